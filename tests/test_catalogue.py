@@ -178,7 +178,7 @@ def test_describing_everything_imports_neither_torch_nor_numpy() -> None:
         "from numerate import catalogue\n"
         "lines = [catalogue.describe(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]\n"
         "assert all(lines)\n"
-        "assert all(catalogue.told(module) for kind in catalogue.kinds() for module in\n"
+        "assert all(catalogue.module_summary(module) for kind in catalogue.kinds() for module in\n"
         "           [*catalogue.families(kind).values(), *catalogue.preset_modules(kind)])\n"
         "heavy = [name for name in ('torch', 'numpy', 'jaxtyping', 'matplotlib') if name in sys.modules]\n"
         "print(len(lines), heavy)\n"

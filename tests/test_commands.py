@@ -93,16 +93,16 @@ def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def refused(ended: Ended, *told: str) -> None:
-    """A mistake of the user's: status 2, one or two lines that say all of `told`, nothing else."""
+def refused(ended: Ended, *messages: str) -> None:
+    """Wrong input: status 2, one or two lines that contain all of `messages`, nothing else."""
     lines = ended.err.splitlines()
     assert ended.status == 2, ended
     assert 1 <= len(lines) <= 2, ended.err
     assert lines[0].startswith("numerate"), ended.err
     assert "Traceback" not in ended.err + ended.out
     assert "fault of the program" not in ended.err
-    for text in told:
-        assert text in ended.err, f"{text!r} is not said in: {ended.err}"
+    for text in messages:
+        assert text in ended.err, f"{text!r} is not in: {ended.err}"
 
 
 # Help and start-up ---------------------------------------------------------------------------------------------------
@@ -177,26 +177,26 @@ def test_list_names_every_part_of_every_room_with_one_line(shell: Shell) -> None
             assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
 
 
-def test_list_can_be_asked_for_one_kind(shell: Shell) -> None:
+def test_list_takes_one_kind(shell: Shell) -> None:
     assert shell("list", "mixers").out.splitlines()[0] == "mixers"
     assert shell("list", "mixer").out == shell("list", "Mixer").out == shell("list", "mixers").out
-    assert shell("list", "number-spellings").out.splitlines()[0] == "number spellings"
+    assert shell("list", "number-formats").out.splitlines()[0] == "number formats"
 
 
 def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
-    read, said, empty = shell("sample", "counting_samesymbol_mod10bos", "count=1").out.split("\n")[:3]
-    words, labels = read.split(), said.split()
+    read, targets, empty = shell("sample", "counting_samesymbol_mod10bos", "count=1").out.split("\n")[:3]
+    words, labels = read.split(), targets.split()
     assert words == ["0", *"a" * (len(words) - 1)]
     assert labels == [".", *(str((n - 1) % 10 + 1) for n in range(1, len(words)))]
     assert empty == ""
-    assert [read.index(word) for word in "0a"] == [said.index(label) for label in ".1"]
+    assert [read.index(word) for word in "0a"] == [targets.index(label) for label in ".1"]
 
 
-def test_sample_tells_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
+def test_sample_distinguishes_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
     assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
-    told = shell("sample", "Counting", "count=1:3").err
-    assert "count: '1:3' is not how many examples are shown" in told
-    assert "task.count=1:3 sets the count of a task" in told
+    error = shell("sample", "Counting", "count=1:3").err
+    assert "count: '1:3' is not how many examples are shown" in error
+    assert "task.count=1:3 sets the count of a task" in error
 
 
 def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
@@ -210,34 +210,34 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
 
 def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
     for split, seen in (("beyond-development", False), ("test", True)):
-        told = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
-        assert ("too few questions to hold any out" in told) == seen
+        output = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
+        assert ("too few questions to hold any out" in output) == seen
 
 
 def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: Shell) -> None:
     text = shell("sample", "addition_abacus", "count=1", "split=test").out
-    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["reads", "says", "place", "token"]
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["inputs", "targets", "position", "token"]
     assert "as in evaluation" in text
 
 
 def test_sample_of_a_recipe_with_an_encoder_shows_the_tokens_that_it_reads(shell: Shell) -> None:
     pytest.importorskip("transformers", reason="T5 is held by transformers")
     lines = shell("sample", "number_loss_small_was", "count=1").out.splitlines()
-    asked = next(line.split() for line in lines if line.startswith("  question "))
-    assert asked[-1] == "[EOS]"
+    encoder_input = next(line.split() for line in lines if line.startswith("  question "))
+    assert encoder_input[-1] == "[EOS]"
     question = lines[0].replace(" ", "")
-    assert question.startswith("".join(asked[1:-1]))
+    assert question.startswith("".join(encoder_input[1:-1]))
 
 
 def test_sample_of_a_recipe_shows_the_number_that_a_token_carries(shell: Shell) -> None:
     pytest.importorskip("transformers", reason="T5 is held by transformers")
     words = ["task=multiplication", "tokenizer.tokenizer=characters", "model.weights=null", "model.size=small"]
     lines = shell("sample", "mathematics_xval", *words, "count=1").out.splitlines()
-    told = {line.split()[0]: line.split()[1:] for line in lines[1:4]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:4]}
     assert lines[0] == "What is 5 times 5?25"
-    assert told["question"].count("[NUM]=5") == 2
-    assert told["reads"] == ["[PAD]", "[NUM]=25"]
-    assert told["says"] == ["[NUM]=25", "[EOS]"]
+    assert rows["question"].count("[NUM]=5") == 2
+    assert rows["inputs"] == ["[PAD]", "[NUM]=25"]
+    assert rows["targets"] == ["[NUM]=25", "[EOS]"]
 
 
 def test_show_gives_every_setting_its_meaning_and_the_papers_bibtex(shell: Shell) -> None:
@@ -347,11 +347,11 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), BAD, ids=[line for line, _ in BAD])
-def test_a_mistake_is_told_in_a_line_or_two_and_nothing_is_written(
-    line: str, told: tuple[str, ...], shell: Shell, tmp_path: Path
+@pytest.mark.parametrize(("line", "messages"), BAD, ids=[line for line, _ in BAD])
+def test_wrong_input_is_reported_in_a_line_or_two_and_nothing_is_written(
+    line: str, messages: tuple[str, ...], shell: Shell, tmp_path: Path
 ) -> None:
-    refused(shell(*line.split()), *told)
+    refused(shell(*line.split()), *messages)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -388,13 +388,13 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), BAD_OF_A_RUN, ids=[line for line, _ in BAD_OF_A_RUN])
-def test_a_mistake_about_a_run_leaves_the_run_as_it_was(
-    line: str, told: tuple[str, ...], shell: Shell, runs: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("line", "messages"), BAD_OF_A_RUN, ids=[line for line, _ in BAD_OF_A_RUN])
+def test_wrong_input_about_a_run_leaves_the_run_as_it_was(
+    line: str, messages: tuple[str, ...], shell: Shell, runs: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_RUNS", str(runs))
     before = contents(runs)
-    refused(shell(*(str(run) if word == "RUN" else word for word in line.split())), *told)
+    refused(shell(*(str(run) if word == "RUN" else word for word in line.split())), *messages)
     assert contents(runs) == before
 
 
@@ -405,7 +405,7 @@ def test_a_gpu_that_is_not_there_is_named_before_anything_is_written(shell: Shel
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_run_is_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "runs" / "something").mkdir(parents=True)
     for command in ("evaluate", "report", "compare"):
         refused(shell(command, str(tmp_path / "runs" / "something")), "no run", "recipe.yaml")
@@ -432,7 +432,7 @@ def of_an_unknown_kind(head: dict[str, Any]) -> None:
 
 
 def with_an_unknown_setting(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["wings"] = 2
+    head["recipe"]["model"]["widths"] = 2
 
 
 def with_a_value_of_another_type(head: dict[str, Any]) -> None:
@@ -444,23 +444,23 @@ def with_an_impossible_value(head: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "messages"),
     [
         (of_a_later_version, ("99", "update numerate")),
         (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Alternating, Attention")),
-        (with_an_unknown_setting, ("model", "wings")),
+        (with_an_unknown_setting, ("model", "widths")),
         (with_a_value_of_another_type, ("model.hidden_size", "wide")),
         (with_an_impossible_value, ("model.mixer.num_heads",)),
     ],
 )
 def test_a_recipe_of_another_version_is_refused_by_name(
-    change: Any, told: tuple[str, ...], shell: Shell, run: Path, tmp_path: Path
+    change: Any, messages: tuple[str, ...], shell: Shell, run: Path, tmp_path: Path
 ) -> None:
     copy = changed(run, tmp_path, change)
     before = contents(tmp_path)
     for words in (("evaluate", str(copy)), ("ask", str(copy), "1+1="), ("train", str(copy / "recipe.yaml"))):
         ended = shell(*words)
-        refused(ended, *told)
+        refused(ended, *messages)
         assert "recipe.yaml" in ended.err
     assert contents(tmp_path) == before
 
@@ -498,7 +498,7 @@ def train_again(run: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "messages"),
     [
         (with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")),
         (with_a_line_cut, ("line 1",)),
@@ -507,13 +507,13 @@ def train_again(run: Path) -> tuple[str, ...]:
     ],
 )
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
-    change: Any, told: tuple[str, ...], shell: Shell, evaluated: Path
+    change: Any, messages: tuple[str, ...], shell: Shell, evaluated: Path
 ) -> None:
     file = evaluated / "evaluation.jsonl"
     file.write_text(spoilt := change(file.read_text()))
     address = str(evaluated)
     for words in (("evaluate", address), ("report", address), ("compare", address), ("plot", "grid", address)):
-        refused(shell(*words), "evaluation.jsonl", "damaged", "numerate evaluate", *told)
+        refused(shell(*words), "evaluation.jsonl", "damaged", "numerate evaluate", *messages)
         assert file.read_text() == spoilt
 
 
@@ -551,7 +551,7 @@ def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: S
 
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda file: file.unlink(), "it is missing"),
         (lambda file: file.write_text(""), "it holds no whole line"),
@@ -560,7 +560,7 @@ def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: S
     ],
 )
 def test_damaged_metrics_are_warned_of_on_the_terminal_and_on_the_page(
-    change: Any, told: str, shell: Shell, evaluated: Path
+    change: Any, message: str, shell: Shell, evaluated: Path
 ) -> None:
     change(evaluated / "metrics.jsonl")
     for words in (
@@ -571,18 +571,18 @@ def test_damaged_metrics_are_warned_of_on_the_terminal_and_on_the_page(
         ended = shell(*words)
         assert ended.status == 0, ended.err
         assert "metrics.jsonl" in ended.err
-        assert told in ended.err
-    assert told in (evaluated / "report.html").read_text()
+        assert message in ended.err
+    assert message in (evaluated / "report.html").read_text()
 
 
-def test_a_file_in_the_place_of_the_folder_of_runs_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_of_runs_is_an_error(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine\n")
     refused(shell("train", "addition_abacus", SMALL, f"runs_dir={tmp_path / 'taken'}"), "taken")
     assert (tmp_path / "taken").read_text() == "mine\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="to root no folder is read-only")
-def test_a_read_only_folder_is_a_mistake(shell: Shell, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_an_error(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o555)
     refused(shell("train", "addition_abacus", SMALL, f"runs_dir={folder}"), "closed")
@@ -599,7 +599,7 @@ with RunFolder.open(Path(sys.argv[1])).lock():
 """
 
 
-def test_a_second_process_that_would_write_a_run_is_refused_and_told_of_the_first(
+def test_a_second_process_that_would_write_a_run_is_refused_and_names_the_first(
     shell: Shell, runs: Path, run: Path
 ) -> None:
     source = Path(cli.__file__).parents[1]
@@ -625,7 +625,7 @@ def test_a_second_process_that_would_write_a_run_is_refused_and_told_of_the_firs
         first.communicate("\n", timeout=60)
 
 
-def test_traceback_shows_where_a_mistake_came_from(shell: Shell) -> None:
+def test_traceback_shows_where_an_error_came_from(shell: Shell) -> None:
     with pytest.raises(Exception, match="no Mixer is named 'LTSM'"):
         shell("show", "addition_abacus", "model.mixer=LTSM", "--traceback")
 
@@ -634,8 +634,8 @@ def test_what_nobody_foresaw_is_called_a_fault_of_the_program(shell: Shell, monk
     monkeypatch.setattr("numerate.commands.list.TITLES", None)
     ended = shell("list")
     assert ended.status == 1
-    said = "numerate: this is a fault of the program: TypeError: Value after * must be an iterable, not NoneType"
-    assert ended.err.splitlines() == [said, "numerate: --traceback shows where; please report it"]
+    message = "numerate: this is a fault of the program: TypeError: Value after * must be an iterable, not NoneType"
+    assert ended.err.splitlines() == [message, "numerate: --traceback shows where; please report it"]
 
 
 BUSY = """
@@ -673,7 +673,7 @@ class Narrow(Decoder):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("train busy.py:recipe", "TypeError in helper.py, line 2: unsupported operand type(s) for /: 'str' and 'int'"),
         ("sample busy.py:recipe task.how=half", "TypeError in helper.py, line 2: unsupported operand"),
@@ -684,8 +684,8 @@ class Narrow(Decoder):
         ("run busy.py:recipe workers=1", "TypeError in helper.py, line 2: unsupported operand"),
     ],
 )
-def test_an_error_in_a_users_file_is_told_with_its_line_wherever_it_is_at_work(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+def test_an_error_in_a_users_file_is_reported_with_its_line_wherever_it_is_at_work(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
 ) -> None:
     monkeypatch.setattr(user_parts, "_files", {})
     (tmp_path / "busy.py").write_text(BUSY)
@@ -695,7 +695,7 @@ def test_an_error_in_a_users_file_is_told_with_its_line_wherever_it_is_at_work(
     finally:
         sys.modules.pop("helper", None)
     assert ended.status == 2
-    assert said in ended.err
+    assert message in ended.err
     assert "fault of the program" not in ended.err
     assert "Traceback" not in ended.err
 
@@ -703,7 +703,7 @@ def test_an_error_in_a_users_file_is_told_with_its_line_wherever_it_is_at_work(
 # A run from beginning to end -----------------------------------------------------------------------------------------
 
 
-def test_a_run_is_evaluated_reported_asked_and_compared_by_its_commands(shell: Shell, runs: Path, run: Path) -> None:
+def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell: Shell, runs: Path, run: Path) -> None:
     place = f"runs_dir={runs}"
     grid = shell("evaluate", "latest", "grid=1:2", "count=4", place)
     assert grid.status == 0, grid.err
@@ -733,9 +733,9 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
          "model": {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}, "seed": seed}
         for seed, share in accuracies.items()
     ]  # fmt: skip
-    asked = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
+    wanted = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
     places = []
-    for one, share in zip(folder.ask(asked, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True):
+    for one, share in zip(folder.ask(wanted, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True):
         ended = {"status": "failed", "kind": "fault", "error": "the loss is nan"} if share < 0 else {"status": "done"}
         folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
         if share >= 0:
@@ -793,12 +793,14 @@ def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: 
     assert len(runs_meant([address, str(places[0]), address]).folders) == 2
     compared = shell("compare", address)
     assert compared.status == 0, compared.err
-    told = "1 of 3 runs failed and is not in anything below: Abacus (model.hidden_size=32) seed 1 (the loss is nan). "
-    told += "No run is left of Abacus (model.hidden_size=32)."
+    warning = (
+        "1 of 3 runs failed and is not in anything below: Abacus (model.hidden_size=32) seed 1 (the loss is nan). "
+    )
+    warning += "No run is left of Abacus (model.hidden_size=32)."
     page = Path("compare.html").read_text()
-    assert f'<p class="warning"><strong>{told}</strong></p>' in page
+    assert f'<p class="warning"><strong>{warning}</strong></p>' in page
     assert "<h1>Abacus</h1>" in page
-    assert compared.out.startswith(told)
+    assert compared.out.startswith(warning)
     drawn = shell("plot", "curves", address, "out=a.svg")
     assert drawn.status == 0, drawn.err
     assert "1 of 3 runs failed and is not in anything drawn" in drawn.out

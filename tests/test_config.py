@@ -207,7 +207,7 @@ def test_yaml_is_read_without_surprises() -> None:
     }  # fmt: skip
 
 
-def test_what_other_readers_would_mistake_is_written_with_quotes() -> None:
+def test_what_other_readers_would_misread_is_written_with_quotes() -> None:
     import yaml
 
     texts = ["1:20", "no", "1e6", "010", "2025-01-01", "null", "5", "~", "=", "<<", "${x}", "???"]
@@ -233,7 +233,7 @@ def test_yaml_that_cannot_be_read_is_refused_with_its_line(text: str, message: s
     assert "\n" not in str(refused.value)
 
 
-def test_files_that_cannot_be_read_or_written_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read_or_written_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file"):
         load_yaml(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
@@ -301,12 +301,12 @@ def test_any_plain_data_survives_yaml(data: Any) -> None:
 @quick
 @given(st.text(max_size=30) | st.text(alphabet="kind: Whole\n-[]{}&*!|>'\"%@`#,?", max_size=40))
 def test_any_text_as_a_recipe_is_either_read_or_refused(text: str) -> None:
-    said = ""
+    message = ""
     try:
         from_tree(parse_yaml(text))
     except UserError as refused:
-        said = str(refused)
-    assert len(said.splitlines()) <= 2
+        message = str(refused)
+    assert len(message.splitlines()) <= 2
 
 
 def test_identity_is_the_same_for_the_same_experiment_only() -> None:
@@ -340,13 +340,13 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Recipe(objective=Progressive(throttle="descibed")), "objective.throttle: 'descibed' is none of: none"),
         (lambda: Recipe(objective=Progressive(throttle="descibed")), "Did you mean 'described'?"),
         (lambda: Recipe(training=Training(precision="fp8")), "training.precision: 'fp8' is none of: fp32, bf16, fp16."),
     ],
 )
-def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, said: str) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
         make()

@@ -21,10 +21,11 @@ from numerate import catalogue
 from numerate.cli import COMMANDS, main, parsed
 from numerate.commands.executing import executor_of
 from numerate.commands.recipes import Wanted
-from numerate.commands.search import asked
+from numerate.commands.search import parse
 from numerate.commands.show import SLOTS
 from numerate.config import load_user_parts, override
 from numerate.data.datasets import ALL as DATASETS
+from numerate.errors import UserError
 from numerate.searches.space import Space
 from numerate.studies.naming import named_recipe
 
@@ -105,6 +106,10 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY")):
         pytest.skip("a placeholder stands in it")
     given = parsed(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
+    if page == "from-0.1.md" and "optimizer.rate=" in line:
+        with pytest.raises(UserError, match=r"is called learning_rate since version 0\.2"):
+            Wanted.of(given, "").study()
+        return
     for path in given.parts:
         load_user_parts(path)
     if given.command == "show" and any(given.words[0] in catalogue.kinds()[kind] for kind in SLOTS):
@@ -150,7 +155,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         )
         assert {word.partition("=")[0] for word in given.words[1:]} <= known
     elif given.command == "search":
-        name, settings, _, _ = asked(given)
+        name, settings, _, _ = parse(given)
         assert Space.read(named_recipe(name), settings).fields
     elif given.command == "plot":
         from numerate.reports.plots import KINDS as FIGURES
@@ -189,7 +194,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
 
 KINDS = {
     "my_task.py": ("tasks", "Backwards"),
-    "my_numbering.py": ("numberings", "DigitsBefore"),
+    "my_position_ids.py": ("position-ids", "DigitsBefore"),
     "my_mixer.py": ("mixers", "LinearAttention"),
     "my_loss.py": ("losses", "Focal"),
 }
@@ -294,31 +299,26 @@ def architecture() -> str:
     return (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def test_the_tree_in_the_architecture_page_is_the_tree() -> None:
-    told: dict[str, set[str]] = {"": set()}
-    lines = architecture().partition("src/numerate/\n")[2].partition("\n```")[0]
-    for line in re.sub(r"\n {10,}", " ", lines).splitlines():
-        name, text = line.split(maxsplit=1)
-        if name.endswith("/"):
-            plain = re.sub(r" \([^)]*\)", "", text)
-            told[name.rstrip("/")] = {n for part in plain.split("; ") for n in part.rpartition(": ")[2].split(", ")}
-        else:
-            told[""].add(name.removesuffix(".py"))
+def test_the_tree_in_the_architecture_page_names_every_folder_and_no_file_that_is_not_there() -> None:
     package = Path(numerate.__file__).parent
-    rooms = ["", *(path.parent.name for path in package.glob("*/__init__.py"))]
-    there = {room: {path.stem for path in (package / room).glob("*.py") if path.stem[:2] != "__"} for room in rooms}
-    assert told == there
+    tree = architecture().partition("src/numerate/\n")[2].partition("\n```")[0]
+    entries = dict(re.findall(r"^  (\S+) +((?:.|\n {3,})+)", tree, re.MULTILINE))
+    folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert set(entries) == folders | {path.name for path in package.glob("*.py") if path.stem[:2] != "__"}
+    files = [package / name / file for name, text in entries.items() for file in re.findall(r"\w+\.py", text)]
+    assert len(files) > 20
+    assert [file for file in files if not file.exists()] == []
 
 
-def test_the_floors_in_the_architecture_page_are_those_that_are_checked() -> None:
-    """Every pair of rooms that stands in another order on the page than in the contract would be a lie."""
-    page = architecture().partition("## Floors")[2].partition("```")[2].partition("```")[0]
+def test_the_layers_in_the_architecture_page_are_those_that_are_checked() -> None:
+    """Two folders never stand in another order on the page than in the import contract."""
+    page = architecture().partition("## Layers")[2].partition("```")[2].partition("```")[0]
     contract = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contract if one["type"] == "layers")
-    floor = {room.strip().removeprefix("numerate."): at for at, layer in enumerate(layers) for room in layer.split("|")}
-    drawn = {word: at for at, line in enumerate(page.splitlines()) for word in line.split() if word in floor}
-    assert set(drawn) == set(floor)
-    wrong = [(a, b) for a in floor for b in floor if floor[a] < floor[b] and drawn[a] > drawn[b]]
+    order = {name.strip().removeprefix("numerate."): at for at, layer in enumerate(layers) for name in layer.split("|")}
+    drawn = {word: at for at, line in enumerate(page.splitlines()) for word in line.split() if word in order}
+    assert set(drawn) == set(order)
+    wrong = [(a, b) for a in order for b in order if order[a] < order[b] and drawn[a] > drawn[b]]
     assert wrong == []
 
 

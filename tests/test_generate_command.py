@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(replace(recipe, optimizer=optimizer), runs_dir=folder, quiet=True).run
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     capsys.readouterr()
     status = main(["generate", *words])
     out, err = capsys.readouterr()
@@ -60,15 +60,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 
 def test_one_prompt_is_gone_on_with_and_printed_with_its_text(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, str(run.path), "Once upon", "max_new_tokens=8", "do_sample=false")
+    status, out, err = call(capsys, str(run.path), "Once upon", "max_new_tokens=8", "do_sample=false")
     assert (status, err) == (0, "")
     [passage] = run.generate("Once upon", max_new_tokens=8, do_sample=False)
     assert out == f"{passage}\n"
-    _, again, _ = said(
+    _, again, _ = call(
         capsys, str(run.path), "Once upon", "max_new_tokens=8", "top_k=1", "top-p=0.9", "min_p=0.1", "seed=7"
     )
     assert again == out
-    assert said(capsys, str(run.path), "max_new_tokens=5", "seed=1") == said(
+    assert call(capsys, str(run.path), "max_new_tokens=5", "seed=1") == call(
         capsys, str(run.path), "", "max_new_tokens=5", "seed=1"
     )
 
@@ -76,8 +76,8 @@ def test_one_prompt_is_gone_on_with_and_printed_with_its_text(run: Run, capsys: 
 def test_several_come_as_blocks_and_all_of_them_go_to_a_file(
     run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = tmp_path / "said.jsonl"
-    status, out, err = said(capsys, str(run.path), "Once", "a dög", "count=2", "max_new_tokens=4", f"out={file}")
+    file = tmp_path / "out.jsonl"
+    status, out, err = call(capsys, str(run.path), "Once", "a dög", "count=2", "max_new_tokens=4", f"out={file}")
     assert status == 0
     assert f"4 passages are in {file}" in err
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -93,28 +93,28 @@ def test_prompts_come_from_files_and_from_standard_input(
 ) -> None:
     (tmp_path / "plain.txt").write_text("Once\nupon a\n")
     (tmp_path / "lines.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "upon a"}\n')
-    _, plain, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'plain.txt'}", "max_new_tokens=3")
-    _, lines, _ = said(capsys, str(run.path), f"prompts={tmp_path / 'lines.jsonl'}", "max_new_tokens=3")
+    _, plain, _ = call(capsys, str(run.path), f"prompts={tmp_path / 'plain.txt'}", "max_new_tokens=3")
+    _, lines, _ = call(capsys, str(run.path), f"prompts={tmp_path / 'lines.jsonl'}", "max_new_tokens=3")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once\nupon a\n")))
-    _, piped, _ = said(capsys, str(run.path), "-", "max_new_tokens=3")
+    _, piped, _ = call(capsys, str(run.path), "-", "max_new_tokens=3")
     assert plain == lines == piped
     assert plain.count("===") == 4
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "broken.txt").write_bytes(b"Once \xff")
     (tmp_path / "broken.jsonl").write_text('{"prompt": "Once"}\n{"text": "upon a"}\n')
-    for name, told in (
+    for name, message in (
         ("empty.txt", "is empty"),
         ("broken.txt", "no text in UTF-8"),
         ("broken.jsonl", "line 2: has no prompt"),
         ("none.txt", "cannot be read"),
     ):
-        status, _, err = said(capsys, str(run.path), f"prompts={tmp_path / name}")
+        status, _, err = call(capsys, str(run.path), f"prompts={tmp_path / name}")
         assert status == 2
-        assert told in err
+        assert message in err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("top_p=2",), "top_p"),
         (("temperature=hot",), "temperature: 'hot' is not right"),
@@ -125,27 +125,27 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("temprature=0.5",), "temperature= is"),
         (("checkpoint=all",), "final, best or a step"),
         (("out=/",), "is a folder"),
-        (("out=nowhere/said.jsonl",), "there is no folder nowhere"),
+        (("out=nowhere/out.jsonl",), "there is no folder nowhere"),
         ((f"out={__file__}",), "is there already"),
     ],
     ids=str,
 )
-def test_what_is_wrong_is_told_and_ends_with_2(
-    run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+def test_errors_are_reported_and_end_with_2(
+    run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
-    status, out, err = said(capsys, str(run.path), "Once", *words)
+    status, out, err = call(capsys, str(run.path), "Once", *words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
 
 
 def test_a_run_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = said(capsys)
+    status, _, err = call(capsys)
     assert status == 2
     assert "numerate generate latest 'Once upon a time'" in err
 
 
-def test_text_streams_and_ctrl_c_ends_with_what_was_said(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "said.jsonl"
+def test_text_streams_and_ctrl_c_ends_with_what_was_generated(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
     words = [sys.executable, "-m", "numerate", "generate", str(run.path), "Once", "max_new_tokens=20000", f"out={file}"]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0
@@ -158,7 +158,7 @@ def test_text_streams_and_ctrl_c_ends_with_what_was_said(run: Run, tmp_path: Pat
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert time.monotonic() - began < 30
-    assert b"stopped; this is what was said" in err
+    assert b"stopped; this is what was generated" in err
     assert b"Traceback" not in err
     [record] = [json.loads(line) for line in file.read_text().splitlines()]
     assert (begun + out).decode() == record["prompt"] + record["text"] + "\n"

@@ -101,7 +101,7 @@ class Sums:
 @dataclass(frozen=True)
 class Plan:
     seed: int = setting(0, "what everything random follows from")
-    task: Sums = setting(Sums(), "what is asked")
+    task: Sums = setting(Sums(), "the task")
     model: Net = setting(Net(), "what answers")
     rate: float = setting(1e-3, "the highest learning rate")
     batch_size: int = setting(64, "examples per step")
@@ -109,7 +109,7 @@ class Plan:
     label: str | None = setting(None, "a name, or none")
     limit: int | float | None = setting(None, "a whole or a broken number")
     betas: tuple[float, float] = setting((0.9, 0.95), "two numbers")
-    trackers: tuple[str, ...] = setting((), "who is told")
+    trackers: tuple[str, ...] = setting((), "the trackers")
 
 
 PARTS: dict[type, tuple[type, ...]] = {Counting: (Plainly, FromOffset), Place: (Table, Turning), Mixing: (Heads, Cells)}
@@ -365,19 +365,19 @@ def test_a_sweep_has_as_many_runs_as_its_product(values: list[list[int]]) -> Non
     st.text(alphabet="aLCHeTabls()[]'\",=:.-+019kM \\", max_size=14) | st.text(max_size=8),
 )
 def test_any_text_is_either_read_or_refused_with_its_path(path: str, text: str) -> None:
-    said = path
+    message = path
     try:
         changed(f"{path}={text}")
     except UserError as refused:
-        said = str(refused)
-    assert said.startswith(path.removesuffix(".+"))
-    assert "\n" not in said
-    runs, said = [[f"{path}="]], path
+        message = str(refused)
+    assert message.startswith(path.removesuffix(".+"))
+    assert "\n" not in message
+    runs, message = [[f"{path}="]], path
     try:
         runs = expand([f"{path}={text}"])
     except UserError as refused:
-        said = str(refused)
-    assert said.startswith(path)
+        message = str(refused)
+    assert message.startswith(path)
     assert all(run[0].startswith(f"{path}=") for run in runs)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from numerate.cli import main
-from numerate.commands.show import parameters_told
+from numerate.commands.show import parameter_count
 from numerate.config import override
 from numerate.studies.naming import named
 from numerate.training.recipe import Recipe
@@ -31,7 +31,7 @@ def test_show_tells_how_many_parameters_a_model_has(capsys: pytest.CaptureFixtur
 def test_a_model_of_billions_is_counted_without_memory_for_them() -> None:
     pytest.importorskip("transformers", reason="T5 is held by transformers")
     settings = ("model=T5(size=11b)", "layout=Seq2Seq")
-    count = int(parameters_told(recipe("addition_abacus", *settings)).replace(",", ""))
+    count = int(parameter_count(recipe("addition_abacus", *settings)).replace(",", ""))
     assert 11.2e9 < count < 11.4e9
 
 
@@ -43,22 +43,22 @@ def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     before = getattr(sys.modules.get("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
-    told = parameters_told(recipe("number_loss_small_ce", "tokenizer=Subwords(tokenizer=nobody/has-it)"))
+    told = parameter_count(recipe("number_loss_small_ce", "tokenizer=Subwords(tokenizer=nobody/has-it)"))
     assert told.startswith("not known here (tokenizer: nobody/has-it")
     assert "HF_HUB_OFFLINE" not in os.environ
     constants = sys.modules.get("huggingface_hub.constants")
     assert constants is None or before == constants.HF_HUB_OFFLINE, "it stays away from the hub meanwhile alone"
-    missing = parameters_told(recipe("number_loss_small_ce", "task=Mathematics"))
+    missing = parameter_count(recipe("number_loss_small_ce", "task=Mathematics"))
     assert missing.startswith("not known here (")
     assert "numerate data fetch mathematics" in missing
-    assert "google-t5/t5-small" in parameters_told(recipe("arithmetic_t5_ce"))
+    assert "google-t5/t5-small" in parameter_count(recipe("arithmetic_t5_ce"))
 
 
 def test_show_tells_the_settings_of_a_part_and_how_a_recipe_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "LSTM"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("LSTM, Mixer: Long short-term memory.")
-    assert "hidden size of the recurrent layer" in out
+    assert "hidden size of the recurrent layer; null:" in out
     assert "use: numerate train RECIPE 'model.mixer=LSTM'" in out
     assert main(["show", "LSTM", "hidden_size=3"]) == 2
     for name in ("XVal", "XValLoss"):

@@ -1,4 +1,4 @@
-"""A laboratory for numbers and algorithms in language models.
+"""Train and evaluate language models on numbers and algorithms.
 
 >>> import numerate
 >>> recipe = numerate.recipe("addition_abacus", "training.steps=500")
@@ -50,7 +50,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Nothing heavy is imported before it is asked for: `import numerate` is quick, and imports no torch.
+    # Heavy modules are imported lazily: `import numerate` is quick, and imports no torch.
     if name in __all__:
         from importlib import import_module
 

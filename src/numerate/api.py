@@ -25,7 +25,7 @@ def recipe(name: str, *overrides: str) -> Recipe:
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
-    """Trains a recipe in the folder of its run, or goes on where that stands. See `numerate.laboratory.train`.
+    """Trains a recipe in the folder of its run, or resumes it. See `numerate.laboratory.train`.
 
     Ctrl-C and SIGTERM stop it after the current batch with a checkpoint, and are then passed on: `KeyboardInterrupt`,
     or `SystemExit` with the status of the signal, so that a script that trains one recipe after the other ends too.

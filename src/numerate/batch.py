@@ -1,10 +1,10 @@
-"""What the two wings of the house may know of each other.
+"""The interface between data and models: `Batch`, `Tokens`, `Output`, `Model`.
 
-The wing that asks (tasks, tokens, losses, evaluation) makes a `Batch`; the wing that thinks (positions, mixers, models)
-answers its `Tokens` with an `Output`. Neither imports the other: both import this file.
+Tasks, tokens, losses and evaluation make a `Batch`; models (with positions and mixers) compute an `Output` from its
+`Tokens`. Neither side imports the other.
 
-Dimension names, the same everywhere: `rows` (examples of a batch), `time` (places), `target_positions` (places where
-something is asked), `width` (of the model), `vocabulary`, `heads`, `head_width`.
+Dimension names, the same everywhere: `rows` (examples of a batch), `time` (positions), `targets` (positions with a
+label), `width` (hidden size of the model), `vocabulary`, `heads`, `head_width`.
 """
 
 from abc import ABC, abstractmethod
@@ -20,18 +20,17 @@ from numerate.errors import UserError
 from numerate.vocabulary import Vocabulary as Vocabulary
 
 IGNORE = -100
-"""The target where nothing is asked (also what `torch.nn.functional.cross_entropy` ignores)."""
+"""The label of positions without a target: `ignore_index` of `torch.nn.functional.cross_entropy`."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where the random numbers of a forward come from. They are a function of it and of the rows, and of nothing else.
+    """The random state of a forward: its random numbers are a function of this and of the rows.
 
-    `StepContext(seed, step)` is a training step: numberings draw their offsets from a counter hash of (seed, step,
-    row). `StepContext.fixed(i)` is an evaluation: nothing is drawn; a numbering takes its i-th fixed placement (the
-    0-th is the one without any offset). `StepContext.of_several(draws, rows)` is for the rows of several runs one below
-    the other, `rows` of each: every row draws what it would in its own run, by `numerate.positions.counter`, which all
-    draws go through.
+    `StepContext(seed, step)` is a training step: position ids draw their offsets from a counter hash of (seed, step,
+    row). `StepContext.fixed(i)` is evaluation: nothing is drawn; position ids take their i-th fixed offset (the 0-th
+    is none). `StepContext.of_several(draws, rows)` is for the concatenated rows of several runs, `rows` of each: every
+    row draws what it would in its own run (see `numerate.positions.counter`).
     """
 
     seed: int = 0
@@ -55,14 +54,13 @@ class StepContext:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a model reads. Rows are padded on the right.
+    """The input of a model. Rows are padded on the right.
 
     - `ids` are token ids (PAD beyond a row's length); `lengths` are the numbers of real tokens of each row.
-    - `row` is the global index of each example in its stream of data: what per-row draws are keyed by.
-    - `values` is the number that a token carries (xVal), None where the tokenizer has none.
-    - `blocked_keys` is True at keys that nobody may attend to, None where there are none.
-    - `position_ids` are the numbers that each place gets, one tensor per numbering of the model, filled in by
-      `Model.assign_positions`.
+    - `row` is the global index of each example in its stream of data, the key of draws per row.
+    - `values` is the number at each token (xVal), None where the tokenizer has none.
+    - `blocked_keys` is True at keys that are masked for all queries, None where there are none.
+    - `position_ids` has one tensor per position scheme of the model, set by `Model.assign_positions`.
     """
 
     ids: Int[Tensor, "rows time"]
@@ -78,21 +76,21 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions with what must be said to them.
+    """Inputs and labels.
 
-    - `targets[r, t]` is what the output at place t must say (already shifted); `IGNORE` where nothing is asked.
-    - `target_positions` lists the places of each row where something is asked, in order; rows that ask less than others
-      are filled up with their last place, and `target_ids` is IGNORE there.
-    - `target_values` are the numbers behind the targets where the tokenizer has values.
-    - `source` is what an encoder reads (layout Seq2Seq), None elsewhere.
-    - `counts` are what sums are divided by, known before any forward: `{"tokens": places asked, "examples": rows}`.
+    - `targets[r, t]` is the label of position t (already shifted); `IGNORE` where there is none.
+    - `target_positions` lists the positions of each row that have a label, in order; rows with fewer than others repeat
+      their last position, where `target_ids` is IGNORE.
+    - `target_values` are the numbers of the targets where the tokenizer has values.
+    - `source` is the encoder's input (layout Seq2Seq), None elsewhere.
+    - `counts` are the denominators of means, known before any forward: `{"tokens": labels, "examples": rows}`.
     - `real` is the number of input tokens that are not padding.
     """
 
     tokens: Tokens
     targets: Int[Tensor, "rows time"]
-    target_positions: Int[Tensor, "rows asked"]
-    target_ids: Int[Tensor, "rows asked"]
+    target_positions: Int[Tensor, "rows targets"]
+    target_ids: Int[Tensor, "rows targets"]
     counts: Mapping[str, int]
     real: int
     target_values: Float[Tensor, "rows time"] | None = None
@@ -103,12 +101,11 @@ class Batch:
 
     @property
     def fewer(self) -> Tensor | None:
-        """`target_positions`, None where a row asks something at every place: nothing is then saved by asking
-        for some."""
+        """`target_positions`, None where a row has labels at all positions, so that none can be skipped."""
         return self.target_positions if self.target_positions.shape[1] < self.tokens.ids.shape[1] else None
 
     def targets_of(self, output: "Output") -> Tensor:
-        """The targets at the places that an output covers: all of them, or only those asked."""
+        """The labels of the positions that an output covers: all of them, or only `target_positions`."""
         return self.targets if output.target_positions is None else self.target_ids
 
 
@@ -123,10 +120,10 @@ def _moved(holder: Any, device: torch.device) -> dict[str, Any]:
 
 
 class Output:
-    """What a model says: hidden states and the head that would turn them into logits.
+    """The output of a model: hidden states and the language modelling head.
 
-    Logits are made when asked for, so that a loss may take `hidden` and `head` and fuse the two without ever holding
-    rows x time x vocabulary. With `target_positions` given, `hidden` covers only those places of each row.
+    Logits are computed on access, so that a fused loss may take `hidden` and `head` without the memory of rows x time x
+    vocabulary. With `target_positions`, `hidden` covers only those positions of each row.
     """
 
     def __init__(
@@ -134,7 +131,7 @@ class Output:
         hidden: Float[Tensor, "rows places width"],
         head: Callable[[Tensor], Tensor],
         *,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
         number_head: Callable[[Tensor], Tensor] | None = None,
         unscaled: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
@@ -150,20 +147,20 @@ class Output:
 
     @property
     def numbers(self) -> Float[Tensor, "rows places"] | None:
-        """What the number head says, for models that have one, on the scale that it is trained on."""
+        """The number head's predictions on the scale of training, None without a number head."""
         return None if self.number_head is None else self.number_head(self.hidden)
 
     @property
     def values(self) -> Float[Tensor, "rows places"] | None:
-        """The numbers that the number head means, as in `Tokens.values`: `numbers` with their scale undone."""
+        """The predicted numbers, as in `Tokens.values`: `numbers` with their scaling undone."""
         numbers = self.numbers
         return numbers if numbers is None or self.unscaled is None else self.unscaled(numbers)
 
 
 class Loops(NamedTuple):
-    """How often a looped model goes round: `no_grad_loops` times without a gradient, then `grad_loops` with one.
+    """Number of loops of a looped model: `no_grad_loops` without a gradient, then `grad_loops` with one.
 
-    With `divided` the gradient of the looped parameters, and of no others, is divided by `grad_loops`.
+    With `divided` the gradient of the looped parameters (only) is divided by `grad_loops`.
 
     >>> Loops.of(None, default=4)
     Loops(no_grad_loops=0, grad_loops=4, divided=False)
@@ -177,7 +174,7 @@ class Loops(NamedTuple):
 
     @classmethod
     def of(cls, loops: "Loops | tuple[int, int] | int | None", default: int) -> "Loops":
-        """From what a forward may be given. Raises `UserError` for no turn at all, or a negative number of them."""
+        """From the argument of a forward. Raises `UserError` for zero loops, or a negative number of them."""
         if loops is None:
             loops = default
         found = loops if isinstance(loops, Loops) else cls(*loops) if isinstance(loops, tuple) else cls(0, loops)
@@ -190,19 +187,19 @@ class Loops(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """All turns, with a gradient or without."""
+        """All loops, with a gradient or without."""
         return self.no_grad_loops + self.grad_loops
 
 
 class Model(nn.Module, ABC):
-    """What training and evaluation know of a model: never more than this."""
+    """The interface of models for training and evaluation."""
 
     regression: int | None = None
-    """The id of the token whose number is the whole answer, of a model with a regression head; None of all others."""
+    """For a model with a regression head, the id of the token whose number is the whole answer; else None."""
 
     @abstractmethod
     def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
-        """Gives every token its place numbers. All randomness of a forward is here, before anything compiled."""
+        """Sets the position ids. All randomness of a forward is here, before anything compiled."""
 
     @abstractmethod
     def forward(
@@ -211,19 +208,18 @@ class Model(nn.Module, ABC):
         source: Tokens | None = None,
         *,
         loops: Loops | tuple[int, int] | int | None = None,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
-        """Reads whole rows. Tokens without `position_ids` are placed as in evaluation.
+        """Whole rows. Tokens without `position_ids` get those of evaluation.
 
-        `loops` is for models with loops: how often they go round, as a number or as (without, with a gradient); None is
-        as often as the recipe says."""
+        `loops`, for looped models: the number of loops, or (without, with a gradient); None is the model's default."""
 
     @abstractmethod
     def start(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> "Started":
-        """Reads prompts of different lengths and returns the output at each row's last token, with the state to go on
-        from. `capacity` is the longest a row may become."""
+        """Prefills prompts of different lengths; returns the output at each row's last token, and the state.
+        `capacity` is the maximum length of a row."""
 
     @abstractmethod
     def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> "Started":
@@ -231,12 +227,12 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def position_offsets(self) -> int:
-        """How many fixed placements there are to evaluate at: 1 unless a numbering shifts or samples its places."""
+        """Number of fixed offsets for evaluation: 1 unless position ids are shifted or sampled."""
 
     @abstractmethod
     def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
-        """Raises `UserError` if these tokens cannot be read (a place beyond a table), before any work is done. Returns
-        warnings, such as the first place that no token of the training task (`trained`, its longest rows) ever had."""
+        """Raises `UserError` if these tokens cannot be read (a position beyond an embedding table). Returns warnings,
+        such as the first position that no token of the training task (`trained`, its longest rows) has."""
 
     @abstractmethod
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
@@ -250,39 +246,37 @@ class Model(nn.Module, ABC):
         """
 
     def source_flops(self, rows: int, time: int, source: int) -> int:
-        """Floating-point operations that a source of so many places adds to a forward; 0 for a model without an
-        encoder."""
+        """Floating-point operations that a source of this length adds to a forward; 0 without an encoder."""
         return 0
 
     def chosen(self, state: Any, rows: Int[Tensor, " chosen"]) -> Any:
-        """The state of these rows, in this order, some of them perhaps several times, for a search that goes on from
-        several of its answers; the state that it is taken of is used up. None where a model cannot: what was read is
-        then read again."""
+        """The state of these rows, in this order, possibly repeated, for beam search; the given state is consumed. None
+        where a model cannot reorder, so that prompts are prefilled again."""
         return None
 
     def loops(self) -> int:
-        """How often a forward goes round its looped blocks by default; 1 for a model without a loop."""
+        """Default number of loops; 1 for a model without a loop."""
         return 1
 
     def sees_future(self) -> str | None:
-        """Why what it says at a place depends on what comes later, in words; None for a causal model.
+        """Why its outputs depend on later tokens, in words; None for a causal model.
 
-        One that does knows something of the answer when it is scored at every place of a whole row, so nothing that is
-        measured on it is a claim, and it cannot be decoded: `start` raises `UserError`."""
+        Scores of a model that is not causal leak the answer under teacher forcing and prove nothing, and it cannot
+        generate: `start` raises `UserError`."""
         return None
 
 
 @dataclass(frozen=True)
 class Started:
-    """An output at one place per row (`hidden` has one place) and the state behind it."""
+    """The output at one position per row, and the state after it."""
 
     output: Output
     state: Any
 
 
 class ModelSpec(ABC):
-    """The description of a model in a recipe: a frozen dataclass that can build it."""
+    """The spec of a model: a frozen dataclass that builds it."""
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
-        """Builds the model with weights that are a function of `seed`. Raises `UserError` for what cannot be built."""
+        """Builds the model with weights that are a function of `seed`. Raises `UserError` for impossible settings."""

@@ -1,12 +1,12 @@
-"""Finding a part by its class name, without importing what is not asked for.
+"""Finds components by class name, without importing any other.
 
 Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {class name: module}}`. From that follow
 the short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the
-promises in `tests/` that run on every variant. A one-line description is the first line of the class's docstring, read
+tests that run on every variant. A one-line description is the first line of the class's docstring, read
 from the source as text, so that listing a hundred parts imports none of them.
 
-What a paper has by the hundred is not listed one by one. A folder names the file that makes them: `PRESETS` for parts
-with settings that have a name of their own, `FAMILIES` for those whose names follow a pattern.
+Large groups of names are not listed one by one. A folder names the file that makes them: `PRESETS` for parts with
+settings that have a name of their own, `FAMILIES` for names that follow a pattern.
 """
 
 import ast
@@ -52,9 +52,9 @@ def find(kind: str, name: str, where: str = "") -> type:
         return _added[kind][name]
     parts = kinds().get(kind, {})
     if name not in parts:
-        place = f"{where}: " if where else ""
+        prefix = f"{where}: " if where else ""
         names = ", ".join(sorted(parts)) or "none"
-        raise UserError(f"{place}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
+        raise UserError(f"{prefix}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
     return getattr(importlib.import_module(parts[name]), name)  # type: ignore[no-any-return]
 
 
@@ -92,19 +92,19 @@ def family_names(kind: str) -> dict[str, str]:
 
 
 def of_family(kind: str, name: str) -> Any:
-    """What a name of a family stands for; None for a name that follows no pattern."""
+    """The component of a family name; None for a name that follows no pattern."""
     family = _family(kind, name)
     return None if family is None else family.make(name)
 
 
 def in_family(kind: str, name: str) -> bool:
-    """Whether a name is one of a family's, without making what it stands for."""
+    """Whether a name is of a family, without building its component."""
     return _family(kind, name) is not None
 
 
 def _family(kind: str, name: str) -> Any:
     for pattern, module in families(kind).items():
-        # What stands before the first placeholder is in every name: other names import nothing.
+        # The prefix before the first placeholder is in every name: other names import nothing.
         if name.startswith(re.split(r"[A-Z]", pattern)[0]):
             family = importlib.import_module(module)
             if name in family.names():
@@ -131,8 +131,8 @@ def describe(kind: str, name: str) -> str:
     return _first_lines(kinds()[kind][name]).get(name, "")
 
 
-def told(module: str) -> str:
-    """The first line of a module's docstring, without importing it: what a family, or a file of presets, holds."""
+def module_summary(module: str) -> str:
+    """The first line of a module's docstring, without importing it: what a family, or a file of presets, contains."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
@@ -173,6 +173,6 @@ def lazily(room: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], A
 
 
 def variants(kind: str) -> Iterator[type]:
-    """Every class of a kind, imported: what the promises in `tests/` run on."""
+    """Every class of a kind, imported, as tests run on all of them."""
     for name in sorted(kinds().get(kind, {})):
         yield find(kind, name)

@@ -1,4 +1,4 @@
-"""The commands: which there are, their help, and how errors end. What each does is in `numerate.commands`.
+"""The command line: commands, help and exit statuses. Each command is a module of `numerate.commands`.
 
 Nothing but argparse is imported before a command runs, so that help is quick.
 """
@@ -19,30 +19,30 @@ from numerate import terminal
 from numerate.errors import OperationalError, UserError, did_you_mean, in_words, users_line
 
 OVERRIDES = """settings are path=value: model.hidden_size=64, training.steps=500, task.digits=1:8
-a variant by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
-a list's item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3"""
+a component by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
+a list item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3"""
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "list": (
-        "what there is: tasks, positions, mixers, losses, recipes, studies ..., and your runs",
+        "list tasks, position encodings, mixers, losses, recipes, studies ..., or your runs",
         "[KIND [PART OF A NAME]|runs]",
         "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\n"
         "numerate list --parts my.py",
     ),
     "show": (
-        "every setting of a recipe or of a part, with its meaning",
+        "show every setting of a recipe or component, with its value and meaning",
         "RECIPE|PART [SETTING ...]",
-        "numerate show addition_abacus\nnumerate show LSTM   (a part: its settings, and how a recipe takes it)\n"
+        "numerate show addition_abacus\nnumerate show LSTM   (a component: its settings, and how a recipe uses it)\n"
         "numerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
         "numerate show my.py:recipe",
     ),
     "sample": (
-        "examples of a task or recipe, as text and as the model sees them",
+        "print examples of a task or recipe, as text and as model inputs",
         "RECIPE|TASK [SETTING ...]",
         "numerate sample Arithmetic digits=1:3\nnumerate sample addition_abacus count=2 split=test",
     ),
     "data": (
-        "write a task to files, say what is in one (lengths, carries, repeats), or fetch a dataset",
+        "write examples to files, show dataset statistics, download or tokenize datasets",
         "write|stats TASK|RECIPE|FILE [SETTING ...] [out=FOLDER] [count=..] [split=..] [seed=..] [format=..]\n"
         "                     [--as published]\n"
         "       numerate data fetch [DATASET ...] [--from FOLDER]\n"
@@ -58,66 +58,66 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate data stats rows.txt sums\n"
         "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad\n"
         "numerate data fetch   (which datasets there are)\n"
-        "numerate data fetch gsm8k   (goes on where it stopped)\n"
+        "numerate data fetch gsm8k   (resumes)\n"
         "numerate data fetch svamp --from /mnt/datasets\n"
         "numerate data write gsm8k --as published out=prepared\n"
-        "numerate data tokenise tinystories out=stories tokenizer=tok4096   (goes on where it stopped)\n"
+        "numerate data tokenise tinystories out=stories tokenizer=tok4096   (resumes)\n"
         "numerate data tokenise mine.jsonl field=body out=mine tokenizer=tokenizer.model processes=2\n"
         "numerate data prepare tiny_stories_2048   (stories with a vocabulary of 2,048, for task=tiny_stories_2048)\n"
         "numerate data prepare mine.txt out=mine size=4096   (one document in twenty is held out)",
     ),
     "tokens": (
-        "learn a vocabulary from texts",
+        "train a tokenizer on text files",
         "train-vocabulary FILE|FOLDER|DATASET ... --size N [out=FOLDER] [kind=characters|bytes] [files=10] "
         "[field=..] [separator=..]",
         "numerate tokens train-vocabulary tinystories --size 4096   (to the datasets, as tok4096)\n"
         "numerate tokens train-vocabulary stories.txt size=2048 out=tok2048",
     ),
     "train": (
-        "train a recipe; the same command again goes on where it stopped",
+        "train a recipe; the same command again resumes from the last checkpoint",
         "RECIPE [SETTING ...]",
-        "numerate train addition_abacus\nnumerate train addition_abacus training.steps=9000   (goes on)\n"
+        "numerate train addition_abacus\nnumerate train addition_abacus training.steps=9000   (resumes)\n"
         "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
         "numerate train addition_abacus preset=debug\nnumerate train addition_abacus --dry-run\n"
         "numerate train addition_abacus init_from=3f2a device=cuda training.precision=bf16\n"
         "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
     ),
     "evaluate": (
-        "exact match of a run on a grid of sizes, or loss and bits per byte of running text, with intervals",
+        "evaluate a run: exact match on a grid of lengths, or loss and bits per byte of text; with intervals",
         "RUN [grid=..] [count=..] [checkpoint=..] [method=..] [predictions=true] [model.SETTING=.. ...] [shard=..]\n"
         "                             [workers=..] [executor=local|ray|slurm] [executor.SETTING=.. ...]",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
-        "numerate evaluate 3f2a checkpoint=all workers=8   (goes on by cell, however it was stopped)\n"
+        "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
-        "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost, and time on this machine)\n"
+        "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
         "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
-        "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (run otherwise than trained, same weights)\n"
+        "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (other settings at inference, same weights)\n"
         "numerate evaluate latest method=decoding predictions=true\n"
-        "numerate evaluate stories grid=256+512+1024   (running text: all that is held out, at three contexts)",
+        "numerate evaluate stories grid=256+512+1024   (text: the validation split at three context lengths)",
     ),
     "report": (
-        "write a run's report.html: recipe, curves, heat maps, samples",
+        "write a run's report.html: recipe, training curves, heat maps, samples",
         "RUN",
         "numerate report latest\nnumerate report runs/addition_abacus/3f2a9c01b7de",
     ),
     "run": (
-        "train, evaluate and report: a recipe, or a study of several",
+        "train, evaluate and report a recipe, or a study of several recipes",
         "RECIPE|STUDY [SETTING ...] [workers=..] [executor=local|ray|slurm] [executor.SETTING=..] [retry=true]",
         "numerate run quickstart\nnumerate run quickstart seeds=3\nnumerate run addition_abacus "
         "model.hidden_size=64,128\n"
         "numerate run quickstart workers=1 preset=debug\n"
         "numerate run abacus_laptop seeds=10 executor=ray executor.address=auto timeout=3600\n"
         "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (the job script)\n"
-        "numerate run abacus_laptop retry=true   (what failed is tried again)",
+        "numerate run abacus_laptop retry=true   (retries failed runs)",
     ),
     "status": (
-        "a study: done, running, failed and left, and the time left",
+        "show the progress of a study: runs done, running, failed and left, and the time left",
         "STUDY [watch=true] [runs_dir=..]",
         "numerate status abacus_laptop\nnumerate status abacus_laptop watch=true\nnumerate status runs/abacus_laptop",
     ),
     "results": (
-        "the results of a study as one table: columns chosen, grouped, as text, CSV, Markdown or Parquet",
+        "tabulate the results of a study, as text, CSV, Markdown, LaTeX, JSON lines or Parquet",
         "STUDY [columns=..] [where=..] [sort=..] [group=..] [statistic=..] [threshold=..] [success=..]\n"
         "                        [cells=true] [format=text|csv|markdown|latex|jsonl|parquet] [out=FILE] [runs_dir=..]",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
@@ -130,7 +130,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate results abacus_laptop cells=true out=cells.parquet   (a row per run, checkpoint and cell)",
     ),
     "search": (
-        "search for good settings of a recipe: the best by a development score, never by the test grid",
+        "search hyperparameters of a recipe, by a validation score, never by the test grid",
         "RECIPE SETTING=between(..)|log(..)|a,b,c ... [trials=..] [workers=..] [metric=..] [sampler=..] [pruner=..] "
         "[seeds=..] [name=..]",
         "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)' model.hidden_size=32,64 trials=30\n"
@@ -141,82 +141,81 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "sampler=grid metric=loss",
     ),
     "compare": (
-        "several runs and seeds side by side: median, spread, success rate",
+        "compare runs and seeds side by side: median, spread, success rate",
         "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact|unseen|accuracy|last|prefix]",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
-        "numerate compare abacus_laptop   (a study stands for its done runs)\n"
+        "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
     ),
     "plot": (
-        "a figure for a paper, from the records of runs: grid, curves, counts, pair, compare, intervals, training "
-        "or validation",
+        "plot figures of runs: grid, curves, counts, pair, compare, intervals, training or validation",
         "KIND RUN|STUDY ... [out=FILE] [checkpoint=..] [labels=..] [metric=..]",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
-        "numerate plot pair latest   (sorting: everything right, and the first label)\n"
+        "numerate plot pair latest   (sorting: exact match, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
-        "numerate plot curves abacus_laptop   (the done runs of a study)\n"
+        "numerate plot curves abacus_laptop   (all completed runs of a study)\n"
         "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the floor)\n"
         "numerate plot training latest out=a.svg\n"
-        "numerate plot validation stories out=b.pdf   (running text: validation loss by step, operations, time)",
+        "numerate plot validation stories out=b.pdf   (text: validation loss by step, FLOPs, time)",
     ),
     "export": (
-        "a run as a folder that Hugging Face opens: AutoModelForCausalLM, AutoTokenizer, generate, Trainer",
+        "export a run to Hugging Face: AutoModelForCausalLM, AutoTokenizer, generate, Trainer",
         "RUN out=FOLDER [checkpoint=..] [tokenizer=true|false] [runs_dir=..]",
         "numerate export latest out=exported\nnumerate export 3f2a out=exported checkpoint=best tokenizer=false",
     ),
     "import": (
-        "a run of a folder that Hugging Face saved after an export, or of weights of the published dual attention",
+        "import a Hugging Face checkpoint of an exported run, or published dual attention weights, as a run",
         "FOLDER|FILE [name=..] [recipe=RECIPE] [check=LOGITS] [tolerance=0.001] [runs_dir=..] [SETTING ...]",
         "numerate import finetuned\nnumerate import finetuned name=mine task.tokenizer=finetuned\n"
         "numerate import ckpt.pt recipe=tiny_stories_d64_l4_4+4_symbolic name=theirs check=logits.safetensors",
     ),
     "ask": (
-        "what a run answers to a question, how sure it is, and the truth",
+        "answer questions with a run: the model's answer, its probability, and the correct answer",
         "RUN QUESTION ... [checkpoint=..] [model.SETTING=.. ...]",
         "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.backbone.num_loops=4,8\n"
         "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
     ),
     "generate": (
-        "go on with texts: what a run says after prompts, as it comes",
+        "generate text from prompts, streamed token by token",
         "RUN [PROMPT ...|-] [max_new_tokens=200] [temperature=1] [top_k=..] [top_p=..] [min_p=..] "
         "[do_sample=false] [seed=0]\n"
         "                         [repetition_penalty=1] [count=1] [stop=TEXT] [context_length=..] [checkpoint=..]\n"
         "                         [prompts=FILE] [out=FILE.jsonl] [model.SETTING=.. ...]",
         "numerate generate latest 'Once upon a time'\n"
         "numerate generate latest 'Once upon a time' temperature=0.8 top_p=0.95 max_new_tokens=300 seed=1\n"
-        "numerate generate latest do_sample=false   (from the beginning of a document)\n"
-        "numerate generate latest 'Emma went to' 'On a rainy day,' count=3 out=said.jsonl\n"
+        "numerate generate latest do_sample=false   (from the start of a document)\n"
+        "numerate generate latest 'Emma went to' 'On a rainy day,' count=3 out=generated.jsonl\n"
         "numerate generate mine prompts=prompts.txt checkpoint=best stop='The end'\n"
         "echo 'Once upon a time' | numerate generate latest -\n"
         "numerate generate latest 'Once upon a time' max_new_tokens=2000 context_length=256   (the last 256 "
         "tokens are read)\n"
-        "numerate generate latest '12+34='   (a run on sums)",
+        "numerate generate latest '12+34='   (a model of sums)",
     ),
     "maps": (
-        "who attends to whom when a run reads a prompt: a page with every head of every layer",
+        "write the attention maps of a prompt as an HTML page, with every head of every layer",
         "RUN [PROMPT] [checkpoint=..] [layer=..] [answer=true|false] [max_tokens=256] [out=FILE] "
         "[model.SETTING=.. ...]",
         "numerate maps latest '321+654='\nnumerate maps latest '321+654=' checkpoint=best layer=0,1 out=maps.html\n"
-        "numerate maps latest '321+654=' answer=false   (the prompt alone, without what the model says)\n"
-        "numerate maps latest   (a question of the test split, or the beginning of the text held out)",
+        "numerate maps latest '321+654=' answer=false   (the prompt alone, without the generated answer)\n"
+        "numerate maps latest   (a question of the test split, or the start of the validation text)",
     ),
 }
 
 DRY = {
-    "train": "build, time a few steps, estimate; write nothing",
-    "run": "say which runs are new, done or failed; with executor=slurm show the job script; begin nothing",
-    "evaluate": "cells, cost and time here, by a short sample; with executor=slurm the job script; write nothing",
+    "train": "build the model, time a few steps, print an estimate; write nothing",
+    "run": "list which runs are new, done or failed; with executor=slurm print the job script; start nothing",
+    "evaluate": "print cells, cost and estimated time; with executor=slurm the job script; write nothing",
 }
-"""The commands that take `--dry-run`, and what it does there."""
+"""The commands with `--dry-run`, and its help text."""
 
 
 SKIPPING = ("sample", "data", "train", "run")
-"""The commands that take `--skip-bad`, which is the setting `task.skip_invalid=true` of tasks over files."""
+"""The commands with `--skip-bad`, which sets `task.skip_invalid=true` of tasks over files."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, 2 for a mistake of the user's, 1 for a fault, 130 for Ctrl-C."""
+    """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 for Ctrl-C."""
     # Otherwise the interpreter collects all objects of torch several times at exit, a fifth of a short command's time.
     atexit.register(gc.freeze)
     with terminal.ready():
@@ -237,7 +236,7 @@ def _run(words: Sequence[str]) -> int:
     except (UserError, OperationalError) as error:
         if options.traceback:
             raise
-        _say_once(error)
+        _print_once(error)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         print("numerate: stopped", file=sys.stderr)
@@ -248,10 +247,10 @@ def _run(words: Sequence[str]) -> int:
     except Exception as error:
         if options.traceback:
             raise
-        traceback.clear_frames(error.__traceback__)  # what they hold, so that there is memory to say that there is none
+        traceback.clear_frames(error.__traceback__)  # frees memory for the message below
         memory = import_module("numerate.executors.memory")
         if (cause := memory.ran_out(error, limited=memory.is_limited())) is not None:
-            _say_once(OperationalError(f"out of memory: {memory.told(cause)}"))
+            _print_once(OperationalError(f"out of memory: {memory.told(cause)}"))
             return 1
         users = users_line(error) is not None
         report = "" if users else "; please report it"
@@ -261,47 +260,47 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _load(files: Sequence[str]) -> None:
-    """The user's own parts, before a command looks for any."""
+    """Loads the user's own components."""
     for file in files:
         import_module("numerate.config").load_user_parts(file)
 
 
 def _warn(message: Warning | str, *_: object) -> None:
-    """Warnings in the words of the program, not of Python."""
+    """Prints a warning without Python's source line."""
     print(f"numerate: warning: {message}", file=sys.stderr)
 
 
-def _say_once(error: UserError | OperationalError) -> None:
-    """Of the processes of one run that end with the same error, one says it; the others wait for it to be said, since
-    a launcher ends them all as soon as one has ended."""
-    speaks = os.environ.get("RANK", "0") == "0" if error.speaker is None else error.speaker
-    if speaks:
+def _print_once(error: UserError | OperationalError) -> None:
+    """Prints an error in one of the processes of a run; the others wait for it, since a launcher ends them all as soon
+    as one has ended."""
+    prints = os.environ.get("RANK", "0") == "0" if error.speaker is None else error.speaker
+    if prints:
         print(f"numerate: {error}", file=sys.stderr, flush=True)
     else:
         time.sleep(3)
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The command and its words, wherever options stand among them. Ends the program where they are not understood."""
+    """Parses the command line, with options anywhere. Exits the program where it is invalid."""
     parser = _parser()
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
-    options, more = parser.parse_known_args(words)  # argparse takes no words behind an option by itself
+    options, more = parser.parse_known_args(words)  # argparse takes no words after an option by itself
     if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
         known += ["--as", "--from"] if options.command == "data" else []
         known += ["--size"] if options.command == "tokens" else []
         known += ["--skip-bad"] if options.command in SKIPPING else []
-        told = _as_setting(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
-        parser.error(f"there is no option {unknown!r} here{told}")
+        hint = _as_setting(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
+        parser.error(f"there is no option {unknown!r} here{hint}")
     skipping = ["task.skip_invalid=true"] if getattr(options, "skip_bad", False) else []
     options.words = [*getattr(options, "words", []), *more, *skipping]
     return options
 
 
 def _as_setting(option: str, words: Sequence[str], command: str | None) -> str:
-    """How an option that was meant as a setting is written, where there is a setting of that name: `--steps 5` of a
-    recipe is `training.steps=5`, `--count 200` of `evaluate` is `count=200`."""
+    """A hint for an option that is a setting: `--steps 5` of a recipe is `training.steps=5`, `--count 200` of
+    `evaluate` is `count=200`."""
     if command is None:
         return ""
     _, shape, examples = COMMANDS[command]
@@ -317,7 +316,7 @@ def _as_setting(option: str, words: Sequence[str], command: str | None) -> str:
 
 
 def _settings(words: Sequence[str]) -> list[str]:
-    """The paths of the settings of the recipe among words, or of a study's first; none where there is no such word."""
+    """The setting paths of the recipe, or of the first recipe of the study, in `words`; none without one."""
     for word in words:
         if word in COMMANDS or word.startswith("-"):
             continue
@@ -343,7 +342,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="numerate",
-        description="A laboratory for numbers and algorithms in language models.",
+        description="Train and evaluate language models on numbers and algorithms.",
         epilog="start with: numerate run quickstart",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="numerate COMMAND ...",
@@ -353,34 +352,37 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (meaning, shape, examples) in COMMANDS.items():
         settings = OVERRIDES if "SETTING" in shape else ""
-        told = "\n\n".join(part for part in (settings, f"examples:\n{_indented(examples)}") if part)
+        epilog = "\n\n".join(part for part in (settings, f"examples:\n{_indented(examples)}") if part)
         one = commands.add_parser(
             name,
             help=meaning,
             description=meaning[0].upper() + meaning[1:] + ".",
             usage=f"numerate {name} {shape}",
-            epilog=told,
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.add_argument("words", nargs="*", metavar=shape.split(" ")[0], help=argparse.SUPPRESS)
         one.add_argument(
-            "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own parts"
+            "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own components"
         )
         one.add_argument(
             "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
         )
         if name == "data":
             one.add_argument(
-                "--as", dest="published_as", metavar="published", help="write: the files of a paper, in its own format"
+                "--as",
+                dest="published_as",
+                metavar="published",
+                help="write: the files of a paper",
             )
-            one.add_argument("--from", dest="mirror", metavar="FOLDER", help="fetch: a folder that has the files")
+            one.add_argument("--from", dest="mirror", metavar="FOLDER", help="fetch: copy from this folder instead")
         if name == "tokens":
-            one.add_argument("--size", type=int, metavar="N", help="how many ids the vocabulary has")
+            one.add_argument("--size", type=int, metavar="N", help="vocabulary size")
         if name in SKIPPING:
             one.add_argument(
                 "--skip-bad",
                 action="store_true",
-                help="leave out records of a file that cannot be read, and count them",
+                help="skip and count records of a file that cannot be read",
             )
         if name in DRY:
             one.add_argument("--dry-run", action="store_true", help=DRY[name])

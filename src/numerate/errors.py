@@ -1,8 +1,8 @@
-"""What the program says when something is wrong.
+"""The exceptions of the program.
 
-Two kinds, because they end differently: a `UserError` is the user's (exit status 2), a `OperationalError` is the
-world's or the run's (exit status 1). Both carry one or two lines that say what, where, and what would be right. Any
-other exception is a fault of the program, unless it comes from a file of the user's own: then it is a mistake there.
+`UserError` is for wrong input (exit status 2), `OperationalError` for a failure at run time (exit status 1). Either
+message is one or two lines: what, where, and what would be right. Any other exception is a bug of the program, unless
+it comes from a file of the user's own.
 """
 
 import os
@@ -11,19 +11,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST = 300
-"""Characters that are told of an exception."""
+"""Most characters of a message that are shown."""
 
 
-class _Told(Exception):
+class _NumerateError(Exception):
     speaker: bool | None = None
-    """Whether this process says it, of several that it ends; None: the first one does."""
+    """Whether this process prints it, of several that it ends; None: rank 0 does."""
 
 
-class UserError(_Told):
+class UserError(_NumerateError):
     """Something the user can put right: a mistyped name, an impossible value, a folder that is no run."""
 
 
-class OperationalError(_Told):
+class OperationalError(_NumerateError):
     """Something that went wrong while working: a full disk, a loss that is not finite, a checkpoint that is torn."""
 
 
@@ -40,11 +40,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def in_words(error: BaseException) -> str:
     """An exception that nobody expected, in one line: `"TypeError in my.py, line 12: unsupported operand ..."` where it
     comes from a file of the user's own (`users_line`), else a fault of the program."""
-    name, said, place = type(error).__name__, " ".join(str(error).split()), users_line(error)
-    said = said if len(said) <= _LONGEST else f"{said[: _LONGEST - 4]} ..."
-    if place is not None:
-        return f"{name} in {place}{f': {said}' if said else ''}"
-    return f"this is a fault of the program: {name}{f': {said}' if said else ''}"
+    name, message, location = type(error).__name__, " ".join(str(error).split()), users_line(error)
+    message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 4]} ..."
+    if location is not None:
+        return f"{name} in {location}{f': {message}' if message else ''}"
+    return f"this is a fault of the program: {name}{f': {message}' if message else ''}"
 
 
 def users_line(error: BaseException) -> str | None:

@@ -1,8 +1,7 @@
-"""Numbers as vectors and on other scales: pure functions of numpy, for tokens and models alike.
+"""Fixed number embeddings and scales: pure numpy functions, for tokens and models alike.
 
-- The regression transformer's fixed embedding: Born and Manica (2023), https://arxiv.org/abs/2202.01338; the form in
-  which the number token loss compares it, and its logarithmic form: Zausinger et al. (2025),
-  https://arxiv.org/abs/2411.02083.
+- The Regression Transformer's fixed embedding: Born and Manica (2023), https://arxiv.org/abs/2202.01338; its variants
+  in the number token loss, linear and logarithmic: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 - The scales that xVal multiplies an embedding with: Golkar et al. (2023), https://arxiv.org/abs/2310.02989.
 """
 

@@ -1,4 +1,4 @@
-"""The terminal around a command: what it is sent, and Ctrl-C until a command listens for it itself."""
+"""Terminal output of commands, and Ctrl-C until a command handles it itself."""
 
 import contextlib
 import io
@@ -17,25 +17,25 @@ _CONTROL = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f
 
 @contextlib.contextmanager
 def ready() -> Iterator[None]:
-    """Around a command, whose texts may be anybody's: prompts, names, what a model has generated.
+    """The context of a command, whose output may contain untrusted text: prompts, names, generated text.
 
-    On a terminal control characters are shown instead of obeyed; what standard output cannot encode is replaced there;
+    On a terminal control characters are escaped; what standard output cannot encode is replaced there;
     and Ctrl-C is never lost.
     """
     before = sys.stdout, sys.stderr
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     sys.stdout, sys.stderr = (Visible(stream) if stream.isatty() else stream for stream in before)
-    listens = (
+    handles = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # it may be ignored, as under nohup
     )
-    if listens:
+    if handles:
         signal.signal(signal.SIGINT, _interrupted)
     try:
         yield
     finally:
-        if listens:
+        if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdout, sys.stderr = before
 
@@ -67,7 +67,7 @@ def visible(text: str) -> str:
 
 
 def drawn(stream: Any) -> Any:
-    """The stream for what moves the cursor by itself, such as a progress bar."""
+    """The raw stream, for output that moves the cursor, such as a progress bar."""
     return stream.stream if isinstance(stream, Visible) else stream
 
 

@@ -1,4 +1,4 @@
-"""What each token id is: its symbol, its kind, its value. Knows numpy, not torch, so that commands start quickly."""
+"""Vocabularies: the symbol, kind and value of each token id. Imports numpy only, so that commands start quickly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
-"""Ids of the special tokens, the same in every vocabulary of the house (and in the published arithmetic one)."""
+"""Ids of the special tokens, the same in every vocabulary (and in the published arithmetic one)."""
 
 SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT, HELPER = range(7)
 """Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text; a helper."""
 
 HELPERS = ("<pad>", "<blk>")
-"""Texts that only give a model a place to think at, as in the published counting tasks
-(https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Numberings may give them the number of the next real token."""
+"""Helper tokens, which give a model extra positions, as in the published counting tasks
+(https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Position ids may give them that of the next real token."""
 
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
-"""What the special tokens are called, in the order of their ids."""
+"""The special tokens in the order of their ids."""
 
 _GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
 
@@ -42,10 +42,9 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 class Vocabulary:
     """Per token id: `symbols` (text), `kinds` (int8, see `DIGIT` ...), `values` (float64, NaN where there is none).
 
-    `significance` (int64) is the power of ten that a token itself stands for, as in the `_5_2_` tokens of the
-    regression transformer; -1000 where the token does not say (an ordinary digit's depends on its place).
-    `foreign` (int64) is the id that a tokenizer of others gives each token, -1 for what it has not: where a model is
-    pretrained on such ids, its rows are found by it. None for vocabularies of the house alone.
+    `significance` (int64) is the power of ten of a token, as in the `_5_2_` tokens of the Regression Transformer; -1000
+    if it has none (an ordinary digit's depends on its position). `foreign` (int64) is each token's id in a Hugging Face
+    tokenizer, -1 if it has none, which indexes pretrained embeddings; None without such a tokenizer.
 
     >>> v = Vocabulary.of(["+", "="])
     >>> v.symbols[:6], v.size
@@ -60,7 +59,7 @@ class Vocabulary:
 
     @classmethod
     def of_words(cls, texts: Sequence[str]) -> "Vocabulary":
-        """The four special tokens, then `texts` in their order, without repetition. A text of digits is one number.
+        """The four special tokens, then the unique `texts` in order. A text of digits is one number.
 
         >>> v = Vocabulary.of_words(["10", "a", "<pad>"])
         >>> v.symbols[4:], v.values[4:].tolist(), v.kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
@@ -77,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Vocabulary":
-        """The four special tokens, the ten digits, then `texts` in their order, without repetition."""
+        """The four special tokens, the ten digits, then the unique `texts` in order."""
         rest = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
         return cls._made(rest, {"-": SIGN, ".": POINT})
 

@@ -110,14 +110,14 @@ def test_what_is_whole_is_not_written_again_and_what_is_not_is(
     written: list[FileSpan] = []
     wanted = corpora.documents
     monkeypatch.setattr(corpora, "documents", lambda part, read: (written.append(part), wanted(part, read))[1])
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, ...]] = []
     corpus = write_corpus(
-        [texts], out, CHARACTERS, processes=1, portion=700, on_progress=lambda done, total: told.append((done, total))
+        [texts], out, CHARACTERS, processes=1, portion=700, on_progress=lambda *update: progress.append(update)
     )
     assert len(written) == 2
     assert ids(corpus) == expected(characters, STORIES)
     assert not [*out.glob(".tmp-*")]
-    assert told[-1] == (texts.stat().st_size,) * 2
+    assert progress[-1] == (texts.stat().st_size,) * 2
     texts.write_text(texts.read_text().replace("cats", "dogs"))
     changed = write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
     assert ids(changed) == expected(characters, [story.replace("cats", "dogs") for story in STORIES])
@@ -148,7 +148,7 @@ corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
     assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES)
 
 
-def test_a_failing_shard_is_told_with_its_record_and_the_others_are_kept(
+def test_a_failing_shard_is_reported_with_its_record_and_the_others_are_kept(
     tmp_path: Path, characters: StoredTokenizer
 ) -> None:
     folder, out = shards(tmp_path), tmp_path / "out"
@@ -165,7 +165,7 @@ def test_a_failing_shard_is_told_with_its_record_and_the_others_are_kept(
     assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES[:30])
 
 
-def test_a_text_without_separator_is_one_document_and_it_is_said(tmp_path: Path) -> None:
+def test_a_text_without_separator_is_one_document_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "stories.txt"
     path.write_text("\n".join(STORIES))
     with pytest.warns(UserWarning, match=r"stories\.txt: '<\|endoftext\|>' stands nowhere in it"):
@@ -173,7 +173,7 @@ def test_a_text_without_separator_is_one_document_and_it_is_said(tmp_path: Path)
     assert write_corpus([path], tmp_path / "lines", CHARACTERS, separator="\n\n", processes=1).documents == 61
 
 
-def test_characters_that_the_tokenizer_does_not_know_are_counted_and_told(tmp_path: Path) -> None:
+def test_characters_that_the_tokenizer_does_not_know_are_counted_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("caf\u00e9<|endoftext|>na\u00efve \u00e9", encoding="utf-8")
     with pytest.warns(UserWarning, match=r"does not know 3 of 13 tokens"):

@@ -31,9 +31,9 @@ def test_a_vocabulary_is_trained_and_texts_are_written_with_it(
     assert "300 ids from 1 file," in capsys.readouterr().out
     assert pieces(str(out)).size == 300
     assert corpora.tokenise([str(texts), f"out={tmp_path / 'tokens'}", f"tokenizer={out}", "processes=1"]) == 0
-    said = capsys.readouterr().out
-    assert "80 documents" in said
-    assert "bytes a token" in said
+    output = capsys.readouterr().out
+    assert "80 documents" in output
+    assert "bytes a token" in output
     corpus = open_corpus(tmp_path / "tokens", pieces(str(out)))
     assert corpus.documents == len(STORIES)
 
@@ -57,7 +57,7 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "the texts are missing"),
         (["a.txt"], "out: the folder is missing"),
@@ -66,12 +66,12 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
         (["a.txt", "out=x", "tokenizer=characters", "processes=two"], "processes: 'two' is not right"),
     ],
 )
-def test_words_that_are_missing_or_wrong_are_told(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_words_that_are_missing_or_wrong_are_reported(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         corpora.tokenise(words)
 
 
-def test_words_of_training_that_are_missing_or_wrong_are_told(texts: Path, tmp_path: Path) -> None:
+def test_words_of_training_that_are_missing_or_wrong_are_reported(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="size: is missing"):
         corpora.train([str(texts)])
     with pytest.raises(UserError, match=r"kind: 'byte' is not right .*Did you mean 'bytes'"):

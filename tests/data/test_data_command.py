@@ -23,11 +23,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", *words]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert len(said.splitlines()) <= 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) <= 2
 
 
 def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +149,7 @@ def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch
     assert json.loads((here / "both" / "1-rows-txt" / "stats.json").read_text())["rows"] == 2
 
 
-def test_files_are_written_in_another_spelling(here: Path) -> None:
+def test_files_are_written_in_another_number_format(here: Path) -> None:
     assert (
         main(["data", "write", "rows.txt", "tokenizer.number_format.digit_order=normal", "out=x", "format=text"]) == 0
     )
@@ -157,7 +157,7 @@ def test_files_are_written_in_another_spelling(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
         (
@@ -178,8 +178,8 @@ def test_files_are_written_in_another_spelling(here: Path) -> None:
         ("stats rows.txt split=train", "is not divided into splits"),
     ],
 )
-def test_bad_input_is_told_in_a_line(words: str, told: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(words.split(), told, capsys)
+def test_errors_are_one_line(words: str, message: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(words.split(), message, capsys)
     assert sorted(path.name for path in here.iterdir()) == ["rows.txt"]
 
 

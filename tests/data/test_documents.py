@@ -1,4 +1,4 @@
-"""Promises of documents from files: all of them, in their order, with what is wrong told by file and record."""
+"""Promises of documents from files: all of them, in their order, with errors that name file and record."""
 
 import hashlib
 import json
@@ -82,7 +82,7 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.json", b'[{"story": "a"}, {"story": "b', "record 2: is no whole JSON"),
         ("a.json", b'[{"story": "a"}', "record 2: is not there, and the list has not ended"),
@@ -103,13 +103,13 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
         ("a.parquet", b"PAR1123", "is Parquet"),
     ],
 )
-def test_what_cannot_be_read_is_told_by_file_and_record(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_errors_name_file_and_record(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         read(path)
-    assert str(path) in str(told.value)
-    assert said in str(told.value)
+    assert str(path) in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
@@ -129,7 +129,7 @@ def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
         assert (len(pieces) > 2) == (number < 3)
 
 
-def test_a_record_that_never_ends_is_told_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST", 1000)
     monkeypatch.setattr(reading, "_CHUNK", 100)
     (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 5000 + '"}\n')

@@ -29,12 +29,12 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Files at addresses, with the ranges asked for, and whatever goes wrong on the way."""
+    """Files at addresses, with range requests, and any failures on the way."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.ends_after: list[int] = []  # of each of the next answers, how many bytes come before the line breaks
         self.ranges = True
         self.status: list[int] = []
@@ -50,7 +50,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server, wanted = self.server, self.headers.get("Range")
-        server.asked.append(wanted or "all")
+        server.requests.append(wanted or "all")
         if server.status:
             return self.send_error(server.status.pop(0))
         content = server.files.get(self.path)
@@ -119,9 +119,9 @@ def left(place: Path) -> set[str]:
 
 def test_a_file_comes_whole_and_is_compared_with_what_is_pinned(server: Server, place: Path) -> None:
     on_progress: list[tuple[str, int, int | None]] = []
-    said = fetched(pinned(server), on_progress=lambda *told: on_progress.append(told))
+    lines = fetched(pinned(server), on_progress=lambda *update: on_progress.append(update))
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    assert said == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
+    assert lines == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
     assert left(place) == {"f.bin"}
     assert on_progress[-1] == ("f.bin", len(CONTENT), len(CONTENT))
 
@@ -131,7 +131,7 @@ def test_what_is_there_is_not_fetched_again(server: Server, place: Path) -> None
     assert fetched(pinned(server))[0].startswith(f"{place}/thing/f.bin: is there, from {server.address}")
     (place / "thing/fetched.json").unlink()
     assert "is there" in fetched(pinned(server))[0], "its sha256 is the pinned one, whoever has put it there"
-    assert server.asked == ["all"]
+    assert server.requests == ["all"]
 
 
 def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server, place: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server,
     server.ends_after = [1000, 2000, 0, 5]
     fetched(found)
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    assert server.asked == ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]
+    assert server.requests == ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]
 
 
 def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
@@ -151,9 +151,9 @@ def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server
         fetched(found)
     assert not (place / "thing/f.bin").exists()
     assert not fetching.is_fetched(found)
-    server.asked, server.ends_after = [], []
+    server.requests, server.ends_after = [], []
     fetched(found)
-    assert server.asked == ["bytes=100000-"]
+    assert server.requests == ["bytes=100000-"]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert left(place) == {"f.bin"}
 
@@ -162,7 +162,7 @@ def test_a_server_without_ranges_begins_anew(server: Server, place: Path) -> Non
     found = pinned(server)
     server.ranges, server.ends_after = False, [100_000]
     fetched(found)
-    assert server.asked == ["all", "bytes=100000-"]
+    assert server.requests == ["all", "bytes=100000-"]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
 
 
@@ -214,7 +214,7 @@ def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(serv
     assert left(place) == set()
 
 
-def test_no_network_is_told_with_the_other_way(place: Path) -> None:
+def test_no_network_is_reported_with_the_other_way(place: Path) -> None:
     with pytest.raises(
         OperationalError, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"
     ):
@@ -222,15 +222,15 @@ def test_no_network_is_told_with_the_other_way(place: Path) -> None:
     assert left(place) == set()
 
 
-def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server: Server, place: Path) -> None:
+def test_a_busy_server_is_retried_and_a_missing_file_is_not(server: Server, place: Path) -> None:
     found = pinned(server)
     server.status = [503, 500]
     fetched(found)
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    server.asked = []
+    server.requests = []
     with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
         fetched(of(Remote("other", f"{server.address}/none")))
-    assert server.asked == ["all"]
+    assert server.requests == ["all"]
 
 
 def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path) -> None:
@@ -341,7 +341,7 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server
     assert not (place / "out.txt").exists()
     assert fetching.is_fetched(found)
     fetched(found)
-    assert server.asked == ["all"]
+    assert server.requests == ["all"]
 
 
 def test_unpacking_that_was_ended_goes_on_without_fetching_again(
@@ -364,7 +364,7 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     monkeypatch.setattr(archives, "pour", pour)
     fetched(found)
     assert left(place) == set(MEMBERS)
-    assert server.asked == ["all"]
+    assert server.requests == ["all"]
 
 
 def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned_one(
@@ -379,10 +379,10 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
     archive.write_bytes(tar())
     fetched(found)
     assert left(place) == set(MEMBERS)
-    assert not server.asked
+    assert not server.requests
 
 
-def test_an_archive_that_is_torn_is_said_and_removed(server: Server, place: Path) -> None:
+def test_an_archive_that_is_torn_is_reported_and_removed(server: Server, place: Path) -> None:
     with pytest.raises(
         OperationalError, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"
     ):
@@ -390,7 +390,7 @@ def test_an_archive_that_is_torn_is_said_and_removed(server: Server, place: Path
     assert "t.tar.gz" not in left(place)
 
 
-def test_an_archive_of_something_else_is_said(server: Server, place: Path) -> None:
+def test_an_archive_of_something_else_is_reported(server: Server, place: Path) -> None:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
         archive.writestr("MultiRC/train.jsonl", "{}\n")
@@ -438,7 +438,7 @@ FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
 
 
 @pytest.mark.parametrize(
-    ("unpack", "content", "said"),
+    ("unpack", "content", "message"),
     [
         ("zip", zipped(("x/a.txt", BOMB)), LARGE),
         ("tar", targz(("x/a.txt", BOMB)), LARGE),
@@ -450,17 +450,17 @@ FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
     ids=["zip", "tar", "tar, another member", "gz", "zip, members", "tar, members"],
 )
 def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_they_are_raised(
-    server: Server, place: Path, unpack: Any, content: bytes, said: str
+    server: Server, place: Path, unpack: Any, content: bytes, message: str
 ) -> None:
     server.files["/a"] = content
     found = of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",)))
-    with pytest.raises(OperationalError, match=said):
+    with pytest.raises(OperationalError, match=message):
         fetched(found, limits=archives.Limits(2_000_000, 50))
     assert left(place) == {"a"}, "nothing of it but itself"
-    if said == LARGE:
+    if message == LARGE:
         fetched(found, limits=archives.Limits(4_000_000, 50))
         assert left(place) == {"a.txt"}
-        assert server.asked == ["all"]
+        assert server.requests == ["all"]
 
 
 def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
@@ -505,7 +505,7 @@ def zip_link() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("unpack", "content", "said"),
+    ("unpack", "content", "message"),
     [
         ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
         ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), "is in it twice"),
@@ -519,10 +519,10 @@ def zip_link() -> bytes:
     ids=["size", "twice", "link in a zip", "sparse", "symbolic link", "hard link", "long header", "long list"],
 )
 def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
-    server: Server, place: Path, unpack: Any, content: bytes, said: str
+    server: Server, place: Path, unpack: Any, content: bytes, message: str
 ) -> None:
     server.files["/a"] = content
-    with pytest.raises(OperationalError, match=said):
+    with pytest.raises(OperationalError, match=message):
         fetched(of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",))))
     assert not list((place / "thing").glob("*.part"))
 
@@ -548,11 +548,11 @@ def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path)
         archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
     server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
     first = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
-    said = fetched(of(first, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
+    lines = fetched(of(first, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
     assert left(place) == {"train.jsonl", "a.tsv"}
     assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
-    assert said[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
-    assert said[1].startswith(f"{place}/thing/a.tsv: 9 bytes, out of a.tsv.gz, whose sha256 ")
+    assert lines[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
+    assert lines[1].startswith(f"{place}/thing/a.tsv: 9 bytes, out of a.tsv.gz, whose sha256 ")
 
 
 # From a folder -------------------------------------------------------------------------------------------------------
@@ -570,7 +570,7 @@ def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path
     (mirror / "thing/f.bin").write_bytes(CONTENT)
     assert "is the pinned one" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    assert server.asked == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -589,8 +589,8 @@ def test_what_came_is_read_once_for_its_checksum(
 def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:
     itself = tmp_path / "elsewhere"
     itself.mkdir()
-    told = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
-    with pytest.raises(UserError, match=told):
+    message = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
+    with pytest.raises(UserError, match=message):
         fetched(pinned(server), mirror=itself)
     (itself / "f.bin").write_bytes(CONTENT)
     assert "is the pinned one" in fetched(pinned(server), mirror=itself)[0]
@@ -607,10 +607,10 @@ def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Pa
     for name, content in MEMBERS.items():
         (mirror / name).parent.mkdir(parents=True, exist_ok=True)
         (mirror / name).write_bytes(content)
-    said = fetched(found, mirror=mirror.parent)
+    lines = fetched(found, mirror=mirror.parent)
     assert left(place) == set(MEMBERS)
-    told = "500.0 kB, 3 files that may be others than those of the archive"
-    assert said == [f"{place}/thing/train-easy, interpolate: {told}"], "the archive itself was not taken"
+    message = "500.0 kB, 3 files that may be others than those of the archive"
+    assert lines == [f"{place}/thing/train-easy, interpolate: {message}"], "the archive itself was not taken"
     (place / "thing/train-easy/a.txt").write_bytes(b"cut")
     (mirror / "t.tar.gz").write_bytes(tar())
     fetched(found, mirror=mirror.parent)
@@ -624,8 +624,8 @@ def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: P
     mirror = tmp_path / "mirror"
     (mirror / "thing").mkdir(parents=True)
     (mirror / "thing/f.bin").write_bytes(CONTENT)
-    said = fetched(found, mirror=mirror)
-    assert said[0] == f"{mirror}/thing has no LICENSE; {server.address}/l is its text"
+    lines = fetched(found, mirror=mirror)
+    assert lines[0] == f"{mirror}/thing has no LICENSE; {server.address}/l is its text"
     assert left(place) == {"f.bin"}
     assert fetching.is_fetched(found)
     fetched(found)

@@ -1,4 +1,4 @@
-"""Promises of folders that are written: whole or not at all, never over another, and told in the user's words."""
+"""Promises of folders that are written: whole or not at all, never over another, and reported in the user's words."""
 
 import errno
 import shutil

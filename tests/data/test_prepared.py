@@ -77,9 +77,9 @@ def test_texts_are_read_where_they_are_from_several_files_of_any_form(tmp_path: 
     kept = [path.name for path in (tmp_path / "one").rglob("*") if path.is_file() and path.name != "lock"]
     parts = ["train.bin", "train.bin.head", "validation.bin", "validation.bin.head"]
     assert sorted(kept) == sorted([*["corpus.json"] * 2, "tokenizer.json", "tokenizer_config.json", *parts])
-    told = json.loads((tmp_path / "one" / "train" / "train.bin.head").read_text())
-    assert told["tokenizer_name"] == "one"
-    assert [source["file"] for source in told["sources"]] == ["a.txt", "b.jsonl"]
+    head = json.loads((tmp_path / "one" / "train" / "train.bin.head").read_text())
+    assert head["tokenizer_name"] == "one"
+    assert [source["file"] for source in head["sources"]] == ["a.txt", "b.jsonl"]
 
 
 def test_a_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     monkeypatch.chdir(tmp_path)
     Path("one.txt").write_text(PLAY, encoding="utf-8")
     assert main(["data", "prepare", "one.txt", "out=one", "tokenizer=characters", "processes=1"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     cut = round(0.95 * len(PLAY))
-    assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in said
+    assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in output
     known = pieces("one")
     assert "\u00e9" in known.symbols, "every character of the text is in the vocabulary"
     task = "LanguageModeling(train=one/train,validation=one/validation,context_length=24)"
@@ -230,7 +230,7 @@ def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:
     assert (again.fingerprint, again.begin) == (known.fingerprint, known.begin)
 
 
-def test_what_is_missing_is_told_with_the_command_that_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported_with_the_command_that_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="`numerate data fetch tinystories_excerpts gpt2_tokenizer` gets it"):
         prepare("tiny_stories_2048")
     with pytest.raises(UserError, match="`numerate data fetch tinystories` gets it"):
@@ -266,24 +266,24 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     (tmp_path / "mine.txt").write_text("\n---\n".join(STORIES))
     words = ["data", "prepare", str(tmp_path / "mine.txt"), "out=mine", "size=310", "separator=\\n---\\n"]
     assert main([*words, "held_out=0.1", "processes=1"]) == 0
-    said = capsys.readouterr().out
-    assert f"{cache / 'mine'}: 310 pieces" in said
-    assert "task.train=mine/train task.validation=mine/validation" in said
+    output = capsys.readouterr().out
+    assert f"{cache / 'mine'}: 310 pieces" in output
+    assert "task.train=mine/train task.validation=mine/validation" in output
     assert main(words) == 2
     assert "is there already and is not overwritten" in capsys.readouterr().err
     settings = ["train=mine/train", "validation=mine/validation", "context_length=24"]
     assert main(["data", "stats", "LanguageModeling", *settings]) == 0
-    said = capsys.readouterr().out
-    made = sum(int(line.split()[2].replace(",", "")) for line in said.splitlines() if line[:5] in ("train", "valid"))
+    output = capsys.readouterr().out
+    made = sum(int(line.split()[2].replace(",", "")) for line in output.splitlines() if line[:5] in ("train", "valid"))
     assert made == len(STORIES)
-    assert "310 pieces, chunks of 24 tokens" in said
-    assert "most frequent in validation: '" in said
+    assert "310 pieces, chunks of 24 tokens" in output
+    assert "most frequent in validation: '" in output
     assert main(["data", "stats", str(cache / "mine/train"), "count=3"]) == 2
     assert "count: running text is looked at as it stands" in capsys.readouterr().err
     assert main(["sample", "LanguageModeling", *settings, "order=sequential", "count=2"]) == 0
-    said = capsys.readouterr().out
-    assert "chunk 1 of " in said
-    assert ", 24 tokens:\n<s> Once upon a bake there was a bake with" in said
+    output = capsys.readouterr().out
+    assert "chunk 1 of " in output
+    assert ", 24 tokens:\n<s> Once upon a bake there was a bake with" in output
 
 
 def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

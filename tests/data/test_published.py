@@ -27,9 +27,9 @@ def text(blocks: Iterator[Questions]) -> bytes:
 
 
 def test_every_file_without_chance_is_the_published_one(shared: Path, every_file: dict[str, published.Rows]) -> None:
-    told: list[dict[str, Any]] = json.loads((shared / "cases" / "counting_files_sha256.json").read_text())
-    assert len(told) == 33
-    for file in told:
+    files: list[dict[str, Any]] = json.loads((shared / "cases" / "counting_files_sha256.json").read_text())
+    assert len(files) == 33
+    for file in files:
         content = text(every_file[file["file"].removeprefix("data/rasp_primitives/")]())
         lines = content.splitlines()
         assert (len(content), len(lines), len(set(lines))) == (file["bytes"], file["lines"], file["distinct"])
@@ -40,9 +40,9 @@ def test_every_published_line_without_chance_stands_where_it_stood(
     shared: Path, every_file: dict[str, published.Rows]
 ) -> None:
     cases: list[dict[str, Any]] = json.loads((shared / "cases" / "counting.json").read_text())
-    told = [case for case in cases if not any(part in case["file"] for part in RANDOM)]
-    assert len(told) == 17
-    for case in told:
+    fixed = [case for case in cases if not any(part in case["file"] for part in RANDOM)]
+    assert len(fixed) == 17
+    for case in fixed:
         lines = text(every_file[case["file"].removeprefix("data/rasp_primitives/")]()).splitlines()
         assert json.loads(lines[case["line"] - 1]) == [case["input"], case["expected"]], case["file"]
 
@@ -143,13 +143,13 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     ]
     assert main([*words, "as=published"]) == 2
     assert "is there already" in capsys.readouterr().err
-    for more, told in (
+    for more, message in (
         (["as=publishd"], "as: there is no 'publishd'"),
         (["as=published", "task.count=3"], "'task.count=3' is not understood"),
         (["as=published", "count=0"], "count: 0 rows"),
     ):
         assert main([*words[:3], f"out={tmp_path / 'y'}", *more]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main(["data", "write", "counting_mod10", "as=published", f"out={tmp_path / 'y'}"]) == 2
     assert "was not published" in capsys.readouterr().err
     assert main(["data", "write", "debug", "as=published"]) == 2
@@ -159,10 +159,10 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert not (tmp_path / "y").exists()
 
 
-def test_the_rows_that_are_said_to_come_are_those_that_come() -> None:
+def test_the_declared_rows_are_those_that_are_written() -> None:
     for name, count in (("debug", 1000), ("debug", None), ("counting_samesymbol_mod10", 60)):
-        told = {file: sum(map(len, rows())) for file, rows in published.files(name, count).items()}
-        written = sum(rows for file, rows in told.items() if file.endswith(published.TRAINING))
+        declared = {file: sum(map(len, rows())) for file, rows in published.files(name, count).items()}
+        written = sum(rows for file, rows in declared.items() if file.endswith(published.TRAINING))
         assert published.total(name, count) == written
 
 

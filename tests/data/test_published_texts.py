@@ -114,9 +114,9 @@ def test_the_command_writes_them_and_says_the_sizes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
     assert main(["data", "write", "gsm8k", "--as", "published", "out=ready"]) == 0
-    said = capsys.readouterr().out
-    assert "ready/grade_school_math/data/preprocessed/train_t_clean.jsonl  17 questions" in said
-    assert "read: train 17, development 3, test gsm8k 6" in said
+    output = capsys.readouterr().out
+    assert "ready/grade_school_math/data/preprocessed/train_t_clean.jsonl  17 questions" in output
+    assert "read: train 17, development 3, test gsm8k 6" in output
     assert main(["data", "write", "gsm8k", "--as", "published", "out=ready"]) == 2
     assert main(["data", "stats", "gsm8k", "answer_format=number", "count=10"]) == 0
     assert "splits: train 17, development 3, test gsm8k 6" in capsys.readouterr().out

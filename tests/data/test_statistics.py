@@ -1,4 +1,4 @@
-"""Promises of what is said about rows, against counting by hand."""
+"""Tests of the statistics of rows, against counting by hand."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,7 +20,7 @@ from numerate.tokens.tokenizer import Characters
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[list[str], Statistics]:
-    """2,000 short sums as a person writes them, and what is said about them."""
+    """2,000 short sums as a person writes them, and their statistics."""
     task = Arithmetic(digits=Span(1, 3))
     questions = task.examples("train", 1, 0, 2000)
     texts = ["".join(plain_text(questions, row)) for row in range(2000)]

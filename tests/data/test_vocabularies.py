@@ -1,4 +1,4 @@
-"""Promises of vocabularies of one's own: a function of the texts, of the size asked for, and every text comes back."""
+"""Promises of vocabularies of one's own: a function of the texts, of the requested size, and every text comes back."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return pieces(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
 
 
-def test_it_has_the_size_asked_for_and_tokens_that_begin_and_end(known: StoredTokenizer) -> None:
+def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: StoredTokenizer) -> None:
     assert known.size == 300
     assert {"bos", "eos"} <= set(known.roles)
 

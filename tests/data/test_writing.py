@@ -96,9 +96,9 @@ def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> N
     assert (head["split"], head["seed"], head["source"]) == ("development", 7, "name")
     assert from_tree(head["task"], declared=Arithmetic) == TASK
     assert from_tree(head["tokenizer"], declared=Characters) == Characters()
-    for name, told in head["files"].items():
+    for name, info in head["files"].items():
         content = (tmp_path / "rows" / name).read_bytes()
-        assert told == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert info == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert set(head["files"]) == {path.name for path in (tmp_path / "rows").iterdir()} - {"head.json"}
     assert head["versions"]["numpy"] == np.__version__
 
@@ -142,10 +142,10 @@ def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
     folder = write(Source("name", task, Words(), 20), tmp_path / "rows")
     found, lines = open_rows(folder), (folder / "rows.txt").read_text().splitlines()
     for row, line in enumerate(lines):
-        read, said = line.split("\t")
+        read, labels = line.split("\t")
         start = int(read.split()[0])
         assert found.text(row) == read == f"{start} <pad>" + " a <pad>" * 3
-        assert said == " ".join(f". {start + n}" for n in range(4))
+        assert labels == " ".join(f". {start + n}" for n in range(4))
 
 
 def test_the_example_on_the_page_runs(
@@ -198,7 +198,7 @@ def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not a place for this"):
         write(source(), tmp_path / "file" / "rows")
@@ -230,11 +230,11 @@ def test_rows_beyond_the_last_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [({"count": 0}, "0 rows are none"), ({"split": "tset"}, "Did you mean 'test'"), ({"split": None}, "only the rows")],
 )
-def test_impossible_sources_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_impossible_sources_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         source(**settings)
 
 

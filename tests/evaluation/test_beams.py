@@ -40,7 +40,7 @@ def begun() -> Tokens:
     return Tokens(torch.full((6, 1), PAD), torch.ones(6, dtype=torch.long), torch.arange(6))
 
 
-def said(generated: Generated) -> list[list[int]]:
+def generated_ids(generated: Generated) -> list[list[int]]:
     return [row[: int(length)].tolist() for row, length in zip(generated.ids, generated.lengths, strict=True)]
 
 
@@ -71,8 +71,10 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
     )
     row = torch.arange(40)
     begun = Tokens(torch.full((40, 1), PAD), torch.ones(40, dtype=torch.long), row)
-    asked = Tokens(source, lengths, row)
-    ours = said(beam_search(model, begun, 12, source=asked, beams=beams, length_penalty=length_penalty))
+    source_tokens = Tokens(source, lengths, row)
+    ours = generated_ids(
+        beam_search(model, begun, 12, source=source_tokens, beams=beams, length_penalty=length_penalty)
+    )
     assert [filled(one) for one in ours] == [filled(one) for one in theirs(found[:, 1:])]
     assert len({len(one) for one in ours}) > 3, "some answers end early"
 
@@ -83,7 +85,7 @@ def filled(answer: list[int]) -> list[int]:
 
 def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make_tokens: Any) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
-    ours = said(beam_search(model, prompts, 6))
+    ours = generated_ids(beam_search(model, prompts, 6))
     for row, length in enumerate([5, 2, 7]):
         found = model.held.generate(
             input_ids=prompts.ids[row : row + 1, :length],
@@ -104,7 +106,7 @@ def test_a_state_that_cannot_be_taken_apart_is_read_again(
     cached = beam_search(model, begun, 7, source=source)
     monkeypatch.setattr(type(model), "chosen", Model.chosen)
     again = beam_search(model, begun, 7, source=source)
-    assert said(cached) == said(again)
+    assert generated_ids(cached) == generated_ids(again)
     torch.testing.assert_close(cached.log_probability, again.log_probability)
 
 
@@ -132,10 +134,10 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
     prompts = Tokens(torch.tensor([[4, 5, 4]]), torch.tensor([3]), torch.tensor([0]))
     best, answer = max(every_answer(model, prompts, vocabulary, 3))
     found = beam_search(model, prompts, 3, beams=40)
-    assert said(found) == [answer]
+    assert generated_ids(found) == [answer]
     assert float(found.log_probability) == pytest.approx(best * len(answer), rel=1e-4)
-    likeliest_next = greedy(model, prompts, 3)
-    assert float(likeliest_next.log_probability / likeliest_next.lengths) < best
+    greedy_answer = greedy(model, prompts, 3)
+    assert float(greedy_answer.log_probability / greedy_answer.lengths) < best
 
 
 def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
@@ -152,10 +154,10 @@ def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: T
 
 
 @torch.no_grad()
-def test_tokens_that_can_never_be_said_are_no_fault(vocabulary: Vocabulary, make_tokens: Any) -> None:
+def test_tokens_that_are_never_generated_are_no_fault(vocabulary: Vocabulary, make_tokens: Any) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
-    free = said(beam_search(model, prompts, 4))
+    free = generated_ids(beam_search(model, prompts, 4))
     banned = torch.tensor(sorted({token for row in free for token in row} - {END}))
     model._head[0].register_forward_hook(lambda head, given, logits: logits.index_fill(-1, banned, -torch.inf))
-    found = said(beam_search(model, prompts, 4))
+    found = generated_ids(beam_search(model, prompts, 4))
     assert not set(banned.tolist()) & {token for row in found for token in row}

@@ -38,7 +38,7 @@ def model(exam: EvaluationData) -> Any:
     return Decoder(hidden_size=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
 
 
-class Knowing(Model):
+class Oracle(Model):
     """Says the right next token of everything it reads, except where `spoil(ids, t)` says what else it says."""
 
     def __init__(self, batch: Batch, spoil: Any = lambda row, place, gold: gold) -> None:
@@ -54,9 +54,11 @@ class Knowing(Model):
         return tokens
 
     def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
-        said = self.answers[: len(tokens.ids)].gather(1, target_positions)
+        predictions = self.answers[: len(tokens.ids)].gather(1, target_positions)
         return Output(
-            torch.nn.functional.one_hot(said, 19).float(), lambda hidden: hidden, target_positions=target_positions
+            torch.nn.functional.one_hot(predictions, 19).float(),
+            lambda hidden: hidden,
+            target_positions=target_positions,
         )
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -65,18 +67,18 @@ class Knowing(Model):
     step = check = position_offsets = settings_by_parameter = flops = start
 
 
-def asked(exam: EvaluationData, text: str) -> Batch:
+def batch_of(exam: EvaluationData, text: str) -> Batch:
     return exam.batch(exam.task.read(text))
 
 
 def test_marks_by_hand(exam: EvaluationData) -> None:
     """321 + 654 = 975 is answered 9, 7, 5 and the end: four tokens, three of them digits."""
-    batch = asked(exam, "321+654=")
+    batch = batch_of(exam, "321+654=")
     assert [i for i in batch.targets[0].tolist() if i != IGNORE] == [9, 11, 13, 3]
-    right = mark(Knowing(batch), exam, batch)
+    right = mark(Oracle(batch), exam, batch)
     assert (right.right.tolist(), right.first_wrong.tolist(), right.digits_right, right.digits) == ([True], [-1], 3, 3)
     for wrong, digits in ((0, 2), (1, 2), (2, 2), (3, 3)):
-        spoilt = Knowing(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
+        spoilt = Oracle(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
         marks = mark(spoilt, exam, batch)
         assert (marks.right.tolist(), marks.first_wrong.tolist()) == ([False], [wrong])
         assert (marks.digits_right, marks.digits) == (digits, 3)
@@ -180,7 +182,7 @@ def test_prompts_are_the_questions_without_their_answers(exam: EvaluationData) -
     assert most == int((batch.target_ids != IGNORE).sum(1).max())
 
 
-def test_an_exam_asks_for_answers_whatever_training_asked(exam: EvaluationData) -> None:
+def test_targets_are_answers_whatever_the_targets_of_training(exam: EvaluationData) -> None:
     trained_on_all = EvaluationData(exam.task, exam.tokenizer, Continuation(targets="all"))
     questions = exam.task.examples("test", 0, 0, 5)
     assert torch.equal(trained_on_all.batch(questions).targets, exam.batch(questions).targets)
@@ -207,7 +209,7 @@ def test_the_longest_tokens_are_those_of_the_largest_questions(exam: EvaluationD
 
 
 def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) -> None:
-    """A label is said at its own place and never read again: there is nothing to decode."""
+    """A label is predicted at its own position and never read again: there is nothing to decode."""
     questions = questions_of(any_task, {}, count=30)
     if questions.labels is None:
         pytest.skip("its answers are continuations")
@@ -216,13 +218,14 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     record = evaluate_cell(model, exam, {}, count=30)
     assert record["method"] == "one pass"
     with pytest.raises(
-        UserError, match=r"^method: 'decoding' is for answers said token by token; layout=TokenClassification has"
+        UserError,
+        match=r"^method: 'decoding' is for answers decoded token by token; layout=TokenClassification predicts",
     ):
         evaluate_cell(model, exam, {}, count=30, method="decoding")
     batch = exam.batch(questions)
     with torch.no_grad():
-        said = model(batch.tokens).logits.argmax(-1)
-    right = ((said == batch.targets) | (batch.targets == IGNORE)).all(1)
+        predictions = model(batch.tokens).logits.argmax(-1)
+    right = ((predictions == batch.targets) | (batch.targets == IGNORE)).all(1)
     assert record["correct"] == int(right.sum())
 
 

@@ -49,11 +49,11 @@ def questions(exam: EvaluationData, count: int = 40) -> Batch:
 def with_some_right(model: Model, batch: Batch) -> Batch:
     """Every other row asks for exactly what the model says of its own accord, if it is as long."""
     prompts, most = prompts_of(batch)
-    said = greedy_uncached(model, prompts, most, end=-1).ids
+    generated = greedy_uncached(model, prompts, most, end=-1).ids
     ids, targets, target_ids = batch.tokens.ids.clone(), batch.targets.clone(), batch.target_ids.clone()
     for row in range(0, len(ids), 2):
         first, count = int(batch.target_positions[row, 0]), int((batch.target_ids[row] != IGNORE).sum())
-        answer = said[row, :count]
+        answer = generated[row, :count]
         target_ids[row, :count] = targets[row, first : first + count] = answer
         ids[row, first + 1 : first + count] = answer[:-1]
     tokens = replace(batch.tokens, ids=ids)
@@ -117,8 +117,8 @@ def test_decoding_with_a_cache_says_what_decoding_without_says(name: str) -> Non
     brain = model(name, sheet)
     prompts, most = prompts_of(questions(sheet))
     # An end that some rows say at different times, and some perhaps never.
-    said = greedy_uncached(brain, prompts, most, end=-1).ids
-    end = int(said.flatten().mode().values)
+    generated = greedy_uncached(brain, prompts, most, end=-1).ids
+    end = int(generated.flatten().mode().values)
     for stop in (-1, end):
         cached, plain = greedy(brain, prompts, most, end=stop), greedy_uncached(brain, prompts, most, end=stop)
         assert torch.equal(cached.ids, plain.ids)

@@ -31,16 +31,16 @@ def row_of(prompts: Tokens, row: int) -> Tokens:
 @torch.no_grad()
 def by_hand(model: Any, prompt: Tokens, most: int, position_offset: int) -> tuple[list[int], float]:
     """One row, one token at a time, everything read again for each."""
-    ids, said, total = prompt.ids, [], 0.0
+    ids, generated, total = prompt.ids, [], 0.0
     for _ in range(most):
         tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.row)
         scores = model(model.assign_positions(tokens, StepContext.fixed(position_offset))).logits[0, -1].log_softmax(-1)
-        said.append(int(scores.argmax()))
+        generated.append(int(scores.argmax()))
         total += float(scores.max())
-        ids = torch.cat([ids, torch.tensor([[said[-1]]])], dim=1)
-        if said[-1] == END:
+        ids = torch.cat([ids, torch.tensor([[generated[-1]]])], dim=1)
+        if generated[-1] == END:
             break
-    return said, total
+    return generated, total
 
 
 def rows(generated: Generated) -> list[list[int]]:
@@ -55,8 +55,8 @@ def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, b
     assert rows(together) == rows(uncached)
     torch.testing.assert_close(together.log_probability.double(), uncached.log_probability.double())
     for row in (0, 1, 3):
-        said, total = by_hand(model, row_of(prompts, row), 6, position_offset)
-        assert rows(together)[row] == said
+        generated, total = by_hand(model, row_of(prompts, row), 6, position_offset)
+        assert rows(together)[row] == generated
         assert float(together.log_probability[row]) == pytest.approx(total, rel=1e-4, abs=1e-6)
 
 
@@ -71,14 +71,14 @@ def test_a_row_stops_at_its_end_and_the_others_go_on(model: Any, make_tokens: An
     assert len(set(lengths)) > 2, "some rows end early and some do not"
     assert 8 in lengths
     for row, length in enumerate(lengths):
-        said = found.ids[row]
-        assert (said[:length] == END).sum() == int(length < 8 or said[7] == END)
+        generated = found.ids[row]
+        assert (generated[:length] == END).sum() == int(length < 8 or generated[7] == END)
         if length < 8:
-            assert said[length - 1] == END
-        assert bool((said[length:] == PAD).all())
+            assert generated[length - 1] == END
+        assert bool((generated[length:] == PAD).all())
 
 
-def test_no_more_is_said_than_allowed(model: Any, make_tokens: Any) -> None:
+def test_most_tokens_are_the_maximum(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS)
     for most in (1, 2, 5):
         found = greedy(model, prompts, most)

@@ -133,8 +133,8 @@ def test_what_a_piece_reads_like() -> None:
 
 def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
     cell = tuple(zip(AXES, (30, 40), strict=True))
-    asked = EXAM.batch(Arithmetic().pinned(**dict(cell)).examples("test", 0, 0, 50))
-    assert cost(cell) == int(asked.tokens.lengths.max()) + 1, "the end token is said, not read"
+    batch = EXAM.batch(Arithmetic().pinned(**dict(cell)).examples("test", 0, 0, 50))
+    assert cost(cell) == int(batch.tokens.lengths.max()) + 1, "the end token is generated, not read"
     assert cost(cell, 10) == 10 * cost(cell)
 
 
@@ -180,7 +180,7 @@ def test_the_published_tiers_have_their_cells(shared: Path) -> None:
         cells = places(name.removeprefix("_"))
         assert (len(cells), max(map(max, cells))) == (expected["cells"], expected["max_size"])
     whole = places("large+ood_only+up_to_40+up_to_50")
-    assert sorted(whole) == sorted(places("1:50x1:50")), "each tier goes on where the one before ends"
+    assert sorted(whole) == sorted(places("1:50x1:50")), "each tier continues where the one before ends"
     assert all(Grid.parse(name, AXES).cells() for name in NAMED)
 
 
@@ -193,8 +193,8 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
     assert Counter(cell for piece in pieces for cell in piece) == Counter(cells)
     costs = [sum(map(cost, piece)) for piece in pieces[:2]]
     assert max(costs) < 1.005 * min(costs)
-    told = [sum(map(times.__getitem__, piece)) for piece in pieces]
-    assert max(told) < 1.001 * min(told)
+    costs_of_pieces = [sum(map(times.__getitem__, piece)) for piece in pieces]
+    assert max(costs_of_pieces) < 1.001 * min(costs_of_pieces)
 
 
 @pytest.mark.parametrize(
@@ -207,24 +207,24 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
         (Sorting(), TokenClassification(), "1:30x1:30", 0.05),
     ],
 )
-def test_the_cells_of_a_large_grid_are_told_from_a_few(
+def test_the_cells_of_a_large_grid_are_estimated_from_a_few(
     task: Task, layout: Layout, text: str, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exam = EvaluationData(task, Characters(), layout)
     cells = Grid.parse(text, task.axes()).cells()
-    told: list[Cell] = []
-    monkeypatch.setattr(costs, "reading", lambda exam, cell: (told.append(cell), reading(exam, cell))[1])
+    estimated: list[Cell] = []
+    monkeypatch.setattr(costs, "reading", lambda exam, cell: (estimated.append(cell), reading(exam, cell))[1])
     found = readings(exam, cells)
     assert list(found) == cells
-    assert len(told) <= 144, "each takes a draw: 10,000 of them took 4 seconds"
+    assert len(estimated) <= 144, "each takes a draw: 10,000 of them took 4 seconds"
     some = cells[:: len(cells) // 50]
     exact = [reading(exam, cell) for cell in some]
-    for one in ("time", "asked"):
+    for one in ("time", "targets"):
         right, ours = (sum(getattr(each, one) for each in every) for every in (exact, [found[cell] for cell in some]))
         assert abs(ours - right) <= off * right
 
 
-def test_the_cells_of_a_small_grid_are_each_told_by_themselves() -> None:
+def test_the_cells_of_a_small_grid_are_each_estimated() -> None:
     cells = Grid.parse("1:15x1:15+40x3", AXES).cells()
     assert readings(EXAM, cells) == {cell: reading(EXAM, cell) for cell in cells}
     assert readings(EXAM, []) == {}
@@ -254,7 +254,7 @@ def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
     assert order == mixed(list(cells), times.__getitem__)
     wrong = {cell: time**2 for cell, time in times.items()}
     totals = [sum(wrong[order[place]] for place in stretch) for stretch in cut([times[cell] for cell in order], 12)]
-    assert max(totals) < 1.03 * min(totals), "also where the costs are told quite wrongly"
+    assert max(totals) < 1.03 * min(totals), "also where the estimates are quite wrong"
 
 
 @pytest.mark.parametrize(

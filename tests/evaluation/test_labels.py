@@ -29,17 +29,17 @@ from numerate.tokens.words import Words
 def rows(lengths: Any, trained: int | None, right: Any = None) -> Labels:
     """Rows of so many labels, of which a memoriser says the trained ones, unless `right` says which."""
     places = np.arange(max(lengths))
-    asked = places < np.array(list(lengths))[:, None]
-    known = asked & (places < (trained or 0)) if right is None else np.array(right, dtype=bool)
-    return Labels.of(known, asked, np.broadcast_to((places + 1).astype(str), asked.shape), trained)
+    target_mask = places < np.array(list(lengths))[:, None]
+    known = target_mask & (places < (trained or 0)) if right is None else np.array(right, dtype=bool)
+    return Labels.of(known, target_mask, np.broadcast_to((places + 1).astype(str), target_mask.shape), trained)
 
 
 def test_every_measure_by_hand() -> None:
     """Counts 1 to 4 and 1 to 2, trained up to 2: the first has its third wrong, the second its first."""
     labels = rows([4, 2], 2, [[1, 1, 0, 1], [0, 1, 0, 0]])
-    assert (labels.asked_at, labels.right_at) == ((2, 2, 1, 1), (1, 2, 0, 1))
-    told = {metric: labels.share(metric) for metric in METRICS}
-    assert told == {"exact": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
+    assert (labels.count_at, labels.correct_at) == ((2, 2, 1, 1), (1, 2, 0, 1))
+    found = {metric: labels.share(metric) for metric in METRICS}
+    assert found == {"exact": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
     floor = {metric: labels.floor(metric) for metric in METRICS}
     assert floor == {"exact": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
     assert labels.curve() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
@@ -73,14 +73,14 @@ def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
     answers = np.full((49, 99), "", dtype="<U3")
     for row, count in enumerate(counts):
         answers[row, :count] = [str(100 - count + t) for t in range(1, count + 1)]
-    asked = answers != ""
-    labels = Labels.of(np.zeros_like(asked), asked, answers, 50)
+    target_mask = answers != ""
+    labels = Labels.of(np.zeros_like(target_mask), target_mask, answers, 50)
     assert (labels.share("last"), labels.floor("last")) == (0.0, 1.0)
     assert labels.wanted["last"] == {"100": 49}
     assert labels.floor("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
 
 
-def test_without_knowing_what_was_trained_nothing_is_unseen_and_nothing_is_a_memoriser() -> None:
+def test_without_trained_positions_nothing_is_unseen_and_there_is_no_floor() -> None:
     labels = rows([3, 2], None, [[1, 1, 0], [1, 1, 0]])
     assert (labels.share("unseen"), labels.floor("accuracy"), labels.floor("unseen")) == (None, None, None)
     assert labels.share("accuracy") == 4 / 5
@@ -160,10 +160,12 @@ class Memoriser(Model):
         return tokens
 
     def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
-        said = self.targets.clamp(min=0)
-        said = torch.where(torch.arange(said.shape[1]) < self.known, said, (said + 1) % self.size)
+        predictions = self.targets.clamp(min=0)
+        predictions = torch.where(
+            torch.arange(predictions.shape[1]) < self.known, predictions, (predictions + 1) % self.size
+        )
         return Output(
-            torch.nn.functional.one_hot(said, self.size).float(),
+            torch.nn.functional.one_hot(predictions, self.size).float(),
             lambda hidden: hidden,
             target_positions=target_positions,
         )
@@ -175,23 +177,23 @@ class Memoriser(Model):
 
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
-    """Trained on 1 to 4, asked 7 symbols from each start that ends at most at 10: three rows."""
+    """Trained on 1 to 4, with 7 symbols from each start that ends at most at 10: three rows."""
     task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
     exam = EvaluationData(task, Words(), TokenClassification())
     (batch,) = chunks(exam, questions_of(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.whole()), 0))
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
     assert (record["correct"], record["count"], record["seen"]) == (0, 3, False)
-    told = record["labels"]
-    assert (told["trained"], told["asked_at"], told["right_at"]) == (4, [3] * 7, [3] * 4 + [0] * 3)
-    assert [told[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
-    assert told["floor"] == {
+    found = record["labels"]
+    assert (found["trained"], found["asked_at"], found["right_at"]) == (4, [3] * 7, [3] * 4 + [0] * 3)
+    assert [found[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
+    assert found["floor"] == {
         "exact": 0.0,
         "unseen": 0.333333,
         "accuracy": 0.571429,
         "last": 0.333333,
         "prefix": 0.571429,
     }
-    assert told["wanted"]["last"] == {"10": 1, "8": 1, "9": 1}
+    assert found["wanted"]["last"] == {"10": 1, "8": 1, "9": 1}
     assert "sees_future" not in record
 
 

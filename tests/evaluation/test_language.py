@@ -57,11 +57,11 @@ def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_token
     assert found.perplexity == pytest.approx(math.exp(float(plain.sum()) / tokens), rel=1e-6)
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
-        likeliest = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
-    assert found.right == int((likeliest == batch.targets).sum())
+        predictions = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
+    assert found.right == int((predictions == batch.targets).sum())
 
 
-def test_never_more_logits_are_made_at_once_than_said(
+def test_never_more_logits_are_made_at_once_than_allowed(
     read: tuple[EvaluationData, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exam, model = read

@@ -22,21 +22,21 @@ from numerate.evaluation.sums import Moments, Sketch, signed_log, spearman
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is the oracle of correlations")
 
-SAID = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
-RIGHT = ["12", "-3.5", "990", "5", "6", "9", "100000", "41.5"]
+PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
+TARGETS = ["12", "-3.5", "990", "5", "6", "9", "100000", "41.5"]
 
 WHOLE = st.integers(-(10**6), 10**6)
 ANSWER = st.one_of(
     st.tuples(WHOLE.map(str), WHOLE.map(str)),
     st.tuples(st.sampled_from(["", "none", "1.2.3", "1/3", "-0.001", "9" * 40]), WHOLE.map(str)),
-    st.tuples(WHOLE.map(str), st.just("no number is asked")),
+    st.tuples(WHOLE.map(str), st.just("no number is the target")),
 )
 
 
-def floats(said: Sequence[str], right: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def floats(predictions: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     pairs = [
         (float(a.replace(",", "").split()[-1]), float(b))
-        for a, b in zip(said, right, strict=True)
+        for a, b in zip(predictions, targets, strict=True)
         if a not in ("nothing", "1.2.3")
     ]
     ours, theirs = np.array(pairs).T
@@ -45,8 +45,8 @@ def floats(said: Sequence[str], right: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("log", [False, True])
 def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
-    told = NumberScores.of_texts(SAID, RIGHT).measures()
-    ours, theirs = floats(SAID, RIGHT)
+    measures = NumberScores.of_texts(PREDICTIONS, TARGETS).measures()
+    ours, theirs = floats(PREDICTIONS, TARGETS)
     name = "log_" if log else ""
     if log:
         ours, theirs = (np.sign(x) * np.log10(np.abs(x) + 1) for x in (ours, theirs))
@@ -58,27 +58,27 @@ def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
         "r2": 1 - (error**2).sum() / ((theirs - theirs.mean()) ** 2).sum(),
         "pearson": stats.pearsonr(ours, theirs).statistic,
     }
-    assert {key: told[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
-    assert told["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+    assert {key: measures[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert measures["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
 
 
 def test_shares_are_of_all_that_ask_for_a_number() -> None:
-    scores = NumberScores.of_texts([*SAID, "3"], [*RIGHT, "no number"])
-    told = scores.measures()
-    assert (scores.asked, scores.exact, scores.missing, scores.invalid) == (8, 3, 1, 1)
-    assert {name: told[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
+    scores = NumberScores.of_texts([*PREDICTIONS, "3"], [*TARGETS, "no number"])
+    measures = scores.measures()
+    assert (scores.count, scores.exact, scores.missing, scores.invalid) == (8, 3, 1, 1)
+    assert {name: measures[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
         "number_accuracy": 3 / 8,
         "within_1e-2": 3 / 8,  # 1000 for 990 is off by 1.01 %, 40 for 41.5 by 3.6 %
         "missing": 1 / 8,
         "invalid": 1 / 8,
     }
-    assert set(told) == set(METRICS)
+    assert set(measures) == set(METRICS)
     assert set(SHARES) <= set(METRICS)
 
 
 def test_digits_are_compared_place_by_place() -> None:
-    def digits(said: str, right: str) -> tuple[int, int]:
-        scores = NumberScores.of_texts([said], [right])
+    def digits(prediction: str, target: str) -> tuple[int, int]:
+        scores = NumberScores.of_texts([prediction], [target])
         return scores.digits_right, scores.digits
 
     assert digits("1234", "1234") == (4, 4)
@@ -87,13 +87,13 @@ def test_digits_are_compared_place_by_place() -> None:
     assert digits("51234", "1234") == (4, 4)
     assert digits("12.5", "12.50") == (3, 3)
     assert digits("-12.4", "12.5") == (2, 3)
-    assert digits("5", "100") == (0, 3), "a place that was not said is not right, though its digit is 0"
-    assert digits("5", "105.05") == (2, 5), "but behind the point nothing said is 0"
+    assert digits("5", "100") == (0, 3), "a place that is missing is not right, though its digit is 0"
+    assert digits("5", "105.05") == (2, 5), "but behind the point nothing is 0"
     assert digits("nothing", "100") == (0, 3)
     assert digits("0", "0") == (1, 1)
 
 
-def test_numbers_that_no_float_tells_apart_are_told_apart() -> None:
+def test_numbers_that_no_float_tells_apart_differ() -> None:
     big = "123456789012345678901234567890"
     scores = NumberScores.of_texts([big, big[:-1] + "1"], [big, big])
     assert float(big) == float(big[:-1] + "1")
@@ -102,40 +102,42 @@ def test_numbers_that_no_float_tells_apart_are_told_apart() -> None:
     assert scores.measures()["mse"] == 0.5
 
 
-def test_numbers_that_no_float_holds_leave_what_can_be_said() -> None:
-    told = NumberScores.of_texts(["1", "7", "9"], ["1e400", "7", "8"]).measures()
-    assert told["mae"] is None
-    assert told["mse"] is None
-    assert told["median_error"] == 1.0
-    assert told["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
-    assert told["number_accuracy"] == 1 / 3
+def test_numbers_that_no_float_holds_leave_the_other_metrics() -> None:
+    measures = NumberScores.of_texts(["1", "7", "9"], ["1e400", "7", "8"]).measures()
+    assert measures["mae"] is None
+    assert measures["mse"] is None
+    assert measures["median_error"] == 1.0
+    assert measures["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
+    assert measures["number_accuracy"] == 1 / 3
     json.dumps(NumberScores.of_texts(["1"], ["1e400"]).record(), allow_nan=False)
 
 
 def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
-    said, right = [*map(str, range(99)), "3" * 126], [*map(str, range(99)), "7"]
-    scores = NumberScores.of_texts(said, right)
-    told, theirs = scores.measures(), published_numbers(said, right)
-    assert (scores.clipped, told["clipped"], told["missing"]) == (1, 0.01, 0.0)
+    predictions, targets = [*map(str, range(99)), "3" * 126], [*map(str, range(99)), "7"]
+    scores = NumberScores.of_texts(predictions, targets)
+    measures, theirs = scores.measures(), published_numbers(predictions, targets)
+    assert (scores.clipped, measures["clipped"], measures["missing"]) == (1, 0.01, 0.0)
     ours = {"MAE": "mae", "MSE": "mse", "R2": "r2", "log_mae": "log_mae", "log_r2": "log_r2", "pearson": "pearson"}
-    assert {name: told[ours[name]] for name in ours} == pytest.approx({name: theirs[name] for name in ours}, rel=1e-9)
-    assert told["mae"] == pytest.approx((1e10 - 7) / 100)
-    assert told["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
-    assert told["number_accuracy"] == 0.99
+    assert {name: measures[ours[name]] for name in ours} == pytest.approx(
+        {name: theirs[name] for name in ours}, rel=1e-9
+    )
+    assert measures["mae"] == pytest.approx((1e10 - 7) / 100)
+    assert measures["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
+    assert measures["number_accuracy"] == 0.99
     negative = NumberScores.of_texts(["-" + "3" * 126], ["7"])
     assert (negative.clipped, negative.measures()["mae"]) == (1, 1e10 + 7)
 
 
-def test_large_numbers_that_are_asked_for_are_not_clipped() -> None:
-    right = "5" * 40
-    for said, clipped in ((right, 0), ("4" + right[1:], 0), (right + "0", 0), (right + "00", 1), ("1e10", 0)):
-        assert NumberScores.of_texts([said], [right]).clipped == clipped, said
-    assert NumberScores.of_texts([right], [right]).measures()["mae"] == 0.0
+def test_large_targets_are_not_clipped() -> None:
+    target = "5" * 40
+    for prediction, clipped in ((target, 0), ("4" + target[1:], 0), (target + "0", 0), (target + "00", 1), ("1e10", 0)):
+        assert NumberScores.of_texts([prediction], [target]).clipped == clipped, prediction
+    assert NumberScores.of_texts([target], [target]).measures()["mae"] == 0.0
     assert NumberScores.of_texts(["10000000000.5"], ["3"]).clipped == 1
 
 
 def test_what_was_clipped_is_shown_where_anything_was() -> None:
-    each = [NumberScores.of_texts([said], ["7"]) for said in ("7", "9" * 30)]
+    each = [NumberScores.of_texts([prediction], ["7"]) for prediction in ("7", "9" * 30)]
     fine, far = (answer_metrics.pooled([scores], []) for scores in each)
     assert "clipped" not in answer_metrics.told_in(answer_metrics.METRICS, [fine])
     assert "clipped" in answer_metrics.told_in(answer_metrics.METRICS, [fine, far])
@@ -188,7 +190,7 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
     for parts in (each, [scores for scores in written if scores is not None]):
         whole = NumberScores.together(parts)
         for name in (
-            "asked",
+            "count",
             "exact",
             "missing",
             "invalid",
@@ -206,7 +208,7 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
 
 
 def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
-    scores = NumberScores.of_texts(SAID, RIGHT)
+    scores = NumberScores.of_texts(PREDICTIONS, TARGETS)
     read = NumberScores.read({"numbers": json.loads(json.dumps(scores.record()))})
     assert read is not None
     assert read.measures() == pytest.approx(scores.measures(), rel=1e-8)
@@ -217,11 +219,11 @@ def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
     few, many = NumberScores.of_texts(["3"], ["1"]), NumberScores.of_texts(["5", "6", "none"], ["5", "6", "7"])
-    told = pooled([few, many])
-    assert (told["mae"], told["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
-    assert (told["number_accuracy"], told["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
-    assert told["r2 (mean of modules)"] == 1.0, "of the cells that have one"
-    assert told["spearman"] is None
+    measures = pooled([few, many])
+    assert (measures["mae"], measures["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
+    assert (measures["number_accuracy"], measures["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
+    assert measures["r2 (mean of modules)"] == 1.0, "of the cells that have one"
+    assert measures["spearman"] is None
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=40), st.integers(0, 5))
@@ -235,12 +237,12 @@ def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=20))
 def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int]]) -> None:
-    said, right = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
-    found = spearman(said, right)
-    if len(set(said)) == 1 or len(set(right)) == 1:
+    predictions, targets = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
+    found = spearman(predictions, targets)
+    if len(set(predictions)) == 1 or len(set(targets)) == 1:
         assert found is None
     else:
-        assert found == pytest.approx(stats.spearmanr(said, right).statistic)
+        assert found == pytest.approx(stats.spearmanr(predictions, targets).statistic)
 
 
 @given(st.lists(st.tuples(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40)), max_size=8))

@@ -22,11 +22,11 @@ EXAM = EvaluationData(Arithmetic(), Characters(), Continuation())
 SORTS = {"right", "first", "middle", "end", "later"}
 
 
-Asked = tuple[Batch, list[str], torch.Tensor]
-"""A batch, what each of its answers is, and what the model says to them."""
+Questions = tuple[Batch, list[str], torch.Tensor]
+"""A batch, what each of its answers is, and the ids that the model generates."""
 
 
-def eager_to_end(model: Any) -> dict[int, Asked]:
+def eager_to_end(model: Any) -> dict[int, Questions]:
     """Makes the head's weights for the end token so large that some answers end early and others do not; then the
     questions of the first and the last placement."""
     own = model.head.weight[END].clone()
@@ -43,52 +43,53 @@ def eager_to_end(model: Any) -> dict[int, Asked]:
 
 
 def batch_of(prompts: list[list[int]], golds: list[list[int]]) -> Batch:
-    """Questions with these right answers, as the layout of the house lays them out."""
+    """Questions with these right answers, in the default layout."""
     whole = [prompt + gold for prompt, gold in zip(prompts, golds, strict=True)]
     lengths = np.array([len(row) for row in whole])
     ids = np.zeros((len(whole), int(lengths.max())), dtype=np.uint8)
-    asked = np.zeros(ids.shape, dtype=np.bool_)
+    target_mask = np.zeros(ids.shape, dtype=np.bool_)
     for row, text in enumerate(whole):
         ids[row, : len(text)] = text
-        asked[row, len(prompts[row]) : len(text)] = True
-    return Continuation().batch(Rows(ids, lengths, asked), np.arange(len(whole)))
+        target_mask[row, len(prompts[row]) : len(text)] = True
+    return Continuation().batch(Rows(ids, lengths, target_mask), np.arange(len(whole)))
 
 
-def questions_for(model: Any, position_offset: int) -> Asked:
-    """Questions whose right answer is what the model says, and questions that differ from it somewhere: at the first
-    token, in the middle with the first right, at the end token alone, or in the middle with all that follows right."""
+def questions_for(model: Any, position_offset: int) -> Questions:
+    """Questions whose right answer is what the model generates, and questions that differ from it somewhere: at the
+    first token, in the middle with the first right, at the end token alone, or in the middle with all that follows
+    right."""
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(1, 8, (ROWS,), generator=generator).tolist()
     prompts = [torch.randint(4, 19, (size,), generator=generator).tolist() for size in sizes]
-    asking = batch_of(prompts, [[4] * MOST] * ROWS)
-    spoken = greedy_uncached(model, prompts_of(asking)[0], MOST, position_offset=position_offset)
+    batch = batch_of(prompts, [[4] * MOST] * ROWS)
+    found = greedy_uncached(model, prompts_of(batch)[0], MOST, position_offset=position_offset)
     golds, sorts = [], []
     for row in range(ROWS):
-        said = spoken.ids[row, : int(spoken.lengths[row])].tolist()
-        ended = said[-1] == END
+        generated = found.ids[row, : int(found.lengths[row])].tolist()
+        ended = generated[-1] == END
         sort = ["right", "first", "middle", "end", "later"][row % 5]
-        other = 4 if said[0] != 4 else 5
+        other = 4 if generated[0] != 4 else 5
         if sort == "first":
-            gold = [other, *said[1:]]
-        elif sort == "middle" and len(said) > 2:
-            gold = [said[0], 4 if said[1] != 4 else 5, *said[2:]]
+            gold = [other, *generated[1:]]
+        elif sort == "middle" and len(generated) > 2:
+            gold = [generated[0], 4 if generated[1] != 4 else 5, *generated[2:]]
         elif sort == "end" and not ended:
-            gold = [*said[:-1], END]
-        elif sort == "end" and ended and len(said) < MOST:
-            gold = [*said[:-1], 4, END]
-        elif sort == "later" and len(said) > 1:
-            gold = [*said[:-1], 4 if said[-1] != 4 else 5]
+            gold = [*generated[:-1], END]
+        elif sort == "end" and ended and len(generated) < MOST:
+            gold = [*generated[:-1], 4, END]
+        elif sort == "later" and len(generated) > 1:
+            gold = [*generated[:-1], 4 if generated[-1] != 4 else 5]
         else:
-            sort, gold = "right", said
+            sort, gold = "right", generated
         golds.append(gold)
         sorts.append(sort)
-    return batch_of(prompts, golds), sorts, spoken.ids
+    return batch_of(prompts, golds), sorts, found.ids
 
 
 def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
     model = build(any_model)
     for position_offset, (batch, sorts, uncached) in eager_to_end(model).items():
-        one, (decoded, said) = (
+        one, (decoded, generated) = (
             mark(model, EXAM, batch, position_offset),
             mark_by_decoding(model, EXAM, batch, position_offset),
         )
@@ -105,7 +106,7 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
             if sort == "middle":
                 assert int(one.first_wrong[row]) == 1
         assert torch.equal(
-            *(torch.nn.functional.pad(ids, (0, MOST - ids.shape[1]), value=PAD) for ids in (said, uncached))
+            *(torch.nn.functional.pad(ids, (0, MOST - ids.shape[1]), value=PAD) for ids in (generated, uncached))
         )
 
 
@@ -124,7 +125,7 @@ def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: A
             assert not right[row]
 
 
-def test_digits_are_counted_where_digits_are_asked(build: Any, any_mixer: Any) -> None:
+def test_digits_are_counted_where_digits_are_targets(build: Any, any_mixer: Any) -> None:
     from numerate.models.decoder import Decoder
 
     model = build(Decoder(hidden_size=16, mixer=any_mixer))

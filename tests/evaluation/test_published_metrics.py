@@ -20,8 +20,8 @@ from numerate.evaluation.text_metrics import TextScores
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is what the published evaluation takes")
 
-SAID = ["497004", "1,000", "x = 5 - 3", "no number", "99999999999", "-2.5", "1e5"]
-RIGHT = ["497000", "1000", "-3", "4", "20000000000", "-2.5", "7"]
+PREDICTIONS = ["497004", "1,000", "x = 5 - 3", "no number", "99999999999", "-2.5", "1e5"]
+LABELS = ["497000", "1000", "-3", "4", "20000000000", "-2.5", "7"]
 
 
 def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
@@ -47,7 +47,7 @@ def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
         "count_no_number_prediction": 1,
         "average_no_number_prediction": 1 / 7,
     }
-    found = published_numbers(SAID, RIGHT)
+    found = published_numbers(PREDICTIONS, LABELS)
     assert found == pytest.approx(expected)
     assert tuple(found) == NUMBERS
 
@@ -66,19 +66,30 @@ def test_batches_weigh_the_same_whatever_their_size() -> None:
     found = published_tokens([small, large])
     assert found["token_accuracy"] == 1 / 2
     assert found["token_perplexity"] == pytest.approx((1 + math.exp(2.0)) / 2)
-    said, right = ["a b c d e", "a b c d x", "k l m n o"], ["a b c d e", "a b c d e", "v w x y z"]
-    each = [TextScores.of(said[part], right[part]).measures()["bleu"] or 0.0 for part in (slice(0, 2), slice(2, 3))]
-    assert published_texts(said, right, batch=2)["bleu"] == pytest.approx(sum(each) / 2)
-    assert published_texts(said, right, batch=2)["bleu"] != pytest.approx(published_texts(said, right)["bleu"])
+    predictions, labels = ["a b c d e", "a b c d x", "k l m n o"], ["a b c d e", "a b c d e", "v w x y z"]
+    each = [
+        TextScores.of(predictions[part], labels[part]).measures()["bleu"] or 0.0 for part in (slice(0, 2), slice(2, 3))
+    ]
+    assert published_texts(predictions, labels, batch=2)["bleu"] == pytest.approx(sum(each) / 2)
+    assert published_texts(predictions, labels, batch=2)["bleu"] != pytest.approx(
+        published_texts(predictions, labels)["bleu"]
+    )
 
 
 def test_the_whole_vector_has_every_published_name() -> None:
     batch = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
     tokens = {"token_accuracy", "token_accuracy_whole", "token_perplexity"}
-    assert set(published(SAID, RIGHT, tokens=[batch])) == {*NUMBERS, "bleu", "rouge1", "rouge2", "rougeL", *tokens}
+    assert set(published(PREDICTIONS, LABELS, tokens=[batch])) == {
+        *NUMBERS,
+        "bleu",
+        "rouge1",
+        "rouge2",
+        "rougeL",
+        *tokens,
+    }
 
 
-def test_what_is_not_defined_is_said() -> None:
+def test_what_is_not_defined_is_nan_or_an_error() -> None:
     silent = published_numbers(["none"], ["4"])
     assert silent["number_accuracy"] == 0.0
     assert math.isnan(silent["MAE"])

@@ -1,4 +1,4 @@
-"""Promises of samples: what a model says, as a person writes it."""
+"""Samples: the answers of a model, as a person writes them."""
 
 import math
 from typing import Any
@@ -47,19 +47,19 @@ def model() -> Any:
 def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
     for order, written in (("reversed", "21+9="), ("normal", "12+9=")):
         exam = exam_of(order)
-        (said,) = answers(model, exam, exam.task.read("12+9="))
-        assert (said.question, said.gold) == ("12+9=", "21")
-        assert said.as_written.startswith(written)
-        assert said.record({"first_digits": 2}) | {"probability": 0} == {
+        (sample,) = answers(model, exam, exam.task.read("12+9="))
+        assert (sample.question, sample.gold) == ("12+9=", "21")
+        assert sample.as_written.startswith(written)
+        assert sample.record({"first_digits": 2}) | {"probability": 0} == {
             "cell": {"first_digits": 2},
             "question": "12+9=",
             "gold": "21",
-            "said": said.said,
-            "right": said.right,
-            "as_written": said.as_written,
+            "said": sample.said,
+            "right": sample.right,
+            "as_written": sample.as_written,
             "probability": 0,
-            "first_wrong": said.first_wrong,
-            "ended": said.ended,
+            "first_wrong": sample.first_wrong,
+            "ended": sample.ended,
         }
 
 
@@ -82,14 +82,14 @@ def test_right_and_first_wrong_are_those_of_decoding(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
     marks, ids = mark_by_decoding(model, exam, exam.batch(questions))
-    said = answers(model, exam, questions)
-    assert [one.right for one in said] == marks.right.tolist()
-    assert [-1 if one.first_wrong is None else one.first_wrong for one in said] == marks.first_wrong.tolist()
-    for one in said:
+    found = answers(model, exam, questions)
+    assert [one.right for one in found] == marks.right.tolist()
+    assert [-1 if one.first_wrong is None else one.first_wrong for one in found] == marks.first_wrong.tolist()
+    for one in found:
         assert one.right == (one.said == one.gold and one.ended)
         assert 0 < one.probability <= 1
         assert one.as_written.startswith(exam_text(one.question))
-    assert {one.ended for one in said} == {True, False}
+    assert {one.ended for one in found} == {True, False}
     assert ids.shape[0] == 40
 
 
@@ -99,38 +99,38 @@ def exam_text(question: str) -> str:
 
 
 @torch.no_grad()
-def test_the_probability_is_the_product_over_all_that_was_said(model: Any) -> None:
+def test_the_probability_is_the_product_over_all_generated_tokens(model: Any) -> None:
     exam = exam_of()
-    (said,) = answers(model, exam, exam.task.read("12+9="))
-    words = said.as_written.removeprefix("21+9=")
-    ids = exam.tokenizer.encode(words, exam.vocabulary) + [END] * said.ended
+    (sample,) = answers(model, exam, exam.task.read("12+9="))
+    words = sample.as_written.removeprefix("21+9=")
+    ids = exam.tokenizer.encode(words, exam.vocabulary) + [END] * sample.ended
     prompts, _ = prompts_of(exam.batch(exam.task.read("12+9=")))
     read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
     tokens = type(prompts)(read, torch.tensor([read.shape[1]]), torch.tensor([0]))
     scores = model(model.assign_positions(tokens, StepContext.fixed())).logits[0].log_softmax(-1)
     start = prompts.ids.shape[1] - 1
     total = sum(float(scores[start + i, one]) for i, one in enumerate(ids))
-    assert said.probability == pytest.approx(math.exp(total), rel=1e-4)
+    assert sample.probability == pytest.approx(math.exp(total), rel=1e-4)
 
 
 def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
     exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
     record = evaluate_cell(model, exam, cell, count=30)
-    said = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
-    assert sum(bool(one.right) for one in said) == record["correct"]
+    found = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
+    assert sum(bool(one.right) for one in found) == record["correct"]
 
 
-def test_labels_are_shown_where_they_are_asked_for() -> None:
+def test_labels_are_shown_at_their_positions() -> None:
     task = Counting(count=Span(1, 5), number="before", helper="pad")
     exam = EvaluationData(task, Words(add_bos_token=True), TokenClassification(blocked_tokens=("<pad>",)))
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
-    (said,) = answers(model, exam, task.read("5 <pad> a <pad>"))
+    (sample,) = answers(model, exam, task.read("5 <pad> a <pad>"))
     batch = exam.batch(task.read("5 <pad> a <pad>"))
     best = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)[0]
     first, second = (exam.vocabulary.symbols[int(best[place])] for place in (2, 4))  # behind [BOS]
-    assert (said.question, said.gold) == ("5 <pad> a <pad>", ". 5 . 6")
-    assert said.said == said.as_written == f". {first} . {second}"
-    assert said.first_wrong == (0 if first != "5" else 1 if second != "6" else None)
+    assert (sample.question, sample.gold) == ("5 <pad> a <pad>", ". 5 . 6")
+    assert sample.said == sample.as_written == f". {first} . {second}"
+    assert sample.first_wrong == (0 if first != "5" else 1 if second != "6" else None)
 
 
 # Numbers beside tokens -----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def exam_of_numbers(layout: Any) -> EvaluationData:
     return EvaluationData(GeneratedMathematics(kinds=("mul",), digits=1), Subwords("characters", XVal()), layout)
 
 
-def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     exam, cell = exam_of_numbers(Seq2Seq()), {"module": 1}
     questions = exam.task.pinned(**cell).examples("test", 0, 0, 6)
@@ -151,8 +151,8 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
     wrong = right * torch.tensor([1.0, 1.0, 1.5, 2.0, -1.0, 1.0])[:, None] + torch.arange(6)[:, None].eq(5)
 
     def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
-        said = batch.target_ids
-        return Generated(said, (said != 0).sum(1), torch.zeros(6), wrong)
+        ids = batch.target_ids
+        return Generated(ids, (ids != 0).sum(1), torch.zeros(6), wrong)
 
     for room in (marks, samples):
         monkeypatch.setattr(room, "greedy", greedy)
@@ -162,17 +162,17 @@ def test_the_number_that_was_said_stands_there_and_is_what_is_judged(monkeypatch
         .eval()
     )
     record = evaluate_cell(model, exam, cell, count=6)
-    said = answers(model, exam, questions)
-    assert [one.right for one in said] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
-    assert sum(bool(one.right) for one in said) == record["correct"]
+    found = answers(model, exam, questions)
+    assert [one.right for one in found] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
+    assert sum(bool(one.right) for one in found) == record["correct"]
     assert 2 <= record["correct"] < 6
-    assert [float(one.said) for one in said] == pytest.approx(wrong[:, 0].tolist())
-    assert [one.said == one.gold for one in said] == [one.right for one in said]
-    assert [one.first_wrong for one in said] == [None if one.right else 0 for one in said]
-    assert all(one.as_written.replace(" ", "").startswith(one.question[:12].replace(" ", "")) for one in said)
+    assert [float(one.said) for one in found] == pytest.approx(wrong[:, 0].tolist())
+    assert [one.said == one.gold for one in found] == [one.right for one in found]
+    assert [one.first_wrong for one in found] == [None if one.right else 0 for one in found]
+    assert all(one.as_written.replace(" ", "").startswith(one.question[:12].replace(" ", "")) for one in found)
 
 
-def test_masked_answers_say_the_number_of_their_head() -> None:
+def test_masked_answers_have_the_number_of_their_head() -> None:
     exam = exam_of_numbers(Masked())
     model = (
         Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64)
@@ -185,29 +185,31 @@ def test_masked_answers_say_the_number_of_their_head() -> None:
     with torch.no_grad():
         model.held["head"].bias[carrier] += 100.0
         meant = model(batch.tokens, target_positions=batch.target_positions).values[:, 0]
-    said = answers(model, exam, questions)
+    found = answers(model, exam, questions)
     assert int(end) == END
-    assert [float(one.said.split()[0]) for one in said] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)
-    assert not any(one.right for one in said)
+    assert [float(one.said.split()[0]) for one in found] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)
+    assert not any(one.right for one in found)
 
 
 # Searches ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_is_asked_where_the_evaluation_is_one(model: Any) -> None:
+def test_answers_are_of_beam_search_where_the_evaluation_is(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
     marks, ids = mark_by_decoding(model, exam, exam.batch(questions), spare=2, beams=True)
     found = answers(model, exam, questions, method="beams")
-    said = [one.said for one in found]
-    assert said == [as_a_person_writes(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()]
-    assert said != [one.said for one in answers(model, exam, questions)], "greedy answers are others"
+    predictions = [one.said for one in found]
+    assert predictions == [
+        as_a_person_writes(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()
+    ]
+    assert predictions != [one.said for one in answers(model, exam, questions)], "greedy answers are others"
     assert [one.right for one in found] == marks.right.tolist()
 
 
 def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.read("12+9=")
-    (judged,), (said,) = answers(model, exam, questions), answers(model, exam, questions, known=False)
-    assert (said.gold, said.right, said.first_wrong) == (None, None, None)
-    assert (said.said, said.probability) == (judged.said, judged.probability)
+    (judged,), (found,) = answers(model, exam, questions), answers(model, exam, questions, known=False)
+    assert (found.gold, found.right, found.first_wrong) == (None, None, None)
+    assert (found.said, found.probability) == (judged.said, judged.probability)

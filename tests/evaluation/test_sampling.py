@@ -63,7 +63,7 @@ def test_a_prompt_has_the_same_continuation_alone_and_among_others(
 
 
 @pytest.mark.parametrize("sampling", [Sampling(do_sample=False), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
-def test_temperature_0_and_one_likeliest_token_are_greedy_decoding(
+def test_temperature_0_and_one_most_probable_token_are_greedy_decoding(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
     prompts = make_tokens(LENGTHS)
@@ -170,17 +170,17 @@ def test_a_row_ends_with_any_of_its_stop_tokens_and_says_that_it_did(model: Any,
 
 
 def test_who_listens_hears_every_token_once_and_may_end_rows(model: Any, make_tokens: Any) -> None:
-    told: list[list[int | None]] = []
+    calls: list[list[int | None]] = []
 
-    def on_progress(said: Any) -> list[int]:
-        told.append(list(said))
-        return [1] if len(told) == 3 else []
+    def on_progress(token: Any) -> list[int]:
+        calls.append(list(token))
+        return [1] if len(calls) == 3 else []
 
     found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop=(7,), on_progress=on_progress)
     assert int(found.lengths[1]) <= 3
     assert found.stopped is not None
-    spoken = [[one for one in row if one is not None] for row in zip(*told, strict=True)]
-    assert spoken == rows(found)
+    rows_of_calls = [[one for one in row if one is not None] for row in zip(*calls, strict=True)]
+    assert rows_of_calls == rows(found)
 
 
 def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_tokens: Any) -> None:
@@ -201,12 +201,12 @@ def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, m
     found = generate(model, prompts, 9, sampling, stop=(), window=8)
     for row in range(3):
         ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
-        for place, said in enumerate(found.ids[row].tolist()):
+        for place, token in enumerate(found.ids[row].tolist()):
             read = torch.tensor([ids[-8:]])
             logits = model(Tokens(read, torch.tensor([read.shape[1]]), prompts.row[:1])).logits[:, -1]
             drawn = torch.from_numpy(uniforms(2, prompts.row[row : row + 1].numpy(), 9))[:, place]
-            assert picked(allowed(logits, sampling), drawn).tolist() == [said]
-            ids.append(said)
+            assert picked(allowed(logits, sampling), drawn).tolist() == [token]
+            ids.append(token)
     short = generate(model, make_tokens([2, 6, 1]), 2, sampling, window=50)
     assert rows(short) == rows(generate(model, prompts, 2, sampling))
     long = generate(model, make_tokens([12]), 2, sampling, window=3)
@@ -219,10 +219,10 @@ def test_nothing_global_is_drawn_from(model: Any, make_tokens: Any) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_model_that_says_no_numbers_is_a_fault(model: Any, make_tokens: Any) -> None:
+def test_nan_logits_are_an_error(model: Any, make_tokens: Any) -> None:
     with torch.no_grad():
         model.head.weight[3] = float("nan")
-    with pytest.raises(OperationalError, match="no number"):
+    with pytest.raises(OperationalError, match="NaN"):
         generate(model, make_tokens([2]), 3, Sampling())
 
 

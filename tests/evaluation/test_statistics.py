@@ -31,14 +31,14 @@ def test_the_examples_in_the_documentation_are_true(module):
 
 
 def test_every_name_is_in_one_place_with_an_example_and_in_the_table_of_what_to_take():
-    told = statistics.__doc__
+    documented = statistics.__doc__
     for name in statistics.__all__:
         one = getattr(statistics, name)
         assert one.__doc__
         if callable(one) and not isinstance(one, type):
             assert ">>>" in one.__doc__, name
             assert "Raises `UserError`" in one.__doc__, name
-            assert f"`{name}`" in told or name in ("binomial_tail", "sign_test"), name
+            assert f"`{name}`" in documented or name in ("binomial_tail", "sign_test"), name
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_the_exact_interval_agrees_with_the_beta_quantiles_of_scipy(level, most)
             if 0 <= k <= n
         ]
     )
-    right, asked = pairs.T
+    correct, count = pairs.T
     tail = (1 - level) / 2
     with np.errstate(invalid="ignore"):
-        expected_low = np.where(right == 0, 0.0, beta.ppf(tail, right, asked - right + 1))
-        expected_high = np.where(right == asked, 1.0, beta.isf(tail, right + 1, asked - right))
-    low, high = clopper_pearson(right, asked, level)
+        expected_low = np.where(correct == 0, 0.0, beta.ppf(tail, correct, count - correct + 1))
+        expected_high = np.where(correct == count, 1.0, beta.isf(tail, correct + 1, count - correct))
+    low, high = clopper_pearson(correct, count, level)
     np.testing.assert_allclose(low, expected_low, rtol=1e-9, atol=0)
     np.testing.assert_allclose(high, expected_high, rtol=1e-9, atol=0)
     np.testing.assert_allclose(low, expected_low, rtol=0, atol=1e-12)
@@ -119,9 +119,9 @@ def test_the_exact_interval_agrees_with_the_beta_quantiles_of_scipy(level, most)
 
 def test_the_exact_interval_of_a_number_is_that_of_scipys_test():
     binomtest = pytest.importorskip("scipy.stats", reason="scipy is the one to agree with").binomtest
-    for right, asked in ((0, 7), (3, 7), (7, 7), (99, 100), (512, 2000)):
-        expected = binomtest(right, asked).proportion_ci(0.95, method="exact")
-        assert clopper_pearson(right, asked) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    for correct, count in ((0, 7), (3, 7), (7, 7), (99, 100), (512, 2000)):
+        expected = binomtest(correct, count).proportion_ci(0.95, method="exact")
+        assert clopper_pearson(correct, count) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert isinstance(clopper_pearson(3, 7)[0], float)
     assert clopper_pearson(0, 0) == (0.0, 1.0)
     low, high = clopper_pearson(np.array([[1, 2], [3, 0]]), 4)
@@ -131,8 +131,8 @@ def test_the_exact_interval_of_a_number_is_that_of_scipys_test():
 
 def test_the_exact_interval_agrees_with_published_ones():
     """Newcombe (1998), table I, method 5."""
-    for right, asked, low, high in ((81, 263, 0.2527, 0.3676), (15, 148, 0.0578, 0.1617), (1, 29, 0.0009, 0.1776)):
-        assert clopper_pearson(right, asked) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
+    for correct, count, low, high in ((81, 263, 0.2527, 0.3676), (15, 148, 0.0578, 0.1617), (1, 29, 0.0009, 0.1776)):
+        assert clopper_pearson(correct, count) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
     assert clopper_pearson(0, 20)[1] == pytest.approx(1 - 0.025 ** (1 / 20), abs=1e-14)
 
 
@@ -203,7 +203,7 @@ def test_a_region_that_is_all_right_reaches_one_and_not_beyond():
 def test_a_region_without_cells_or_questions_is_refused():
     with pytest.raises(UserError, match="no cells"):
         region_mean([])
-    with pytest.raises(UserError, match="nothing was asked"):
+    with pytest.raises(UserError, match="a cell with count 0"):
         region_mean([(0, 0)])
 
 
@@ -220,8 +220,8 @@ def test_a_difference_agrees_with_published_intervals(first, second, low, high):
     assert (gap.low, gap.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
 
 
-def test_where_nothing_was_asked_there_is_no_difference():
-    with pytest.raises(UserError, match="nothing was asked"):
+def test_of_a_count_of_0_there_is_no_difference():
+    with pytest.raises(UserError, match="a count of 0"):
         difference((0, 0), (1, 2))
 
 

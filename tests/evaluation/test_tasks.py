@@ -57,7 +57,7 @@ def test_a_cell_of_every_task_is_scored_alike_at_once_and_by_decoding(task: Task
     once, decoded = (
         evaluate_cell(model, exam, cell_of(task, 6), count=20, method=method) for method in ("one pass", "decoding")
     )
-    decoded.pop("numbers", None)  # what was said wrongly is known by decoding alone
+    decoded.pop("numbers", None)  # only decoding has them
     assert {**decoded, "method": "one pass", "digit_accuracy": once["digit_accuracy"]} == once
     assert json.loads(json.dumps(once)) == once
 
@@ -70,8 +70,8 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     batch = exam.batch(questions_of(task, cell, count=60))
     prompts, _ = prompts_of(batch)
     started = model.start(prompts, None, capacity=prompts.ids.shape[1] + 1)
-    said = started.output.logits[:, -1].argmax(-1)
-    assert record["first_correct"] == int((said == batch.target_ids[:, 0]).sum())
+    predictions = started.output.logits[:, -1].argmax(-1)
+    assert record["first_correct"] == int((predictions == batch.target_ids[:, 0]).sum())
     assert record["correct"] <= record["first_correct"] <= record["count"]
 
 
@@ -95,12 +95,12 @@ def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items()
     assert 1.6 * few < many < 2.4 * few
 
 
-def test_a_cell_with_fewer_questions_than_wanted_is_asked_each_of_them_once() -> None:
+def test_a_cell_with_fewer_questions_than_wanted_uses_each_of_them_once() -> None:
     task = BitwiseOr(digits=Span(1, 4))
     cell = {"first_digits": 6, "second_digits": 3}
     assert size_of(task, cell, 100) == 3
-    asked = questions_of(task, cell, count=100)
-    assert len({plain_text(asked, row) for row in range(3)}) == len(asked) == 3
+    questions = questions_of(task, cell, count=100)
+    assert len({plain_text(questions, row) for row in range(3)}) == len(questions) == 3
     exam = exam_of(task)
     record = evaluate_cell(model_of(exam), exam, cell, count=100)
     assert (record["count"], record["seen"]) == (3, False)
@@ -109,16 +109,16 @@ def test_a_cell_with_fewer_questions_than_wanted_is_asked_each_of_them_once() ->
 
 
 def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None:
-    """The end token counts: a model that says the answer and goes on has it wrong."""
+    """The end token counts: an answer with more tokens behind it is wrong."""
     exam = exam_of(task)
     batch = exam.batch(questions_of(task, cell_of(task, 3), count=8))
-    said = batch.target_ids.clone()
-    last = (said != -100).sum(1) - 1
-    rows = torch.arange(len(said))
-    assert bool(marks.marked(exam, said.clamp(min=0), batch).right.all())
-    assert set(said[rows, last].tolist()) == {3}, "the last token asked is the end"
-    said[rows, last] = 5
-    assert not bool(marks.marked(exam, said.clamp(min=0), batch).right.any())
+    predictions = batch.target_ids.clone()
+    last = (predictions != -100).sum(1) - 1
+    rows = torch.arange(len(predictions))
+    assert bool(marks.marked(exam, predictions.clamp(min=0), batch).right.all())
+    assert set(predictions[rows, last].tolist()) == {3}, "the last target is the end"
+    predictions[rows, last] = 5
+    assert not bool(marks.marked(exam, predictions.clamp(min=0), batch).right.any())
 
 
 def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +126,13 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     model = model_of(exam)
     cell = cell_of(TASKS[0], 1000)
     widths: list[int] = []
-    real = marks._said_in
+    real = marks._predicted_in
 
     def seen(model: Model, piece: Any, position_offset: int) -> Any:
         widths.append(piece.tokens.ids.numel())
         return real(model, piece, position_offset)
 
-    monkeypatch.setattr(marks, "_said_in", seen)
+    monkeypatch.setattr(marks, "_predicted_in", seen)
     record = evaluate_cell(model, exam, cell, count=3)
     assert max(widths) <= max(exam_room.PIECE, 3003)
     assert record["count"] == 3

@@ -1,4 +1,4 @@
-"""Promises of records of answers that are texts or numbers: they say what was said, and cells of them pool exactly."""
+"""Promises of records of answers that are texts or numbers: they have the scores, and cells of them pool exactly."""
 
 import json
 import math
@@ -57,10 +57,10 @@ def exam_of(task: Task, layout: Layout | None = None, tokenizer: Characters | No
     return EvaluationData(task, tokenizer or Characters(), layout or Continuation())
 
 
-def saying(
+def decoding_to(
     monkeypatch: pytest.MonkeyPatch, exam: EvaluationData, answers: Sequence[str], ended: bool = True
 ) -> list[int]:
-    """Makes greedy decoding say these answers; what it was allowed to say at most is told in the list returned."""
+    """Makes greedy decoding return these answers; returns a list of the maximum lengths."""
     allowed: list[int] = []
 
     def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
@@ -79,9 +79,9 @@ def model_of(exam: EvaluationData) -> Any:
     return Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
 
 
-def test_what_was_said_to_texts_stands_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_has_the_scores_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     exam = exam_of(Asking())
-    allowed = saying(monkeypatch, exam, ["it is 2", "about 1200, say", "42"])
+    allowed = decoding_to(monkeypatch, exam, ["it is 2", "about 1200, say", "42"])
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     assert record["method"] == "decoding", "though a text of characters has one tokenisation"
     assert (record["correct"], record["count"]) == (1, 3)
@@ -95,7 +95,7 @@ def test_what_was_said_to_texts_stands_in_the_record(monkeypatch: pytest.MonkeyP
 
 def test_an_answer_that_never_ends_is_read_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     exam = exam_of(Asking())
-    saying(monkeypatch, exam, ["2", "1", "3"], ended=False)
+    decoding_to(monkeypatch, exam, ["2", "1", "3"], ended=False)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     assert record["texts"]["ended"] == 0
     assert record["numbers"]["exact"] == 1
@@ -122,12 +122,12 @@ def test_perplexity_and_token_accuracy_are_behind_the_right_prefix() -> None:
 def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
     exam = exam_of(Asking())
     model = model_of(exam)
-    said = ["it is 3", "1,200", "I do"]
-    saying(monkeypatch, exam, said)
+    predictions = ["it is 3", "1,200", "I do"]
+    decoding_to(monkeypatch, exam, predictions)
     whole = evaluate_cell(model, exam, {}, count=3)
     parts = []
-    for first, text in enumerate(said):
-        saying(monkeypatch, exam, [text])
+    for first, text in enumerate(predictions):
+        decoding_to(monkeypatch, exam, [text])
         parts.append(evaluate_cell(model, exam, {"first": first}, count=1))
     one, several = answer_metrics.of_records([whole]), answer_metrics.of_records(parts)
     for name in set(answer_metrics.METRICS) - {"spearman", "median_error", "log_median_error"}:
@@ -136,7 +136,7 @@ def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch
 
 
 def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said in the model's spelling, units first; an answer that is no number as a whole is invalid."""
+    """In the model's number format, units first; an answer that is no number as a whole is invalid."""
     exam = exam_of(Arithmetic(digits=Span(3, 3)), tokenizer=Characters(number_format=Digits(digit_order="reversed")))
     questions = exam.task.pinned(first_digits=3, second_digits=3).examples("test", 0, 0, 4)
     batch = exam.batch(questions)
@@ -144,14 +144,14 @@ def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.Monk
         int(exam.tokenizer.decode([i for i in row if i != IGNORE], exam.vocabulary)[::-1])
         for row in batch.target_ids.tolist()
     ]
-    said = [right[0], right[1] + 5, right[2] - 20]
-    saying(monkeypatch, exam, [*(str(number)[::-1] for number in said), "1+1"])
+    predictions = [right[0], right[1] + 5, right[2] - 20]
+    decoding_to(monkeypatch, exam, [*(str(number)[::-1] for number in predictions), "1+1"])
     cell = {"first_digits": 3, "second_digits": 3}
     record = evaluate_cell(model_of(exam), exam, cell, count=4, method="decoding")
-    told = record["numbers"]["measures"]
+    measures = record["numbers"]["measures"]
     assert (record["numbers"]["exact"], record["numbers"]["invalid"], record["correct"]) == (1, 1, 1)
-    assert told["mae"] == pytest.approx(25 / 3)
-    assert told["median_error"] == 5.0
+    assert measures["mae"] == pytest.approx(25 / 3)
+    assert measures["median_error"] == 5.0
     assert "texts" not in record
     assert "numbers" not in evaluate_cell(model_of(exam), exam, cell, count=4)
 
@@ -166,7 +166,7 @@ def test_masked_answers_are_read_off_one_forward() -> None:
     exam = exam_of(Asking(), Masked())
     for method in METHODS[1:]:
         with pytest.raises(
-            UserError, match=f"^method: '{method}' is for answers said token by token; layout=Masked has"
+            UserError, match=f"^method: '{method}' is for answers decoded token by token; layout=Masked predicts"
         ):
             method_for(exam, method)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
@@ -174,7 +174,7 @@ def test_masked_answers_are_read_off_one_forward() -> None:
     assert texts is not None
     assert texts.count == 3
     assert numbers is not None
-    assert numbers.asked == 2
+    assert numbers.count == 2
 
 
 def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
@@ -183,8 +183,8 @@ def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
     assert method_for(exam, "one pass") == "one pass"
 
 
-def test_what_stands_behind_an_end_was_not_said() -> None:
+def test_tokens_behind_the_end_are_left_out() -> None:
     exam = exam_of(Asking())
-    told = TextAnswers(exam.tokenizer, exam.vocabulary, exam.task.examples("test", 0, 0, 1))
-    told.add([[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]])
-    assert (told.said, told.ended) == (["it is 2"], 1)
+    answers = TextAnswers(exam.tokenizer, exam.vocabulary, exam.task.examples("test", 0, 0, 1))
+    answers.add([[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]])
+    assert (answers.predictions, answers.ended) == (["it is 2"], 1)

@@ -52,9 +52,9 @@ def test_words_of_bleu_are_those_of_13a(sacrebleu: Any, text: str) -> None:
 @example([("a b c d e", "a x c y e")])
 @example([("", "a"), ("a b", "")])
 def test_bleu_is_that_of_sacrebleu(sacrebleu: Any, corpus: list[tuple[str, str]]) -> None:
-    said, right = ([pair[side] for pair in corpus] for side in (0, 1))
-    expected = sacrebleu.corpus_bleu(said, [right], force=True).score
-    assert TextScores.of(said, right).measures()["bleu"] == pytest.approx(expected, abs=1e-9)
+    predictions, references = ([pair[side] for pair in corpus] for side in (0, 1))
+    expected = sacrebleu.corpus_bleu(predictions, [references], force=True).score
+    assert TextScores.of(predictions, references).measures()["bleu"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_bleu_by_hand() -> None:
@@ -77,9 +77,9 @@ def test_rouge_is_that_of_rouge_score(scorer: Any, stemmed: bool) -> None:
     random = Random(0)
     words = ["the", "cat", "sat", "mats", "Mat", "running", "runs", "12", "1,000.5", "it's", "a-b", "..."]
     for _ in range(60):
-        said, right = (" ".join(random.choices(words, k=random.randrange(9))) for _ in range(2))
-        expected = {name: score.fmeasure for name, score in oracle.score(right, said).items()}
-        assert rouge(said, right, stem) == pytest.approx(expected), (said, right)
+        predictions, references = (" ".join(random.choices(words, k=random.randrange(9))) for _ in range(2))
+        expected = {name: score.fmeasure for name, score in oracle.score(references, predictions).items()}
+        assert rouge(predictions, references, stem) == pytest.approx(expected), (predictions, references)
     assert stemmed == (rouge("running", "runs", stem)["rouge1"] == 1.0)
 
 
@@ -101,7 +101,7 @@ def test_rouge_by_hand() -> None:
 @given(st.lists(CORPUS, min_size=1, max_size=4))
 def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[tuple[str, str]]]) -> None:
     def of(corpus: list[tuple[str, str]]) -> TextScores:
-        tokens = sum(len(right) for _, right in corpus)
+        tokens = sum(len(references) for _, references in corpus)
         return TextScores.of(
             *([pair[side] for pair in corpus] for side in (0, 1)), nll=0.5 * tokens, tokens=tokens, ended=len(corpus)
         )
@@ -115,13 +115,13 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
 
 def test_perplexity_weighs_every_token_alike() -> None:
     short, long = TextScores(count=1, nll=4.0, tokens=1), TextScores(count=1, nll=3.0, tokens=6)
-    told = pooled([short, long])
-    assert told["perplexity"] == pytest.approx(math.exp(7 / 7))
-    assert told["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
+    measures = pooled([short, long])
+    assert measures["perplexity"] == pytest.approx(math.exp(7 / 7))
+    assert measures["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
     assert perplexity(1e6, 1) is None
 
 
-def test_nothing_is_made_up_where_nothing_was_said() -> None:
+def test_nothing_is_made_up_where_nothing_was_predicted() -> None:
     assert TextScores().measures() == dict.fromkeys(METRICS)
     assert TextScores.of(["42"], ["42"]).measures()["bleu"] == 0.0, "no run of four words"
     assert TextScores.read({"correct": 1}) is None

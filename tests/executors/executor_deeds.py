@@ -34,12 +34,12 @@ class Deeds(Work):
     """A file that gets a line for each time that a worker opens this."""
     orphan: float = 30.0
 
-    def open(self, desk: WorkerContext) -> Callable[[tuple[Any, ...]], Any]:
+    def open(self, context: WorkerContext) -> Callable[[tuple[Any, ...]], Any]:
         local.ORPHAN = self.orphan
         if self.opened:
             with open(self.opened, "a") as file:
-                file.write(f"{desk.worker}\n")
-        return lambda item: getattr(Deed(desk), item[0])(*item[1:])
+                file.write(f"{context.worker}\n")
+        return lambda item: getattr(Deed(context), item[0])(*item[1:])
 
     def name_of(self, item: tuple[Any, ...]) -> str:
         return f"the deed {item[0]}"
@@ -51,13 +51,13 @@ class Failing(Work):
 
     how: str
 
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
-        return getattr(Deed(desk), self.how)()  # type: ignore[no-any-return]
+    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
+        return getattr(Deed(context), self.how)()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Deed:
-    desk: WorkerContext
+    context: WorkerContext
 
     def square(self, number: int) -> int:
         return number * number
@@ -68,7 +68,7 @@ class Deed:
 
     def meet(self, folder: str, count: int) -> str:
         """Waits until so many workers are here; the GPUs that this one may see."""
-        (Path(folder) / self.desk.worker).touch()
+        (Path(folder) / self.context.worker).touch()
         self.wait_for(folder, count)
         return os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
@@ -83,8 +83,8 @@ class Deed:
         (Path(folder) / "put").touch()
 
     def where(self) -> tuple[str, int, str, bool, int]:
-        here = (self.desk.worker, os.getpid(), os.environ["OMP_NUM_THREADS"])
-        return (*here, "torch" in sys.modules, self.desk.threads)
+        here = (self.context.worker, os.getpid(), os.environ["OMP_NUM_THREADS"])
+        return (*here, "torch" in sys.modules, self.context.threads)
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -128,11 +128,11 @@ class Deed:
         time.sleep(1000)
 
     def patient(self, began: str = "", ended: str = "") -> None:
-        """Goes on until it is asked to stop, then ends well."""
+        """Runs until stop is requested, then ends well."""
         if began:
             Path(began).write_text(str(os.getpid()))
         end = time.monotonic() + 60
-        while not self.desk.stop.requested and time.monotonic() < end:
+        while not self.context.stop.requested and time.monotonic() < end:
             time.sleep(0.01)
         if ended:
             Path(ended).write_text("well")
@@ -154,6 +154,6 @@ class Deed:
         """What `kill PID` does to a worker."""
         os.kill(os.getpid(), signal.SIGTERM)
         end = time.monotonic() + 10
-        while not self.desk.stop.requested and time.monotonic() < end:
+        while not self.context.stop.requested and time.monotonic() < end:
             time.sleep(0.01)
         raise KeyboardInterrupt

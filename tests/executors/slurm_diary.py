@@ -16,13 +16,13 @@ from numerate.executors.executor import Work, WorkerContext
 class Diary(Work):
     """Keeps a diary in a folder: one line for each time that an item is begun, one for each that is done.
 
-    `until NAME` waits for a file of that name; asked to end, it notes a checkpoint.
+    `until NAME` waits for a file of that name; on stop, it notes a checkpoint.
     """
 
     folder: str
     command: str = field(default="", compare=False)
 
-    def open(self, desk: WorkerContext) -> Callable[[str], str]:
+    def open(self, context: WorkerContext) -> Callable[[str], str]:
         def do(item: str) -> str:
             self.note("begun", item)
             what, _, name = item.partition(" ")
@@ -31,16 +31,16 @@ class Diary(Work):
             if what == "refuse":
                 raise UserError(f"{item}: no")
             if what == "until":
-                self.wait(name, desk)
+                self.wait(name, context)
             self.note("done", item)
             return item.upper()
 
         return do
 
-    def wait(self, name: str, desk: WorkerContext) -> None:
+    def wait(self, name: str, context: WorkerContext) -> None:
         end = time.monotonic() + 40
         while not (Path(self.folder) / name).exists():
-            if desk.stop.requested:
+            if context.stop.requested:
                 self.note("checkpoint", name)
                 raise KeyboardInterrupt
             assert time.monotonic() < end, "nobody came"
@@ -59,5 +59,5 @@ class Diary(Work):
 class Closed(Work):
     """Cannot be opened."""
 
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
+    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
         raise UserError("closed today")

@@ -5,7 +5,7 @@ from subprocess import run
 
 import pytest
 
-from numerate.commands.executing import executor_asked, executor_of
+from numerate.commands.executing import executor_of, executor_requested
 from numerate.errors import UserError
 from numerate.executors import Local, Ray
 
@@ -23,8 +23,8 @@ def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_th
     rest, executor = executor_of(words)
     assert rest == ["quickstart", "seeds=2", "model.hidden_size=64"]
     assert executor == Local(workers=3, threads=2, timeout=60.0)
-    assert executor_asked(words)
-    assert not executor_asked(rest)
+    assert executor_requested(words)
+    assert not executor_requested(rest)
     assert executor_of(rest) == (rest, Local())
 
 
@@ -44,7 +44,7 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
         (["executor="], "executor: '' is no Executor"),
@@ -63,8 +63,8 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: 1.5 is above 1 and no whole number"),
     ],
 )
-def test_words_that_make_no_executor_say_what_would(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}"):
+def test_words_that_make_no_executor_say_what_would(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message.replace('?', '[?]')}"):
         executor_of(words)
 
 

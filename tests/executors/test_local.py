@@ -135,7 +135,7 @@ def test_a_class_in_a_file_of_the_users_own_is_known_to_the_workers(tmp_path: Pa
     assert found[0].result.size == 5
 
 
-def test_an_error_in_a_file_of_the_users_own_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_error_in_a_file_of_the_users_own_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "import json, sys\n"
@@ -167,8 +167,8 @@ def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind(
     assert re.fullmatch(r"ZeroDivisionError in executor_deeds\.py, line \d+: by nothing", failures[5].text)
     assert "KeyboardInterrupt" in failures[4].text
     assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
-    said = "this is a fault of the program: TypeError: '<' not supported between instances of 'str' and 'int'"
-    assert failures[2].text == f"{said} (--traceback shows where)"
+    message = "this is a fault of the program: TypeError: '<' not supported between instances of 'str' and 'int'"
+    assert failures[2].text == f"{message} (--traceback shows where)"
     assert "in error" in str(failures[2].trace)
     assert not any(failure.passing for failure in failures)
 
@@ -193,14 +193,14 @@ def test_a_worker_that_dies_takes_one_item_with_it_and_is_replaced() -> None:
     items = [("square", 1), ("die",), ("square", 2), ("leave",), *[("square", number) for number in range(3, 9)]]
     found = list(Local(workers=2).run(Deeds(), items))
     assert done(found) == {0: 1, 1: "died", 2: 4, 3: "died", **{index: (index - 1) ** 2 for index in range(4, 10)}}
-    assert text_of(found, 1) == "its worker was killed by signal 9 (SIGKILL); the same command goes on"
-    assert text_of(found, 3) == "its worker ended by itself with exit status 3; the same command goes on"
+    assert text_of(found, 1) == "its worker was killed by signal 9 (SIGKILL); the same command resumes"
+    assert text_of(found, 3) == "its worker ended by itself with exit status 3; the same command resumes"
     gone = {one.worker for one in found if one.index in (1, 3)}
     assert len(gone) == 2
     assert all(one.failure is None or one.failure.passing for one in found)
 
 
-def test_a_worker_that_is_asked_from_outside_ends_its_item_well_and_is_replaced() -> None:
+def test_a_worker_that_is_stopped_from_outside_ends_its_item_well_and_is_replaced() -> None:
     found = list(Local(workers=1).run(Deeds(), [("ask_us",), ("square", 2)]))
     assert done(found) == {0: "stopped", 1: 4}
     assert found[0].worker != found[1].worker
@@ -233,7 +233,7 @@ def test_an_item_that_never_ends_is_given_up_and_holds_up_no_other(monkeypatch: 
     assert not any(one.failure.passing for one in found if one.failure is not None)
 
 
-def test_an_item_that_takes_too_long_may_end_well_when_it_is_asked(tmp_path: Path) -> None:
+def test_an_item_that_takes_too_long_may_end_well_when_it_is_stopped(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     found = list(Local(workers=1, timeout=0.5).run(Deeds(), [("patient", "", str(ended)), ("square", 2)]))
     assert done(found) == {0: "timeout", 1: 4}
@@ -244,7 +244,7 @@ def test_an_item_that_takes_too_long_may_end_well_when_it_is_asked(tmp_path: Pat
 
 
 @LINUX
-def test_an_item_that_takes_more_memory_than_allowed_is_told_so_and_the_others_go_on() -> None:
+def test_an_item_that_takes_more_memory_than_allowed_is_reported_and_the_others_go_on() -> None:
     items = [("take", 10**6), ("take", 10**9), ("take", 10**6)]
     found = list(Local(workers=1, memory=2e8).run(Deeds(), items))
     assert done(found) == {0: 10**6, 1: "out of memory", 2: 10**6}
@@ -252,7 +252,7 @@ def test_an_item_that_takes_more_memory_than_allowed_is_told_so_and_the_others_g
     assert found[0].worker == found[1].worker != found[2].worker
 
 
-def test_a_worker_that_the_kernel_killed_for_memory_is_told_from_one_that_died(
+def test_a_worker_that_the_kernel_killed_for_memory_is_distinguished_from_one_that_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = tmp_path / "count"
@@ -308,7 +308,7 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
 # Stopping -------------------------------------------------------------------------------------------------------------
 
 
-def test_when_asked_to_stop_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
+def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
     began, ended, stop = tmp_path / "began", tmp_path / "ended", Stop()
 
     def ask() -> None:
@@ -324,7 +324,7 @@ def test_when_asked_to_stop_items_at_hand_end_well_and_the_others_are_not_begun(
     assert ended.read_text() == "well"
 
 
-def test_who_is_asked_to_stop_before_the_first_item_begins_none() -> None:
+def test_who_is_stopped_before_the_first_item_begins_none() -> None:
     stop = Stop()
     stop.ask()
     found = list(Local(workers=2).run(Deeds(), [("square", 1), ("square", 2)], stop=stop))
@@ -419,10 +419,10 @@ def workers_of(parent: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-            told = (path.parent / "cmdline").read_bytes()
+            command_line = (path.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == parent and b"spawn_main" in told:
+        if int(fields[1]) == parent and b"spawn_main" in command_line:
             found.append(int(path.parent.name))
     return found
 
@@ -437,8 +437,8 @@ def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Pat
         assert wait_until(lambda: began.exists() and stuck.exists())
         workers = workers_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        said = [process.stdout.readline().strip() for _ in range(2)]
-        assert sorted(said) == ["0 stopped 130", "2 not begun 130"]
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        assert sorted(lines) == ["0 stopped 130", "2 not begun 130"]
         assert ended.exists()
         time.sleep(0.2)  # a terminal's own repetition within 0.1 s does not count
         os.killpg(process.pid, signal.SIGINT)

@@ -72,7 +72,7 @@ def test_a_worker_that_dies_or_runs_out_of_memory_takes_one_item_with_it() -> No
     assert done(found) == {0: "died", 1: 4, 2: memory, 3: 9, 4: "died", 5: 16}
     texts = {one.index: one.failure.text for one in found if one.failure is not None}
     assert texts[0].startswith("its worker died (")
-    assert texts[0].endswith("; the same command goes on")
+    assert texts[0].endswith("; the same command resumes")
     assert "\n" not in texts[0]
     assert len(texts[0]) < 200
     assert len({one.worker for one in found}) == 4
@@ -91,7 +91,7 @@ def test_items_that_never_end_are_given_up_and_one_that_can_ends_well(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_when_asked_to_stop_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
+def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
     began, ended, stop = tmp_path / "began", tmp_path / "ended", Stop()
 
     def ask() -> None:
@@ -179,8 +179,8 @@ from numerate.executors.executor import Work
 from numerate.training.stopping import Stop
 
 class Own(Work):
-    def open(self, desk):
-        return lambda item: item + desk.threads if item else os.kill(os.getpid(), signal.SIGKILL)
+    def open(self, context):
+        return lambda item: item + context.threads if item else os.kill(os.getpid(), signal.SIGKILL)
 
 with Stop() as stop:
     for one in Ray(workers=2).run(Own(), [1, 2, 0]):
@@ -194,8 +194,8 @@ def test_a_cluster_is_begun_and_ended_quietly_for_a_class_of_the_script_itself(t
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT.format(here=str(Path(__file__).parent))))
     ended = subprocess.run([sys.executable, "-W", "error", str(path)], capture_output=True, text=True, timeout=120)
-    said = ended.stdout.splitlines()
-    assert sorted(said[:-1]) == ["0 2", "1 3", "2 None"]
-    assert said[-1] == "143"
+    lines = ended.stdout.splitlines()
+    assert sorted(lines[:-1]) == ["0 2", "1 3", "2 None"]
+    assert lines[-1] == "143"
     assert [line for line in ended.stderr.splitlines() if line] == ["SIGTERM: stopping after the current batch"]
     assert ended.returncode == 0

@@ -29,7 +29,7 @@ from slurm_diary import Closed, Diary  # noqa: E402
 from numerate.config import load_user_parts  # noqa: E402
 from numerate.errors import OperationalError, UserError  # noqa: E402
 from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
-from numerate.executors.chunk import Carried, Chunk, _told, dealt, finished_of, record_of  # noqa: E402
+from numerate.executors.chunk import Carried, Chunk, _to_plain, dealt, finished_of, record_of  # noqa: E402
 from numerate.executors.executor import Finished  # noqa: E402
 from numerate.executors.states import died, states_of  # noqa: E402
 from numerate.executors.submission import Submission, key_of  # noqa: E402
@@ -97,7 +97,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
 # The job script -------------------------------------------------------------------------------------------------------
 
 
-def test_the_script_says_what_was_asked_for_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     executor = Slurm(
         partition="gpu",
@@ -152,7 +152,7 @@ def test_the_script_says_what_was_asked_for_and_writes_nothing(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_task_is_no_array_and_what_is_not_said_is_left_to_the_cluster(tmp_path: Path) -> None:
+def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(tmp_path: Path) -> None:
     text = Slurm(minutes=1).script(Diary(""), ["a"], tmp_path)
     assert "# 1 item in 1 task of 1 at most, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
     assert "--signal=USR2@20" in text
@@ -191,7 +191,9 @@ def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() 
 # What is wrong --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_reported_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="folder that all machines"):
         HERE.run(Diary(""), ["a"])
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -219,7 +221,7 @@ def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: st
         Slurm(**settings)
 
 
-def test_whether_slurm_is_there_can_be_asked_before_anything_is_written(
+def test_whether_slurm_is_there_can_be_checked_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -233,9 +235,9 @@ def test_whether_slurm_is_there_can_be_asked_before_anything_is_written(
 
 def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items, tasks = 100_000, 6_000
-    told = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
+    records = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
     head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here", "started": []}
-    one = Submission(tmp_path, head, told)
+    one = Submission(tmp_path, head, records)
     one.waiting = {number: number for number in range(items)}
     began = time.process_time()
     assert sum(1 for _ in following._leave(one, Stop())) == items
@@ -277,7 +279,7 @@ def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
     assert refused.failure.status == 2
 
 
-def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_goes_on(diary: Diary, tmp_path: Path) -> None:
+def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_continues(diary: Diary, tmp_path: Path) -> None:
     found = []
     for one in HERE.run(diary, ["quick", "until go"], folder=tmp_path):
         found.append(one)
@@ -299,7 +301,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
         found.append(one)
         stop.ask()
     assert results(found) == {0: "QUICK", 1: "stopped"}
-    assert "which goes on" in text_of(found[1])
+    assert "which keeps running" in text_of(found[1])
     assert "1 item left to processes of this machine" in capfd.readouterr().err
     assert HERE.script(diary, ["until go"], tmp_path).startswith("# Nothing to submit")
     again = replace(diary, command="another start")
@@ -373,14 +375,14 @@ SCRIPT = """
         def __init__(self, folder):
             self.folder = folder
 
-        def open(self, desk):
+        def open(self, context):
             import time
 
             def do(item):
                 with open(Path(self.folder) / "notes.txt", "a") as file:
                     file.write(item)
                 while not (Path(self.folder) / item).exists():
-                    if desk.stop.requested:
+                    if context.stop.requested:
                         raise KeyboardInterrupt
                     time.sleep(0.02)
                 return Letter(item)
@@ -424,7 +426,7 @@ def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_work_of_a_sc
 # Queued again ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_goes_on_when_queued_again(
+def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_queued_again(
     diary: Diary, tmp_path: Path
 ) -> None:
     found = []
@@ -457,7 +459,7 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
-def test_work_that_cannot_be_opened_is_told_in_its_own_words(submission: Submission) -> None:
+def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Submission) -> None:
     carried = Carried.of(Closed())
     chunk = Chunk(
         str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.parcel("a", "a")),), Local(workers=1)
@@ -525,7 +527,7 @@ PARTS = """
 
     @dataclass(frozen=True)
     class Double(Work):
-        def open(self, desk):
+        def open(self, context):
             return lambda item: item * 2
 """
 
@@ -565,7 +567,7 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
     assert "its Slurm task 77_0 was over before it was done (NODE_FAIL)" in text_of(found[0])
 
 
-def test_what_sbatch_refuses_is_told_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
+def test_what_sbatch_refuses_is_reported_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
     with pytest.raises(
         OperationalError, match="did not take the job: sbatch: error: invalid partition specified: nowhere"
     ):
@@ -593,17 +595,17 @@ def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(sub
     submission.end(1, "TIMEOUT")
     assert (
         died(submission, 0).text
-        == "its Slurm task 77_0 was over before it was done (CANCELLED); the same command goes on"
+        == "its Slurm task 77_0 was over before it was done (CANCELLED); the same command resumes"
     )
     assert "where the machines of the cluster do not see this folder, runs_dir=" in died(submission, 1).text
     submission.log(1).write_text("ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n")
-    told = died(submission, 1)
-    assert told.passing
-    assert told.text == (
+    failure = died(submission, 1)
+    assert failure.passing
+    assert failure.text == (
         "its Slurm task 77_1 was over before it was done (TIMEOUT); executor.minutes= gives a task more time; "
-        f"log: {submission.log(1)} (ModuleNotFoundError: No module named 'acme'); the same command goes on"
+        f"log: {submission.log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
-    assert [one.index for one in submission.lost({1: told})] == [11]
+    assert [one.index for one in submission.lost({1: failure})] == [11]
     assert Submission.all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
 
 
@@ -658,16 +660,16 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
 
 def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
     work = RunWork("study", "numerate run", "here")
-    told = WorkerReport(
-        ({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "said"),)
+    report = WorkerReport(
+        ({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "hello"),)
     )
-    line = json.loads(disk.line(record_of(0, Finished(0, work.to_plain(told), seconds=1.5, worker="w"))))
-    assert finished_of(line, 7, work) == Finished(7, told, None, 1.5, "w")
+    line = json.loads(disk.line(record_of(0, Finished(0, work.to_plain(report), seconds=1.5, worker="w"))))
+    assert finished_of(line, 7, work) == Finished(7, report, None, 1.5, "w")
 
 
 def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
     with pytest.raises(UserError, match=r"the result of a is no plain data, which Diary\.to_plain makes"):
-        _told(Diary(""), object(), "a")
+        _to_plain(Diary(""), object(), "a")
 
 
 def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:

@@ -89,7 +89,7 @@ def test_the_runs_of_a_seed_differ_in_the_weight_alone(
 ) -> None:
     if rank != "--rank 0":
         pytest.importorskip("peft", reason="the extra finetune")
-    found = run(f"{rank} --weights 0 3 --seeds 0 1 --out said/found.json")
+    found = run(f"{rank} --weights 0 3 --seeds 0 1 --out results/found.json")
     runs = {(one["seed"], one["weight"]): one for one in found["runs"]}
     assert list(runs) == [(0, 0), (0, 3), (1, 0), (1, 3)]
     for seed in (0, 1):
@@ -97,10 +97,10 @@ def test_the_runs_of_a_seed_differ_in_the_weight_alone(
         assert runs[seed, 0]["cross_entropy"] < found["before"]["cross_entropy"]
     assert runs[0, 0]["by_row"] != runs[1, 0]["by_row"]
     assert run(f"{rank} --weights 3 0 --questions 0")["runs"][1]["by_row"] == runs[0, 0]["by_row"]
-    assert json.loads((place / "said" / "found.json").read_text())["runs"] == found["runs"]
-    said = capsys.readouterr().out
-    assert "weight 3 less weight 0, 2 seeds" in said
-    assert "5 questions are few" in said
+    assert json.loads((place / "results" / "found.json").read_text())["runs"] == found["runs"]
+    output = capsys.readouterr().out
+    assert "weight 3 less weight 0, 2 seeds" in output
+    assert "5 questions are few" in output
 
 
 def test_losses_by_row_are_those_of_each_row_by_itself(place: Path) -> None:
@@ -128,7 +128,7 @@ def test_losses_by_row_are_those_of_each_row_by_itself(place: Path) -> None:
         assert found["digits"][i] == int((logits.argmax(-1) == labels)[number].sum())
 
 
-def test_digits_are_those_of_the_answer_that_are_the_likeliest_token() -> None:
+def test_digits_are_those_of_the_answer_that_are_the_most_probable_token() -> None:
     from numerate import NumberTokenLoss
 
     module, read = example(), tokenizer()
@@ -153,7 +153,7 @@ def test_digits_are_those_of_the_answer_that_are_the_likeliest_token() -> None:
 def test_questions_decoded_together_are_answered_as_each_by_itself() -> None:
     module, model, read = example(), decoder(), tokenizer()
     with torch.no_grad():
-        model.lm_head.weight *= 50  # a likeliest token that stands out
+        model.lm_head.weight *= 50  # a most probable token that stands out
     rows = [module.Row(read(question)["input_ids"], [2], "") for question in ("9+9=", "1", "what is 12 + 30?")]
     together = module.decoded(model, read, rows, 3, 6, 0)
     assert together == [module.decoded(model, read, [row], 1, 6, 0)[0] for row in rows]
@@ -180,7 +180,7 @@ def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--data nowhere", "numerate data fetch gsm8k"),
         ("--longest 5", "so short are 0 rows of training, 0 of the test"),
@@ -191,14 +191,14 @@ def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place:
     ],
 )
 @pytest.mark.usefixtures("place")
-def test_what_cannot_be_run_is_said_before_anything_is(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_run_is_refused_before_anything_is(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--rank 0" not in words:
         pytest.importorskip("peft", reason="the extra finetune")
     with pytest.raises(SystemExit):
         run(words)
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.usefixtures("place")

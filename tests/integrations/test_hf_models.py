@@ -192,8 +192,8 @@ def test_a_cache_may_be_continued_cut_reordered_and_outgrown(pair: tuple[Run, An
     ids = ids_of((9, 9, 9))[0].ids
     whole = theirs(ids).logits
     cache = NumerateCache(capacity=5)
-    said = theirs(ids[:, :4], past_key_values=cache, use_cache=True)
-    torch.testing.assert_close(said.logits, whole[:, :4])
+    output = theirs(ids[:, :4], past_key_values=cache, use_cache=True)
+    torch.testing.assert_close(output.logits, whole[:, :4])
     torch.testing.assert_close(theirs(ids[:, 4:7], past_key_values=cache).logits, whole[:, 4:7])
     cache.crop(2)
     rows = torch.tensor([2, 0, 0])
@@ -216,13 +216,13 @@ def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, 
     ids, labels = torch.zeros(rows, time + 1, dtype=torch.int64), torch.full((rows, time + 1), -100)
     ids[:, :time], labels[:, 1:] = batch.tokens.ids, batch.targets
     mask = torch.arange(time + 1) < batch.tokens.lengths[:, None]
-    said = theirs.train()(ids, attention_mask=mask, labels=labels)
+    output = theirs.train()(ids, attention_mask=mask, labels=labels)
     if run.recipe.model != SPECS["Abacus"]:  # whose offsets are drawn in training
-        torch.testing.assert_close(said.loss, ours)
+        torch.testing.assert_close(output.loss, ours)
     torch.testing.assert_close(theirs.eval()(ids, attention_mask=mask, labels=labels).loss, ours)
     halved = theirs(ids, attention_mask=mask, labels=labels, num_items_in_batch=2 * batch.counts["tokens"]).loss
     torch.testing.assert_close(halved, ours / 2)
-    said.loss.backward()
+    output.loss.backward()
     assert all(one.grad is not None for one in theirs.parameters() if one.requires_grad)
 
 
@@ -249,7 +249,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
     export(run_of(recipe_of()), "exported")
     whole = load_file("exported/model.safetensors")
     symbols = "model.trunk.blocks.1.mixer.symbols.symbols"
-    for name, value, told in (
+    for name, value, message in (
         ("model.head.weight", whole["model.embedding.weight"] + 1, "head.weight differs from embedding.weight"),
         (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbols differs from trunk.blocks.0"),
         ("final_norm.weight", whole["model.final_norm.weight"] + 1, "final_norm.weight differs from"),
@@ -257,7 +257,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
     ):
         save_file({**whole, name: value}, "exported/model.safetensors", metadata={"format": "pt"})
         assert main(["import", "exported"]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     ids = torch.tensor([[5, 9, 6, 7]])
     save_file(whole, "exported/model.safetensors", metadata={"format": "pt"})
     save_file({"ids": ids, "logits": opened("exported")(ids).logits.detach()}, "logits.safetensors")
@@ -400,7 +400,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     object.__setattr__(spec.recipe, "model", PretrainedDecoder())
     with pytest.raises(UserError, match="PretrainedDecoder is no causal decoder"):
         export(spec, "held")
-    with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be said.*tokenizer=false"):
+    with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
         tokenizer_of(Subwords("characters"), Arithmetic(), run.exam.vocabulary)
     with pytest.raises(UserError, match="no checkpoint of step 500"):
         export(run, "step", name="500")
@@ -458,23 +458,23 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
     with pytest.raises(UserError, match="no weights that can be read"):
         import_published("torn.pt", recipe)
     Path("readme.pt").write_text("numbers")
-    with pytest.raises(UserError, match=r"none of torch\.save") as told:
+    with pytest.raises(UserError, match=r"none of torch\.save") as error:
         import_published("readme.pt", recipe)
-    assert "weights_only" not in str(told.value)  # no word on how to run what a pickle holds
+    assert "weights_only" not in str(error.value)  # no word on how to run what a pickle holds
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
     vocabulary = Characters().build_vocabulary(Arithmetic())
     model = NumerateForCausalLM(config_of(to_tree(recipe_of()), vocabulary)).eval()
     ids = torch.tensor([[5, 6, 7]])
-    for given, said in (
+    for given, message in (
         ({"position_ids": torch.arange(3)[None]}, "position_ids"),
         ({"output_attentions": True}, "output_attentions"),
         ({"attention_mask": torch.zeros(1, 3)}, "no token at all"),
         ({"attention_mask": torch.ones(1, 2)}, r"\(1, 3\)"),
         ({"past_key_values": transformers.DynamicCache()}, "DynamicCache"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             model(ids, **given)
     with pytest.raises(UserError, match="resize_token_embeddings"):
         model.resize_token_embeddings(500)
@@ -485,7 +485,7 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
 def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a process of its own that never imported us: transformers has not been told of our classes."""
+    """As in a process of its own that never imported us: transformers does not know our classes."""
     export(run_of(recipe_of()), "exported")
     mapping = transformers.AutoModelForCausalLM._model_mapping._extra_content
     monkeypatch.delitem(mapping, type(transformers.AutoConfig.from_pretrained("exported")))
@@ -511,6 +511,6 @@ def test_the_page_runs_as_it_stands() -> None:
     names: dict[str, Any] = {}
     for code in BLOCK.findall(page):
         exec(compile(code, "docs/hugging-face.md", "exec"), names)
-    assert len(names["said"]) == 2
+    assert len(names["outputs"]) == 2
     assert main(["import", "finetuned", "name=finetuned"]) == 0
     assert main(["ask", "finetuned", "1+2="]) == 0

@@ -75,7 +75,7 @@ def test_what_python_or_unicode_takes_for_a_number_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("12", 12), ("-5", -5), ("+4", 4), (".5", 0.5), ("3.25", 3.25), ("007", 7)]
 )
-def test_numbers_of_several_characters_count_when_asked_for(text: str, value: float) -> None:
+def test_numbers_of_several_characters_count_when_requested(text: str, value: float) -> None:
     tokenizer = words(["a", "0", text])
     assert number_tokens(tokenizer, which="numbers").values == {2: 0.0, 3: value}
     found = number_tokens(tokenizer)
@@ -104,8 +104,8 @@ def test_an_override_has_the_last_word() -> None:
     found = number_tokens(tokenizer, override={4: 0.5, 3: None, 900: 7})
     assert found.values == {2: 5.0, 4: 0.5, 900: 7.0}
     assert number_tokens(words(["a", "b"]), override={1: 3}).values == {1: 3.0}
-    for wrong, told in (({-1: 2.0}, "is no id"), ({"5": 2.0}, "is no id"), ({2: float("inf")}, "finite")):
-        with pytest.raises(UserError, match=told):
+    for wrong, message in (({-1: 2.0}, "is no id"), ({"5": 2.0}, "is no id"), ({2: float("inf")}, "finite")):
+        with pytest.raises(UserError, match=message):
             number_tokens(tokenizer, override=wrong)
 
 

@@ -85,8 +85,8 @@ def rows() -> list[dict[str, list[int]]]:
     """Eight sums of different lengths; some answers have no number at all."""
     made, read = [], tokenizer()
     for a, b in [(1, 2), (123, 4), (7, 88), (9, 9), (1000, 24), (3, 3), (55, 5), (6, 70)]:
-        asked, answered = read(f"{a}+{b}=")["input_ids"], read("none" if a == 3 else str(a + b))["input_ids"]
-        made.append({"input_ids": asked + answered, "labels": [-100] * len(asked) + answered})
+        question, answer = read(f"{a}+{b}=")["input_ids"], read("none" if a == 3 else str(a + b))["input_ids"]
+        made.append({"input_ids": question + answer, "labels": [-100] * len(question) + answer})
     return made
 
 
@@ -216,16 +216,16 @@ def test_the_log_has_both_terms_and_the_evaluation_its_loss() -> None:
         number_loss=loss,
     )
     trainer.train()
-    told = [record for record in trainer.state.log_history if "loss" in record]
-    assert len(told) == 2
+    records = [record for record in trainer.state.log_history if "loss" in record]
+    assert len(records) == 2
     batch = transformers.DataCollatorForSeq2Seq(tokenizer())(rows())
     labels = batch.pop("labels")
     terms = loss.terms(trainer.model(**batch).logits, labels)
-    for record in told:
+    for record in records:
         assert record["cross_entropy"] == pytest.approx(terms["cross_entropy"].item(), rel=1e-4)
         assert record["number_loss"] == pytest.approx(terms["number"].item(), rel=1e-4)
         assert record["loss"] == pytest.approx(record["cross_entropy"] + 0.5 * record["number_loss"], rel=1e-3)
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(told[0]["loss"], rel=1e-3)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(records[0]["loss"], rel=1e-3)
 
 
 def test_weights_that_a_collator_gives_are_used() -> None:
@@ -313,11 +313,11 @@ def test_what_a_page_shows_runs_as_it_stands_there(page: str, needed: tuple[str,
     if "trainer" in names:
         assert names["trainer"].state.global_step == 2
         if "number_loss_trainer" in names:
-            told = [record for record in names["trainer"].state.log_history if "loss" in record]
-            assert all(0 <= 0.3 * record["number_loss"] < record["cross_entropy"] for record in told)
-            assert told
+            records = [record for record in names["trainer"].state.log_history if "loss" in record]
+            assert all(0 <= 0.3 * record["number_loss"] < record["cross_entropy"] for record in records)
+            assert records
     else:
         assert names["losses"][-1] < names["losses"][0]
-    if isinstance(names.get("said"), float):
-        assert 0 < names["said"] < 100
+    if isinstance(names.get("eval_loss"), float):
+        assert 0 < names["eval_loss"] < 100
     assert isinstance(names["model"], nn.Module)

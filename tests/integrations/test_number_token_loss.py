@@ -68,10 +68,10 @@ def test_the_published_totals_are_met(shared: Path) -> None:
     vocabulary = case["vocab"]
     values = {i: float(token) for i, token in enumerate(vocabulary) if token.isascii() and token.isdigit()}
     logits, labels = torch.tensor(case["logits"], dtype=torch.float64), torch.tensor(case["labels"])
-    told = case["expected"]
-    assert NumberTokenLoss(values)(logits, labels).item() == pytest.approx(told["ce_plus_0p3_was"], rel=1e-9)
+    expected = case["expected"]
+    assert NumberTokenLoss(values)(logits, labels).item() == pytest.approx(expected["ce_plus_0p3_was"], rel=1e-9)
     assert NumberTokenLoss(values, kind="mse")(logits, labels).item() == pytest.approx(
-        told["ce_plus_0p3_mse"], rel=1e-9
+        expected["ce_plus_0p3_mse"], rel=1e-9
     )
 
 
@@ -149,7 +149,7 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
 
 
 @pytest.mark.parametrize(
-    ("logits", "labels", "told"),
+    ("logits", "labels", "message"),
     [
         (torch.zeros(2, 5, 13), torch.zeros(2, 5, dtype=torch.long), "13 wide, and token 13 is a number"),
         (torch.zeros(2, 5, 20), torch.zeros(2, 6, dtype=torch.long), r"\(2, 6\) of int64 for logits \(2, 5, 20\)"),
@@ -160,8 +160,8 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
         (torch.zeros(20), torch.tensor(3), "floating point"),
     ],
 )
-def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: Tensor, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         NumberTokenLoss(DIGITS)(logits, labels)
 
 
@@ -176,7 +176,7 @@ def test_what_stands_beside_the_labels_has_their_shape() -> None:
         loss(logits, labels, num_items=torch.ones(2))
 
 
-def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
+def test_logits_that_are_not_finite_are_named_when_requested() -> None:
     logits, labels = batch()
     logits = logits.detach()
     logits[1, 2, 3] = math.nan
@@ -187,7 +187,7 @@ def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"kind": "wasserstein"}, "kind: 'wasserstein'"),
         ({"weight": -1.0}, "weight: -1.0"),
@@ -197,8 +197,8 @@ def test_logits_that_are_not_finite_are_named_when_asked_for() -> None:
         ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0"),
     ],
 )
-def test_settings_without_sense_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         NumberTokenLoss(DIGITS, **settings)
 
 
@@ -260,17 +260,17 @@ def test_a_tokenizer_makes_the_loss_in_one_line_and_stays_as_it_is() -> None:
 def test_a_model_says_whether_its_labels_are_shifted() -> None:
     transformers = pytest.importorskip("transformers", reason="the extra huggingface")
 
-    class Held:
+    class Wrapped:
         def __init__(self, config: Any) -> None:
             self.config = config
 
     plain = tokenizer("? 1 2 3 4 5 6 7 8 9 0")
     make = {"tokenizer": plain, "sample": ["1"]}
-    assert NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), **make).shift
-    assert not NumberTokenLoss.from_tokenizer(model=Held(transformers.T5Config()), **make).shift
+    assert NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), **make).shift
+    assert not NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.T5Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(**make).shift
-    with pytest.raises(UserError, match=r"shift: False is wrong for Held, which is decoder-only; True is right"):
-        NumberTokenLoss.from_tokenizer(model=Held(transformers.GPT2Config()), shift=False, **make)
+    with pytest.raises(UserError, match=r"shift: False is wrong for Wrapped, which is decoder-only; True is right"):
+        NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), shift=False, **make)
 
 
 def test_naming_the_package_imports_no_torch() -> None:
@@ -290,19 +290,19 @@ def test_a_count_from_before_the_shift_is_understood() -> None:
 def trained(loss: NumberTokenLoss, batches: int) -> list[str]:
     """The warnings of so many batches with all tokens equally likely."""
     labels = torch.full((2, 3), 4)  # the digit 0
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(batches):
             loss(torch.zeros(2, 3, WIDTH, requires_grad=True), labels)
             loss(torch.zeros(2, 3, WIDTH), labels)  # no training: not counted
-    return [str(warning.message) for warning in told]
+    return [str(warning.message) for warning in caught]
 
 
-def test_a_number_term_above_cross_entropy_is_told_once_with_both_values_and_the_remedy() -> None:
+def test_a_number_term_above_cross_entropy_warns_once_with_both_values_and_the_remedy() -> None:
     large = NumberTokenLoss({id_: 10 * value for id_, value in DIGITS.items()})
     assert trained(large, 9) == []
-    told = trained(large, 20)
-    assert told == [
+    warned = trained(large, 20)
+    assert warned == [
         "number term 13.5, cross-entropy 3 (means over the first 10 batches): 82 % of the loss; use a lower weight "
         "(now 0.3) or squash=20"
     ]

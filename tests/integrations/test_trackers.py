@@ -1,4 +1,4 @@
-"""Promises of trackers: they get what a run tells, and whatever happens to them, the run goes on."""
+"""Promises of trackers: they get what a run logs, and whatever happens to them, the run continues."""
 
 import importlib.machinery
 import json
@@ -28,10 +28,10 @@ METRICS = {"step": 500, "loss": 0.25, "rate": 1e-3}
 DEVELOPMENT = {"step": 500, "split": "development", "exact": 0.75, "note": "text is left out", "done": True}
 
 
-class Told(Tracker):
-    """Remembers what it is told; fails where it is asked to."""
+class Recording(Tracker):
+    """Records its calls; fails at `fails_at`."""
 
-    package = install = "told"
+    package = install = "recording"
 
     def __init__(self, fails_at: str = "", error: BaseException | None = None) -> None:
         super().__init__(TrackerSettings())
@@ -71,18 +71,18 @@ def picture() -> Any:
     return figure
 
 
-def tell_everything(told: Trackers, folder: Path) -> None:
-    told.start(HEAD, folder)
-    told.log(METRICS)
-    told.log(DEVELOPMENT)
-    told.figure("heat map", picture(), 500)
-    told.table("samples", SAMPLES, 500)
-    told.finish()
+def log_everything(active: Trackers, folder: Path) -> None:
+    active.start(HEAD, folder)
+    active.log(METRICS)
+    active.log(DEVELOPMENT)
+    active.figure("heat map", picture(), 500)
+    active.table("samples", SAMPLES, 500)
+    active.finish()
 
 
-def test_a_tracker_is_told_everything_in_order(tmp_path: Path) -> None:
-    tracker, warnings = Told(), []
-    tell_everything(Trackers({"told": tracker}, warnings.append), tmp_path)
+def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
+    tracker, warnings = Recording(), []
+    log_everything(Trackers({"recording": tracker}, warnings.append), tmp_path)
     assert not warnings
     assert [call[0] for call in tracker.calls] == ["start", "log", "log", "figure", "table", "finish"]
     assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/rate": 1e-3})
@@ -99,24 +99,24 @@ def test_a_tracker_is_told_everything_in_order(tmp_path: Path) -> None:
 def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     tmp_path: Path, moment: str, error: BaseException
 ) -> None:
-    good, warnings = Told(), []
-    both = Trackers({"bad": Told(moment, error), "good": good}, warnings.append)
-    tell_everything(both, tmp_path)
+    good, warnings = Recording(), []
+    both = Trackers({"bad": Recording(moment, error), "good": good}, warnings.append)
+    log_everything(both, tmp_path)
     both.log(METRICS)
     [warning] = warnings
     assert "tracker bad" in warning
     assert "\n" not in warning
-    assert "goes on without it" in warning
+    assert "The run continues" in warning
     assert [call[0] for call in good.calls] == ["start", "log", "log", "figure", "table", "finish"]
 
 
 def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    bad, warnings = Told("start"), []
-    told = Trackers({"bad": bad}, warnings.append)
-    told.start(HEAD, tmp_path)
-    told.log(METRICS)
+    bad, warnings = Recording("start"), []
+    active = Trackers({"bad": bad}, warnings.append)
+    active.start(HEAD, tmp_path)
+    active.log(METRICS)
     begun = time.monotonic()
-    told.finish(patience=0.05)
+    active.finish(patience=0.05)
     bad.hanging.set()
     assert time.monotonic() - begun < 15
     assert "did not finish within" in warnings[0]
@@ -125,12 +125,12 @@ def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
 
 def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "_WAITING", 10)
-    bad, warnings = Told("start"), []
-    told = Trackers({"bad": bad}, warnings.append)
-    told.start(HEAD, tmp_path)
+    bad, warnings = Recording("start"), []
+    active = Trackers({"bad": bad}, warnings.append)
+    active.start(HEAD, tmp_path)
     for _ in range(30):
-        told.log(METRICS)
-    told.finish()
+        active.log(METRICS)
+    active.finish()
     bad.hanging.set()
     assert len(warnings) == 1
     assert "does not keep up" in warnings[0]
@@ -138,9 +138,9 @@ def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch:
 
 def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path: Path) -> None:
     warnings: list[str] = []
-    told = Trackers({"told": Told()}, warnings.append)
-    told.figure("map", tmp_path / "missing.png")
-    told.finish()
+    active = Trackers({"recording": Recording()}, warnings.append)
+    active.figure("map", tmp_path / "missing.png")
+    active.finish()
     assert len(warnings) == 1
     assert "missing.png" in warnings[0]
 
@@ -148,13 +148,13 @@ def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path:
 def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
     before = threading.active_count()
     for names in ("", (), []):
-        told = make(names)
-        told.start(HEAD, tmp_path)
+        active = make(names)
+        active.start(HEAD, tmp_path)
         assert threading.active_count() == before
-        told.finish()
+        active.finish()
 
 
-def test_an_unknown_tracker_is_a_mistake_with_the_nearest_name() -> None:
+def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         UserError, match=r"'wandbb'; there are: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
     ):
@@ -162,7 +162,7 @@ def test_an_unknown_tracker_is_a_mistake_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("mlflow", None)])
-def test_a_package_that_is_not_installed_is_a_mistake_with_the_line_that_installs_it(
+def test_a_package_that_is_not_installed_is_refused_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, spec: Any
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
@@ -213,7 +213,7 @@ def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     warnings: list[str] = []
-    tell_everything(make("tensorboard", warn=warnings.append), tmp_path)
+    log_everything(make("tensorboard", warn=warnings.append), tmp_path)
     assert not warnings
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
@@ -234,7 +234,7 @@ promises = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(promises)
 warnings = []
 settings = TrackerSettings(project="abacus", group="g", tags=("t",))
-promises.tell_everything(make("wandb", settings, warnings.append), Path({folder!r}))
+promises.log_everything(make("wandb", settings, warnings.append), Path({folder!r}))
 print(json.dumps(warnings))
 """
 

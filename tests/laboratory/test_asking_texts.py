@@ -1,4 +1,4 @@
-"""Promises of asking a model of texts: any text is a question, and nobody knows whether what is said is right."""
+"""Promises of questions to a model of texts: any text is a question, and its correct answer is unknown."""
 
 import json
 from dataclasses import replace
@@ -49,21 +49,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(replace(SMALL, task=QuestionFiles(train_file=str(file))), runs_dir=folder / "runs", quiet=True).run
 
 
-def test_any_text_is_asked_by_the_command_and_nothing_is_judged(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_text_is_answered_by_the_command_and_nothing_is_judged(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ask", str(run.path), "What is 3 + 4?", "Why?"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split("   ")[0] for line in told] == ["What is 3 + 4?", "Why?"]
-    assert all(line.split("   ")[2].endswith("% sure") for line in told)
-    assert not any(word in line for word in ("right", "wrong", "None") for line in told)
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split("   ")[0] for line in output] == ["What is 3 + 4?", "Why?"]
+    assert all(line.split("   ")[2].endswith("% sure") for line in output)
+    assert not any(word in line for word in ("right", "wrong", "None") for line in output)
     with pytest.raises(UserError, match=r"^question: is empty"):
         run.ask(" ")
 
 
 def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
-    said = run.ask("What is 3 + 4?")
-    assert (said.gold, said.right, said.first_wrong) == (None, None, None)
+    answer = run.ask("What is 3 + 4?")
+    assert (answer.gold, answer.right, answer.first_wrong) == (None, None, None)
     longest = run.exam.batch(run._longest()).target_ids.shape[1]
-    assert said.ended or len(said.as_written) >= len("What is 3 + 4?") + longest
+    assert answer.ended or len(answer.as_written) >= len("What is 3 + 4?") + longest
 
 
 def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
@@ -86,5 +88,7 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
     words = run.ask("Calculate 7*8.").said.split()
     assert words
     assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
-    with pytest.raises(UserError, match=r"^method: 'beams' is for answers said token by token; layout=Masked has"):
+    with pytest.raises(
+        UserError, match=r"^method: 'beams' is for answers decoded token by token; layout=Masked predicts"
+    ):
         run.evaluate(method="beams")

@@ -1,5 +1,5 @@
 """Promises of runs on questions of files: a file that has changed since a run was begun is refused by name, wherever
-the run is gone on with, asked, evaluated, or counted as done."""
+the run is resumed, questioned, evaluated, or counted as done."""
 
 import json
 from collections.abc import Callable
@@ -64,11 +64,11 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
     run = trained(recipe)
     Path("mine.jsonl").write_text(questions(1))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    told = (
+    message = (
         r"the contents of .*mine\.jsonl have changed since .* was begun on 20\d\d-.*restore them, or train a run of "
         r"its own on the new ones \(another runs_dir= or seed=\)"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         AGAIN[how](recipe, Run(run.folder))
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     Path("mine.jsonl").write_text(questions())

@@ -1,4 +1,4 @@
-"""Promises of going on with texts: what is said, when it ends, and what is refused."""
+"""Promises of text generation: what is generated, when it ends, and what is refused."""
 
 import json
 import warnings
@@ -14,7 +14,7 @@ from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.passages import Passage
-from numerate.evaluation.prompts import Telling
+from numerate.evaluation.prompts import TextStreamer
 from numerate.laboratory.run import Run, load
 from numerate.laboratory.train import train
 from numerate.models.decoder import Decoder
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(replace(recipe, training=training, optimizer=optimizer), runs_dir=folder, quiet=True).run
 
 
-def test_a_model_that_knows_a_text_goes_on_with_it(run: Run) -> None:
+def test_a_model_that_knows_a_text_continues_it(run: Run) -> None:
     [passage] = run.generate("The 12 c", max_new_tokens=12, do_sample=False)
     assert passage.prompt == "The 12 c"
     assert str(passage).startswith("The 12 cats")
@@ -76,7 +76,7 @@ def test_a_model_that_knows_a_text_goes_on_with_it(run: Run) -> None:
     assert passage.log_probability < 0
 
 
-def test_what_is_said_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_asked(run: Run) -> None:
+def test_what_is_reported_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_generated(run: Run) -> None:
     together = run.generate(["The ", "", "met 7 d", ""], max_new_tokens=9, count=2, temperature=3.0, seed=3)
     assert [one.prompt for one in together] == ["The "] * 2 + [""] * 2 + ["met 7 d"] * 2 + [""] * 2
     assert [one.sample for one in together] == [0, 1, 0, 1, 0, 1, 2, 3]
@@ -87,18 +87,18 @@ def test_what_is_said_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_
     assert [one.tokens for one in alone] != [one.tokens for one in again]
 
 
-def test_a_text_is_told_piece_by_piece_and_half_characters_are_held_back(run: Run) -> None:
-    told: list[tuple[int, str]] = []
+def test_a_text_is_reported_piece_by_piece_and_half_characters_are_held_back(run: Run) -> None:
+    pieces: list[tuple[int, str]] = []
     passages = run.generate(
         ["met 7 d", "hello» "],
         max_new_tokens=16,
         do_sample=False,
-        told=lambda passage, text: told.append((passage, text)),
+        told=lambda passage, text: pieces.append((passage, text)),
     )
     for number, passage in enumerate(passages):
-        assert "".join(text for at, text in told if at == number) == passage.text
-    assert all("\N{REPLACEMENT CHARACTER}" not in text for _, text in told)
-    assert len(told) > 10
+        assert "".join(text for at, text in pieces if at == number) == passage.text
+    assert all("\N{REPLACEMENT CHARACTER}" not in text for _, text in pieces)
+    assert len(pieces) > 10
     assert "ögs" in str(passages[0])
 
 
@@ -107,15 +107,15 @@ def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
     text = "ü 😀, the  12th — “done”\n\nnext"
     ids = known.encode([text])[0].tolist()
     for cut in range(len(ids)):
-        telling = Telling(known.decode, ids[:cut])
-        said = [telling.told(token) for token in ids[cut:]] + [telling.rest()]
-        assert known.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + "".join(said).lstrip(
+        telling = TextStreamer(known.decode, ids[:cut])
+        parts = [telling.put(token) for token in ids[cut:]] + [telling.rest()]
+        assert known.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + "".join(parts).lstrip(
             "\N{REPLACEMENT CHARACTER}"
         ) == known.decode(ids) or "\N{REPLACEMENT CHARACTER}" in known.decode(ids[:cut])
-        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in said[:-1]) or cut
-    telling = Telling(known.decode, [])
+        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in parts[:-1]) or cut
+    telling = TextStreamer(known.decode, [])
     half = known.encode(["ü"])[0].tolist()[:1]
-    assert [*map(telling.told, half), telling.rest()] == ["", "\N{REPLACEMENT CHARACTER}"]
+    assert [*map(telling.put, half), telling.rest()] == ["", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
@@ -130,17 +130,21 @@ def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run
     assert all(one.stopped == (one.tokens[-1] == begin) for one in found)
 
 
-def test_it_may_be_stopped_and_says_what_was_said(run: Run) -> None:
-    said: list[str] = []
+def test_it_may_be_stopped_and_returns_what_was_generated(run: Run) -> None:
+    pieces: list[str] = []
     [passage] = run.generate(
-        "The ", max_new_tokens=20, do_sample=False, told=lambda _, text: said.append(text), ended=lambda: len(said) >= 4
+        "The ",
+        max_new_tokens=20,
+        do_sample=False,
+        told=lambda _, text: pieces.append(text),
+        ended=lambda: len(pieces) >= 4,
     )
     assert len(passage.tokens) < 20
-    assert passage.text == "".join(said)
+    assert passage.text == "".join(pieces)
     assert not passage.stopped
 
 
-def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before_anything_is_said(
+def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before_anything_is_reported(
     run: Run, tmp_path: Path
 ) -> None:
     with warnings.catch_warnings():
@@ -162,7 +166,7 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"count": 0}, "count"),
@@ -174,12 +178,12 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
     ],
     ids=str,
 )
-def test_impossible_wishes_are_refused(run: Run, wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_impossible_wishes_are_refused(run: Run, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         run.generate("The", **wrong)
 
 
-def test_a_run_on_sums_answers_questions_and_goes_on_with_texts(tmp_path: Path) -> None:
+def test_a_run_on_sums_answers_questions_and_continues_with_texts(tmp_path: Path) -> None:
     recipe = Recipe(
         task=Arithmetic(digits=Span(1, 2)),
         model=Decoder(hidden_size=16),
@@ -213,7 +217,7 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
         evaluation=Evaluation(examples_per_cell=4, validation_examples=8),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match="TokenClassification has every place said by itself"):
+    with pytest.raises(UserError, match="TokenClassification predicts every position by itself"):
         run.generate("a")
 
 

@@ -108,17 +108,17 @@ NOT_THEIRS: dict[str, tuple[Decoder, Decoder, str]] = {
 def test_a_checkpoint_that_a_recipe_would_take_in_part_is_refused_with_the_tensor_and_the_setting(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs, spec, told = NOT_THEIRS[name]
+    theirs, spec, message = NOT_THEIRS[name]
     weights = checkpoint_of(theirs)
     assert from_published(weights, theirs)
-    with pytest.raises(UserError, match=f"^weights: .*{told}"):
+    with pytest.raises(UserError, match=f"^weights: .*{message}"):
         from_published(weights, spec)
     torch.save({"model": weights}, "ckpt.pt")
-    with pytest.raises(UserError, match=rf"^ckpt\.pt: .*{told}"):
+    with pytest.raises(UserError, match=rf"^ckpt\.pt: .*{message}"):
         import_published("ckpt.pt", recipe_of(spec))
     save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml"]) == 2
-    assert told.split(r"\.")[0].split(" ")[-1].strip("(") in capsys.readouterr().err
+    assert message.split(r"\.")[0].split(" ")[-1].strip("(") in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
@@ -135,7 +135,7 @@ def no_number(given: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (wrong_heads, r"by up to"),
         (other_logits, r"by up to 0\.01 \(row 1, token 4\); 0\.001 is allowed"),
@@ -143,7 +143,7 @@ def no_number(given: dict[str, Tensor]) -> None:
     ],
 )
 def test_logits_that_differ_from_the_reference_are_refused(
-    change: Callable[[dict[str, Tensor]], None], told: str, capsys: pytest.CaptureFixture[str]
+    change: Callable[[dict[str, Tensor]], None], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = checkpoint_of(PLAIN)
     given = reference(PLAIN, weights)
@@ -151,7 +151,7 @@ def test_logits_that_differ_from_the_reference_are_refused(
     spec = current(**SMALL, symbol_heads=2) if change is wrong_heads else PLAIN
     torch.save({"model": weights}, "ckpt.pt")
     save_file(given, "logits.safetensors")
-    with pytest.raises(UserError, match=rf"^check: logits differ from logits\.safetensors .*{told}"):
+    with pytest.raises(UserError, match=rf"^check: logits differ from logits\.safetensors .*{message}"):
         import_published("ckpt.pt", recipe_of(spec), check="logits.safetensors")
     save_yaml(to_tree(recipe_of(spec)), Path("recipe.yaml"))
     assert main(["import", "ckpt.pt", "recipe=recipe.yaml", "check=logits.safetensors"]) == 2
@@ -162,7 +162,7 @@ def test_logits_that_differ_from_the_reference_are_refused(
 
 
 @pytest.mark.parametrize("where", ["beside the model", "among the weights", "in the folder"])
-def test_logits_that_come_with_the_weights_are_compared_unasked(where: str) -> None:
+def test_logits_that_come_with_the_weights_are_compared_by_default(where: str) -> None:
     weights = checkpoint_of(PLAIN)
     given, place = reference(PLAIN, weights), Path("folder" if where == "in the folder" else "ckpt.pt")
 
@@ -188,7 +188,7 @@ def _tokens(ids: Tensor) -> Tokens:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"ids": torch.ones(2, 3, dtype=torch.long)}, r"it has ids \(2, 3\)"),
         ({"ids": torch.ones(2, 3), "logits": torch.ones(2, 3, 19)}, r"ids must be integers, not torch\.float32"),
@@ -197,17 +197,17 @@ def _tokens(ids: Tensor) -> Tokens:
         ({"ids": torch.full((2, 3), 99), "logits": torch.ones(2, 3, 19)}, "ids from 99 to 99"),
     ],
 )
-def test_reference_logits_of_other_shapes_are_refused(given: dict[str, Tensor], told: str) -> None:
+def test_reference_logits_of_other_shapes_are_refused(given: dict[str, Tensor], message: str) -> None:
     torch.save(checkpoint_of(PLAIN), "ckpt.pt")
     save_file(given, "logits.safetensors")
-    with pytest.raises(UserError, match=rf"^check: logits\.safetensors.*{told}"):
+    with pytest.raises(UserError, match=rf"^check: logits\.safetensors.*{message}"):
         import_published("ckpt.pt", recipe_of(PLAIN), check="logits.safetensors")
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name() -> None:
     weights, name = checkpoint_of(PLAIN), "layers.blocks.0.dual_attn.relational_attention.wq_attn.weight"
-    for wrong, told in ((weights[name][:, :8], "have rows of different widths"), (torch.tensor(1.0), "is a single")):
-        with pytest.raises(UserError, match=rf"wq_attn\.weight {told}"):
+    for wrong, message in ((weights[name][:, :8], "have rows of different widths"), (torch.tensor(1.0), "is a single")):
+        with pytest.raises(UserError, match=rf"wq_attn\.weight {message}"):
             from_published({**weights, name: wrong}, PLAIN)
 
 
@@ -252,13 +252,13 @@ def test_weights_in_several_files_are_read_together_and_none_from_outside_the_fo
     run: Run = import_published(place, recipe_of(PLAIN))
     kept = to_published(run.model().state_dict(), PLAIN)
     assert all(torch.equal(kept[name], tensor) for name, tensor in weights.items())
-    for wrong, told in (
+    for wrong, message in (
         ('{"weight_map": {"a": "../one.safetensors"}}', "outside its folder"),
         ('{"weight_map": {"a": 1}}', "is damaged"),
         ("{", "is damaged"),
     ):
         (place / "model.safetensors.index.json").write_text(wrong)
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             import_published(place, recipe_of(PLAIN))
     assert numerate.load("latest").path == run.path
 

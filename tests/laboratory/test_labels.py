@@ -85,8 +85,8 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
         there = [one for one in records if (one["step"], one["position_offset"]) == (step, position_offset)]
         found = {one["cell"]["count"]: one["labels"] for one in there}
         assert found.keys() == set(drawn)
-        right, asked = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
-        return float(right / asked)
+        right, targets = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
+        return float(right / targets)
 
     steps = sorted({one["step"] for one in records} & chosen.keys())
     assert len(steps) > 1
@@ -99,7 +99,7 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     assert "how it was chosen" not in capsys.readouterr().out
 
 
-def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_said(run: Run) -> None:
+def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_reported(run: Run) -> None:
     results = run.evaluate()
     beyond = [record for record in results if record["region"] == "ood_test"]
     assert {record["position_offset"] for record in beyond} == {0, 1}
@@ -118,8 +118,10 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_ar
         shares.append(together.share("accuracy"))
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
     last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
-    assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), "about rows, asked twice"
-    assert regions(results)["ood_test"]["labels"] == line["labels"], "what a study is told"
+    assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), (
+        "about rows, each measured twice"
+    )
+    assert regions(results)["ood_test"]["labels"] == line["labels"], "what a study records"
     assert list(regions(results)) == ["in_distribution", "ood_validation", "ood_test"], "also of what training has seen"
     text = str(results)
     assert "mean of 2" in text

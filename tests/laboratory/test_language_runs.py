@@ -66,7 +66,7 @@ def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the
     assert run.folder.file("evaluation.jsonl").read_bytes() == left
 
 
-def test_an_evaluation_goes_on_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def stops(done: int, of: int) -> None:
         if done == 3:
             raise KeyboardInterrupt
@@ -75,8 +75,8 @@ def test_an_evaluation_goes_on_where_it_was(run: Run, monkeypatch: pytest.Monkey
         run.evaluate(on_progress=stops)
     assert len(run.folder.records("evaluation.jsonl")) == 3
     counted: list[int] = []
-    asked = EvaluatedModel.score
-    monkeypatch.setattr(EvaluatedModel, "score", lambda self, *given: (counted.append(1), asked(self, *given))[1])
+    original = EvaluatedModel.score
+    monkeypatch.setattr(EvaluatedModel, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
     assert len(run.evaluate()) == len(counted) + 3
 
 
@@ -99,8 +99,8 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
         (32, "ood_test"),
     ]
     assert len({line["language"]["bytes"] for line in lines}) <= 3
-    told = {one.context: one.found for one in read(run.path).language}
-    assert told[16].chunks == chunks_of(run)
+    by_context = {one.context: one.found for one in read(run.path).language}
+    assert by_context[16].chunks == chunks_of(run)
     with pytest.raises(UserError, match="method: 'decoding' is for answers, and running text has none"):
         run.evaluate(method="decoding")
 
@@ -120,8 +120,8 @@ def test_the_terminal_shows_loss_perplexity_and_bits_and_nothing_of_exact_match(
     for words in (["evaluate", "seed0", "checkpoint=best"], ["evaluate", "seed0"], ["compare", "seed0"]):
         more = [f"out={run.path / 'compare.html'}"] if words[0] == "compare" else []
         assert cli.main([*words, *more, where]) == 0
-        told = capsys.readouterr()
-        text = told.out + told.err
+        captured = capsys.readouterr()
+        text = captured.out + captured.err
         assert "perplexity" in text
         assert "bits per byte" in text
         assert "exact" not in text
@@ -164,9 +164,9 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
         others.append(other)
     groups = grouped([read(folder) for folder in [*folders, *others]])
     assert len(groups) == 2
-    for told in (comparison_text(groups), comparison_page(groups)):
-        assert " ".join(["second", "is", "lower", "by,", "bits", "per", "byte"]) in told
-        assert "tokenizers differ" in " ".join(told.split())
+    for page in (comparison_text(groups), comparison_page(groups)):
+        assert " ".join(["second", "is", "lower", "by,", "bits", "per", "byte"]) in page
+        assert "tokenizers differ" in " ".join(page.split())
     figure = write_plot("validation", [*folders, *others], tmp_path / "curves.svg")
     assert figure.stat().st_size > 10_000
 
@@ -185,6 +185,6 @@ def test_intervals_over_seeds_are_students() -> None:
 
 
 def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:
-    said = run.ask("Story")
-    assert (said.question, said.gold, said.right) == ("Story", None, None)
-    assert said.as_written.startswith("Story")
+    answer = run.ask("Story")
+    assert (answer.question, answer.gold, answer.right) == ("Story", None, None)
+    assert answer.as_written.startswith("Story")

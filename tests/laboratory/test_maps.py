@@ -74,12 +74,12 @@ def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
 ) -> None:
     out = tmp_path / "page.html"
     assert main(["maps", str(run.path), "12+34=", "layer=1", f"out={out}"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("12+34=: ")
-    assert told[-1] == str(out)
-    assert len(told) == 3 + 2 + 2 + 2 + 4  # a line for each head of each sort, of one layer
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith("12+34=: ")
+    assert output[-1] == str(out)
+    assert len(output) == 3 + 2 + 2 + 2 + 4  # a line for each head of each sort, of one layer
     reversed_ = "Numbers are read and written with their digits in reverse order, least significant first."
-    assert told[1].strip() == reversed_
+    assert output[1].strip() == reversed_
     assert reversed_ in out.read_text()
     (file,) = (run.path / "maps").glob("*.json")
     record, maps = read_map(file), run.maps("12+34=", layers=[1])
@@ -165,7 +165,7 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
     on_progress: dict[str, torch.Tensor] = {}
     hooks = [
         attention.c_attn.register_forward_hook(lambda _, __, out: on_progress.update(values=out.chunk(3, -1)[2])),
-        attention.c_proj.register_forward_hook(lambda _, given, __: on_progress.update(said=given[0])),
+        attention.c_proj.register_forward_hook(lambda _, given, __: on_progress.update(output=given[0])),
     ]
     before = model.held.config._attn_implementation
     weights = model.maps(tokens)[1].maps["attention"]
@@ -175,7 +175,7 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
     for hook in hooks:
         hook.remove()
     values = torch.unflatten(on_progress["values"], -1, (2, -1)).transpose(1, 2)
-    torch.testing.assert_close((weights @ values).transpose(1, 2).flatten(2), on_progress["said"])
+    torch.testing.assert_close((weights @ values).transpose(1, 2).flatten(2), on_progress["output"])
 
 
 def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is_held_out(tmp_path: Path) -> None:

@@ -158,9 +158,11 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
 def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
-    asked = [(s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.left]
-    assert set(Counter(asked).values()) == {1}
-    assert len(asked) == 2 * 2 * 64
+    requested = [
+        (s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.left
+    ]
+    assert set(Counter(requested).values()) == {1}
+    assert len(requested) == 2 * 2 * 64
     assert [(p.number, p.of) for p in found] == [(number, 18) for number in range(1, 19)]
 
 
@@ -220,11 +222,11 @@ def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None
 
 
 @pytest.mark.parametrize(
-    "asked", [{"predictions": True}, {"grid": "1:2", "checkpoint": "all", "predictions": True, "settings": SWEEP}]
+    "options", [{"predictions": True}, {"grid": "1:2", "checkpoint": "all", "predictions": True, "settings": SWEEP}]
 )
-def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], asked: dict[str, Any]) -> None:
+def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], options: dict[str, Any]) -> None:
     alone, spread = copy("alone"), copy("spread")
-    found = [run.evaluate(**asked, executor=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
+    found = [run.evaluate(**options, executor=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
     assert bytes_of(spread) == bytes_of(alone)
     assert list(found[0]) == list(found[1])
     assert not (spread.path / "pieces").exists()
@@ -253,7 +255,9 @@ def test_what_is_known_needs_no_worker(run: Run) -> None:
 def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
     run.evaluate("1:2")
     on_progress: list[tuple[int, int]] = []
-    run.evaluate("1:3", on_progress=lambda *told: on_progress.append(told), executor=Here(workers=2), predictions=True)
+    run.evaluate(
+        "1:3", on_progress=lambda *counts: on_progress.append(counts), executor=Here(workers=2), predictions=True
+    )
     assert on_progress[0] == (4, 18)
     assert on_progress[-1] == (18, 18)
     assert on_progress == sorted(on_progress)
@@ -297,39 +301,39 @@ def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["evaluate", str(run.path), "grid=1:4", "checkpoint=best", *words, "--dry-run"]) == 0
-    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert cells in told["cells"]
-    assert left in told["left"]
-    assert int(told["questions"].split(",")[0]) == each * int(told["left"].split()[0])
-    assert told["arithmetic"].endswith("FLOP")
-    assert re.fullmatch(r"about 0:\d\d here, by a sample of \d cells", told["time"])
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert cells in shown["cells"]
+    assert left in shown["left"]
+    assert int(shown["questions"].split(",")[0]) == each * int(shown["left"].split()[0])
+    assert shown["arithmetic"].endswith("FLOP")
+    assert re.fullmatch(r"about 0:\d\d here, by a sample of \d cells", shown["time"])
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
 def test_what_is_recorded_takes_nothing(run: Run) -> None:
     run.evaluate("1:3", shard="1/2")
-    told = run.estimate("1:3", shard="1/2")
-    assert (told.left, told.questions, told.flops, told.seconds) == (0, 0, 0, 0.0)
-    assert len(str(told).splitlines()) == 2, "no time is told where nothing is left"
+    cost = run.estimate("1:3", shard="1/2")
+    assert (cost.left, cost.questions, cost.flops, cost.seconds) == (0, 0, 0, 0.0)
+    assert len(str(cost).splitlines()) == 2, "no time is shown where nothing is left"
 
 
 def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    sampled: list[int] = []
     real = EvaluatedModel.score
 
     def noted(self: EvaluatedModel, *given: Any) -> dict[str, Any]:
-        asked.append(self.plan.count)
+        sampled.append(self.plan.count)
         return real(self, *given)
 
     monkeypatch.setattr(EvaluatedModel, "score", noted)
     monkeypatch.setattr(estimating, "SAMPLED", 1e8)
-    told = run.estimate("3x3", count=100_000)
-    assert told.samples == 1
-    assert max(asked) < 10_000
-    assert told.questions == 100_000
-    assert told.seconds > 0
+    estimated = run.estimate("3x3", count=100_000)
+    assert estimated.samples == 1
+    assert max(sampled) < 10_000
+    assert estimated.questions == 100_000
+    assert estimated.seconds > 0
 
 
 def test_the_command_spreads_a_grid_where_its_words_say_so(
@@ -375,7 +379,7 @@ def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
     computed.clear()
     text = (
         r"^piece 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more piece "
-        r"failed\. 0 of its 1 cell are kept, and all that other pieces recorded; the same command goes on$"
+        r"failed\. 0 of its 1 cell are kept, and all that other pieces recorded; the same command resumes$"
     )
     with pytest.raises(OperationalError, match=text):
         run.evaluate(executor=Here(workers=1, failing=(2, 5)))
@@ -387,7 +391,7 @@ def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
     assert not (run.path / "pieces").exists()
 
 
-def test_a_worker_whose_records_are_not_to_be_seen_is_told(run: Run) -> None:
+def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None:
     """On a machine without the file system of the command."""
 
     @dataclass(frozen=True)
@@ -401,7 +405,7 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_told(run: Run) -> None:
         run.evaluate(executor=Elsewhere(workers=1))
 
 
-def test_a_mistake_in_a_piece_is_a_mistake(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_error_in_a_piece_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.KILLED", Failure("mistake", "model: is too small", 2))
     with pytest.raises(UserError, match="model: is too small"):
         run.evaluate(executor=Here(workers=1, failing=(0,)))
@@ -424,7 +428,7 @@ def test_a_piece_that_is_given_once_more_does_only_what_is_missing(run: Run, com
     assert len(computed) == len(piece.shares[0].left)
 
 
-def test_without_an_executor_it_goes_on_from_what_workers_recorded(
+def test_without_an_executor_it_continues_from_what_workers_recorded(
     copy: Callable[[str], Run], computed: list[tuple[int, ...]]
 ) -> None:
     undisturbed, run = copy("undisturbed"), copy("run")
@@ -432,10 +436,10 @@ def test_without_an_executor_it_goes_on_from_what_workers_recorded(
     computed.clear()
     first, *_ = cut(run, "1:3", 1, checkpoint="final")
     inquiry = EvaluationRequest.of(run, "1:3", None, "one pass", "final", ())
-    said = replace(
+    shard = replace(
         first, shares=tuple(replace(s, left=tuple(o._replace(say=True) for o in s.left)) for s in first.shares)
     )
-    Measuring.of(inquiry).open(WorkerContext("left", 1, Stop()))(said)
+    Measuring.of(inquiry).open(WorkerContext("left", 1, Stop()))(shard)
     done = len(computed)
     file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
@@ -445,7 +449,7 @@ def test_without_an_executor_it_goes_on_from_what_workers_recorded(
     assert not (run.path / "pieces").exists()
 
 
-def test_answers_that_nobody_asked_for_yet_stay_with_their_worker(run: Run) -> None:
+def test_answers_that_nobody_requested_yet_stay_with_their_worker(run: Run) -> None:
     with pytest.raises(OperationalError):
         run.evaluate(predictions=True, executor=Here(workers=1, failing=(0,)))
     run.evaluate()
@@ -572,7 +576,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_killed_at_any_moment_it_goes_on_by_cell_and_ends_with_the_same_bytes(
+def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
     copy: Callable[[str], Run], tmp_path: Path, computed: list[tuple[int, ...]]
 ) -> None:
     run, whole = copy("run"), 2 * 36

@@ -1,4 +1,4 @@
-"""A run from the outside: found again, evaluated to the byte, asked, reported, continued."""
+"""A stored run: found again, evaluated to the byte, questioned, reported, continued."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
     assert run.folder.file("samples.jsonl").read_bytes() == samples
 
 
-def test_an_evaluation_goes_on_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from numerate.laboratory import plan
 
     whole = [dict(record) for record in run.evaluate()]
@@ -134,14 +134,14 @@ def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
 
 
 def test_predictions_are_those_of_the_method_and_say_which(run: Run) -> None:
-    said = {}
+    predictions = {}
     for method in ("one pass", "decoding", "beams"):
         (record,) = run.evaluate("2x2", count=40, method=method, predictions=True)  # type: ignore[arg-type]
         lines = run.folder.records("predictions.jsonl")
         assert {line["method"] for line in lines} == {method}
         assert sum(line["right"] for line in lines) == record["correct"]
-        said[method] = [line["said"] for line in lines]
-    assert said["one pass"] == said["decoding"] != said["beams"]
+        predictions[method] = [line["said"] for line in lines]
+    assert predictions["one pass"] == predictions["decoding"] != predictions["beams"]
 
 
 def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
@@ -189,10 +189,10 @@ def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> No
 
 
 def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
-    said = run.ask("12+9=")
-    assert (said.question, said.gold) == ("12+9=", "21")
-    assert said.as_written.startswith("21+9=")
-    assert 0 < said.probability <= 1
+    answer = run.ask("12+9=")
+    assert (answer.question, answer.gold) == ("12+9=", "21")
+    assert answer.as_written.startswith("21+9=")
+    assert 0 < answer.probability <= 1
     with pytest.raises(UserError, match="reads like 12"):
         run.ask("twelve and nine")
 
@@ -257,7 +257,7 @@ def test_starting_from_another_run_takes_its_weights(trained: Path) -> None:
     assert distance < far / 10
 
 
-def test_a_finished_run_is_not_trained_again_and_a_larger_budget_goes_on(run: Run) -> None:
+def test_a_finished_run_is_not_trained_again_and_a_larger_budget_continues(run: Run) -> None:
     runs = run.path.parent.parent
     again = train(SMALL, runs_dir=runs, quiet=True)
     assert again.why == "done"
@@ -311,9 +311,9 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> 
     records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
     loss = next(record["loss"] for record in reversed(records) if "loss" in record)
     right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
-    told = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
-    assert f"loss {loss:.4g}" in told
-    assert f"in distribution {right:.1%}" in told
+    last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
+    assert f"loss {loss:.4g}" in last
+    assert f"in distribution {right:.1%}" in last
 
 
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
@@ -361,10 +361,10 @@ def test_opening_a_run_warns_of_nothing(trained: Path) -> None:
 def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
     before = run.folder.file("recipe.yaml").read_bytes()
     smaller = replace(SMALL, training=replace(SMALL.training, steps=3), name="other")
-    said: list[str] = []
-    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, say=said.append)
+    messages: list[str] = []
+    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, say=messages.append)
     assert again.why == "done"
-    assert "already trained to step 8, beyond this budget of 3 steps" in said[-1]
+    assert "already trained to step 8, beyond this budget of 3 steps" in messages[-1]
     assert run.folder.file("recipe.yaml").read_bytes() == before
 
 
@@ -386,13 +386,15 @@ def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path:
 def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
     mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "tasks" / "texts" / "questions.jsonl"))
     recipe = replace(number_loss_small_was(), task=mine, device="cpu")
-    told = r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
-    with pytest.raises(UserError, match=told):
+    message = (
+        r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
+    )
+    with pytest.raises(UserError, match=message):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_replaced(tmp_path: Path) -> None:
+def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported_as_replaced(tmp_path: Path) -> None:
     jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
     recipe = replace(
         number_loss_small_was(),
@@ -402,14 +404,14 @@ def test_rows_of_files_are_asked_once_and_a_grid_of_another_task_is_said_to_be_r
         evaluation=Evaluation(grid="1:12x1:12", examples_per_cell=43_246, validation_examples=43_246),
         device="cpu",
     )
-    said: list[str] = []
-    run = train(recipe, runs_dir=tmp_path, quiet=True, say=said.append).run
-    told = (
+    messages: list[str] = []
+    run = train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append).run
+    warning = (
         "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so its default grid is taken, 1; "
         "evaluation.grid=null names that one"
     )
-    assert said.count(f"warning: {told}") == 1
-    with pytest.warns(UserWarning, match=re.escape(told)) as warned:
+    assert messages.count(f"warning: {warning}") == 1
+    with pytest.warns(UserWarning, match=re.escape(warning)) as warned:
         (record,) = run.evaluate()
     assert len(warned) == 1
     assert record["count"] == jokes.rows_in("test")
@@ -455,31 +457,31 @@ def test_a_quiet_run_keeps_its_log(run: Run) -> None:
     assert "small 8/8" in run.folder.file("log.txt").read_text()
 
 
-def test_a_tracker_is_told_of_the_run_by_its_id_and_again_of_the_same_one(
+def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.integrations import trackers
     from numerate.laboratory.tracking import track_results
 
-    told: list[tuple[str, object]] = []
+    calls: list[tuple[str, object]] = []
 
     class Recorder(trackers.Tracker):
         package, install = "json", "json"
 
         def start(self, head: object, folder: Path, step: int) -> None:
-            told.append(("start", (trackers.run_key(head), step)))  # type: ignore[arg-type]
+            calls.append(("start", (trackers.run_key(head), step)))  # type: ignore[arg-type]
 
         def log(self, step: int, values: object) -> None:
-            told.append(("log", step))
+            calls.append(("log", step))
 
         def figure(self, step: int, name: str, png: bytes) -> None:
-            told.append(("figure", png[:4]))
+            calls.append(("figure", png[:4]))
 
         def table(self, step: int, name: str, columns: object, rows: object) -> None:
-            told.append(("table", name))
+            calls.append(("table", name))
 
         def finish(self) -> None:
-            told.append(("finish", None))
+            calls.append(("finish", None))
 
     monkeypatch.setitem(trackers.TRACKERS, "recorder", Recorder)
     tracked = replace(SMALL, trackers=("recorder",))
@@ -487,14 +489,14 @@ def test_a_tracker_is_told_of_the_run_by_its_id_and_again_of_the_same_one(
     train(replace(tracked, training=replace(SMALL.training, steps=10)), runs_dir=tmp_path, quiet=True)
     run.evaluate()
     track_results(run)
-    starts = [what for kind, what in told if kind == "start"]
+    starts = [what for kind, what in calls if kind == "start"]
     keys = {key for key, _ in starts}  # type: ignore[misc]
     assert len(starts) == 3
     assert len(keys) == 1
     assert keys.pop().startswith(run.path.name)
     assert [step for _, step in starts] == [0, 8, 10]  # type: ignore[misc]
-    assert ("figure", b"\x89PNG") in told
-    assert ("table", "samples") in told
+    assert ("figure", b"\x89PNG") in calls
+    assert ("table", "samples") in calls
 
 
 def test_results_show_themselves_as_their_table(run: Run) -> None:
@@ -524,9 +526,11 @@ def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
     assert run.folder.file("evaluation.jsonl").read_bytes() == before
 
 
-def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_told_at_the_start(tmp_path: Path) -> None:
+def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_reported_at_the_start(
+    tmp_path: Path,
+) -> None:
     model = replace(SMALL.model, positions=(Learned(position_ids=DigitIndex(), max_position_embeddings=3),))
-    said: list[str] = []
+    messages: list[str] = []
     recipe = replace(
         SMALL,
         task=Arithmetic(digits=1),
@@ -534,17 +538,17 @@ def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_tol
         evaluation=Evaluation(validation_examples=8),
         training=Training(steps=1, batch_size=8),
     )
-    train(recipe, runs_dir=tmp_path, quiet=True, say=said.append)
-    assert any("too few questions to hold any out" in text for text in said)
-    assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in said)
-    said.clear()
+    train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append)
+    assert any("too few questions to hold any out" in text for text in messages)
+    assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in messages)
+    messages.clear()
     wider = replace(
         recipe,
         task=Arithmetic(digits=Span(1, 2)),
         model=replace(model, positions=(Learned(max_position_embeddings=9),)),
     )
-    train(wider, runs_dir=tmp_path, quiet=True, say=said.append)
-    assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in said)
+    train(wider, runs_dir=tmp_path, quiet=True, say=messages.append)
+    assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in messages)
 
 
 def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(

@@ -72,9 +72,9 @@ def test_the_same_weights_are_run_with_another_setting(run: Run) -> None:
     assert other.settings == {BASE: 3.0}
     weights, own = (one.model().state_dict() for one in (other, run))
     assert all(bool((weights[name] == own[name]).all()) for name in own)
-    asked = [one.exam.batch(one.exam.task.examples("test", 0, 0, 8)) for one in (run, other)]
-    said = [one.model()(batch.tokens).logits for one, batch in zip((run, other), asked, strict=True)]
-    assert not said[0].allclose(said[1], atol=1e-3)
+    batches = [one.exam.batch(one.exam.task.examples("test", 0, 0, 8)) for one in (run, other)]
+    logits = [one.model()(batch.tokens).logits for one, batch in zip((run, other), batches, strict=True)]
+    assert not logits[0].allclose(logits[1], atol=1e-3)
     assert run.with_settings() is run
 
 
@@ -221,18 +221,18 @@ def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path)
     labels = [group.label for group in grouped([read(run.path)])]
     assert labels[0] == "turning"
     assert "turning, num_loops=3, logit_scale=1.4" in labels
-    asked = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
-    ways = [run.with_settings(*choice).model()(asked).logits for choice in ([], ["model.backbone.num_loops=3"])]
+    tokens = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
+    ways = [run.with_settings(*choice).model()(tokens).logits for choice in ([], ["model.backbone.num_loops=3"])]
     assert not ways[0].allclose(ways[1], atol=1e-4)
 
 
-def test_the_tasks_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
+def test_the_tasks_of_a_mixture_are_distinguished(tmp_path: Path) -> None:
     both = Mixture((Arithmetic(digits=Span(1, 2)), Arithmetic("-", digits=Span(1, 2))))
     run = train(replace(SMALL, task=both), runs_dir=tmp_path, quiet=True).run
     results = run.evaluate("2x2", count=20, settings=["task.task_index=0,1"])
     assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
-    said = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
-    assert set(said.facts["task"].tolist()) == {1}
+    examples = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
+    assert set(examples.facts["task"].tolist()) == {1}
     with pytest.raises(UserError, match="there is no task 2"):
         run.evaluate("2x2", settings=["task.task_index=2"])
     with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):

@@ -1,4 +1,4 @@
-"""Promises of training several runs as one: each in its folder as if alone, whichever way goes on with the other."""
+"""Promises of training several runs as one: each in its folder as if alone, whichever way resumes the other."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ def test_runs_trained_as_one_are_what_they_are_alone(
     assert all_as_one[2].run.folder.head()["ended"]["step"] == 12
 
 
-def test_stopped_as_one_each_goes_on_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
+def test_stopped_as_one_each_continues_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7, at=1)
     first = stacked(VARIED, tmp_path, stop=stop, listen=listen)
     assert [one.why for one in first] == ["stopped"] * 3
@@ -141,23 +141,25 @@ def test_stopped_as_one_each_goes_on_alone(each_alone: list[TrainedRun], tmp_pat
         same_runs(expected, alone(one, tmp_path), also=[7])
 
 
-def test_stopped_as_one_the_same_call_goes_on(each_alone: list[TrainedRun], tmp_path: Path) -> None:
+def test_stopped_as_one_the_same_call_continues(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7)
     stacked(VARIED, tmp_path, stop=stop, listen=listen)
     for expected, found in zip(each_alone, stacked(VARIED, tmp_path), strict=True):
         same_runs(expected, found, also=[7])
 
 
-def test_what_was_stopped_alone_at_different_steps_goes_on_as_one(each_alone: list[TrainedRun], tmp_path: Path) -> None:
+def test_what_was_stopped_alone_at_different_steps_continues_as_one(
+    each_alone: list[TrainedRun], tmp_path: Path
+) -> None:
     places = (6, 11, 3)
     for step, one in zip(places, VARIED, strict=True):
         stop, listen = stopping(step)
         train(one, runs_dir=tmp_path, quiet=True, stop=stop, listen=lambda kind, record, of=listen: of(0, kind, record))
-    said: list[str] = []
-    found = stacked(VARIED, tmp_path, say=said.append)
+    messages: list[str] = []
+    found = stacked(VARIED, tmp_path, say=messages.append)
     for expected, one, step in zip(each_alone, found, places, strict=True):
         same_runs(expected, one, also=[step])
-    assert [text.partition("going on from ")[2] for text in said if "going on" in text] == [
+    assert [text.partition("resuming from ")[2] for text in messages if "resuming" in text] == [
         "step 6 of 20",
         "step 11 of 20",
         "step 3 of 12",
@@ -254,7 +256,7 @@ def test_no_runs_are_nothing_to_do(tmp_path: Path) -> None:
     assert train_stacked([], runs_dir=tmp_path) == []
 
 
-def test_listeners_are_told_which_run_it_is_about(tmp_path: Path) -> None:
+def test_listeners_know_which_run_it_is_about(tmp_path: Path) -> None:
     on_progress: list[tuple[int, str, int]] = []
     stacked(VARIED, tmp_path, listen=lambda index, kind, record: on_progress.append((index, kind, record["step"])))
     for index, one in enumerate(VARIED):

@@ -140,13 +140,13 @@ def test_a_loss_of_some_columns_is_that_of_columns_picked() -> None:
     def total(entropy: torch.Tensor, columns: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         return 0.3 * entropy + (columns.tanh() * lse[..., None]).sum()
 
-    asked = labels != -100
+    target_mask = labels != -100
     plain = plain_sums(logits, labels, table, NumberDistance()).cross_entropy
     expected = total(plain, logits[..., table.ids], logits.logsumexp(-1))
     found = total(*entropy_and_columns(logits, labels, table.ids))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, logits), torch.autograd.grad(expected, logits))
-    assert bool(asked.any())
+    assert bool(target_mask.any())
 
 
 def test_a_second_backward_works_it_out_again() -> None:
@@ -180,7 +180,7 @@ def test_a_frozen_head_or_frozen_hidden_states_get_no_gradient() -> None:
     assert not head_cross_entropy_and_number(hidden.detach(), weight.detach(), labels, table).number.requires_grad
 
 
-def test_what_is_not_finite_where_nothing_is_asked_does_no_harm() -> None:
+def test_what_is_not_finite_without_a_target_does_no_harm() -> None:
     logits, labels, table, _ = drawn()
     logits[0, 0] = float("nan")
     logits.requires_grad_()
@@ -191,7 +191,7 @@ def test_what_is_not_finite_where_nothing_is_asked_does_no_harm() -> None:
     assert found[0, 0].abs().sum().item() == 0.0
 
 
-def test_what_is_not_a_number_where_something_is_asked_is_not_hidden() -> None:
+def test_what_is_not_a_number_at_a_target_is_not_hidden() -> None:
     logits, labels, table, _ = drawn()
     logits[1, 0, 2] = float("nan")
     sums = cross_entropy_and_number(logits, labels, table)

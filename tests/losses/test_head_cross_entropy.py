@@ -117,7 +117,7 @@ def test_what_is_frozen_has_no_gradient_and_without_gradients_none_is_made() -> 
         torch.testing.assert_close(head_cross_entropy(hidden, weight, labels), total.detach())
 
 
-def test_what_is_not_finite_where_nothing_is_asked_does_no_harm() -> None:
+def test_what_is_not_finite_without_a_target_does_no_harm() -> None:
     hidden, weight, bias, labels = question()
     with torch.no_grad():
         hidden[2, 0] = float("nan")
@@ -193,5 +193,5 @@ def test_a_head_that_is_more_than_a_matrix_is_left_alone() -> None:
     head = nn.Linear(WIDTH, VOCABULARY)
     assert plain_head(head) is head
     assert plain_head(nn.Sequential(head)) is None
-    head.register_forward_hook(lambda *said: None)
+    head.register_forward_hook(lambda *args: None)
     assert plain_head(head) is None

@@ -18,39 +18,39 @@ VOCABULARY = 19
 NUMBER = 14
 
 
-def question(asked: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torch.Tensor, Batch]:
-    """Logits for every place, and a batch that asks for any tokens at these places of each row."""
+def question(positions: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torch.Tensor, Batch]:
+    """Logits for every place, and a batch that has any target tokens at these positions of each row."""
     generator = torch.Generator().manual_seed(seed)
-    rows, most = len(asked), max(1, *map(len, asked))
+    rows, most = len(positions), max(1, *map(len, positions))
     logits = torch.randn(rows, time, VOCABULARY, generator=generator)
     wanted = torch.randint(4, 14, (rows, time), generator=generator)
-    wanted[::2, 3] = NUMBER  # a token that carries a number, for losses of models that say numbers
+    wanted[::2, 3] = NUMBER  # a token that carries a number, for losses of number heads
     values = torch.randn(rows, time, generator=generator) * 10
     targets = torch.full((rows, time), IGNORE)
     places = torch.zeros(rows, most, dtype=torch.long)
     target_ids = torch.full((rows, most), IGNORE)
-    for row, own in enumerate(asked):
+    for row, own in enumerate(positions):
         targets[row, own] = wanted[row, own]
         places[row] = own[-1] if own else 0
         places[row, : len(own)] = torch.tensor(own, dtype=torch.long)
         target_ids[row, : len(own)] = wanted[row, own]
-    counts = {"tokens": sum(map(len, asked)), "examples": rows}
+    counts = {"tokens": sum(map(len, positions)), "examples": rows}
     tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
     return logits, Batch(tokens, targets, places, target_ids, counts, rows * time, target_values=values)
 
 
-def said(hidden: torch.Tensor) -> torch.Tensor:
-    """What a number head says: something that hangs on every logit."""
+def number_head(hidden: torch.Tensor) -> torch.Tensor:
+    """A number head that depends on every logit."""
     return hidden.float().tanh().sum(-1)
 
 
 def whole(logits: torch.Tensor) -> Output:
-    return Output(logits, lambda hidden: hidden, number_head=said)
+    return Output(logits, lambda hidden: hidden, number_head=number_head)
 
 
-def at_asked(logits: torch.Tensor, batch: Batch) -> Output:
+def at_targets(logits: torch.Tensor, batch: Batch) -> Output:
     hidden = torch.take_along_dim(logits, batch.target_positions[..., None], dim=1)
-    return Output(hidden, lambda hidden: hidden, target_positions=batch.target_positions, number_head=said)
+    return Output(hidden, lambda hidden: hidden, target_positions=batch.target_positions, number_head=number_head)
 
 
 def total(loss: Any, output: Output, batch: Batch) -> float:
@@ -111,13 +111,13 @@ def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabular
     torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
     learns = batch.targets == NUMBER if isinstance(any_loss, Regression) else batch.targets != IGNORE
     assert bool((expected[learns].abs().sum(-1) > 0).all())
-    assert float(expected[batch.targets == IGNORE].abs().sum()) == 0.0, "nothing is learned where nothing is asked"
+    assert float(expected[batch.targets == IGNORE].abs().sum()) == 0.0, "no gradient without a target"
 
 
-def test_asked_places_alone_give_the_same_as_all_places(any_loss: Any, vocabulary: Any) -> None:
+def test_target_positions_alone_give_the_same_as_all_places(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
     logits, batch = question(RAGGED)
-    everywhere, there = loss(whole(logits), batch), loss(at_asked(logits, batch), batch)
+    everywhere, there = loss(whole(logits), batch), loss(at_targets(logits, batch), batch)
     for name in everywhere:
         assert float(there[name]) == pytest.approx(float(everywhere[name]), rel=1e-5)
 
@@ -168,7 +168,7 @@ def test_over_tokens_it_is_torchs_mean(vocabulary: Any) -> None:
     loss = built("tokens", vocabulary)
     assert loss.counts(batch) == {"cross_entropy": 9}
     assert total(loss, whole(logits), batch) == pytest.approx(expected, rel=1e-6)
-    assert total(loss, at_asked(logits, batch), batch) == pytest.approx(expected, rel=1e-6)
+    assert total(loss, at_targets(logits, batch), batch) == pytest.approx(expected, rel=1e-6)
 
 
 def test_over_examples_it_is_the_mean_of_each_ones_mean(vocabulary: Any) -> None:
@@ -188,7 +188,7 @@ def test_an_even_guess_costs_the_logarithm_of_the_choices(vocabulary: Any) -> No
         assert found == pytest.approx(2.944439, abs=1e-5)
 
 
-def test_a_row_that_is_asked_nothing_adds_nothing(vocabulary: Any) -> None:
+def test_a_row_without_targets_adds_nothing(vocabulary: Any) -> None:
     logits, batch = question([[1, 2], [], [3]])
     for over in ("tokens", "examples"):
         part = built(over, vocabulary)
@@ -207,8 +207,10 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
     counts = {"tokens": 3, "examples": 2}
     batch = Batch(tokens, targets, torch.zeros(2, 1, dtype=torch.long), targets[:, :1], counts, 6)
     part = CrossEntropy(mean_over=over, label_smoothing=0.2).build(Vocabulary.of(["+"]))
-    said = logits.log_softmax(-1)
-    each = [-0.8 * said[r, t, targets[r, t]] - 0.2 * said[r, t].mean() for r, t in ((0, 0), (0, 1), (1, 0))]
+    number_head = logits.log_softmax(-1)
+    each = [
+        -0.8 * number_head[r, t, targets[r, t]] - 0.2 * number_head[r, t].mean() for r, t in ((0, 0), (0, 1), (1, 0))
+    ]
     expected = sum(each) if over == "tokens" else (each[0] + each[1]) / 2 + each[2]
     torch.testing.assert_close(part(Output(logits, torch.nn.Identity()), batch)["cross_entropy"], expected)
 

@@ -97,7 +97,7 @@ def sure_of(text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("said", "right", "off"),
+    ("prediction", "right", "off"),
     [
         ("12", "12", 0.0),
         ("13", "12", 1 / 12),
@@ -110,8 +110,8 @@ def sure_of(text: str) -> torch.Tensor:
         ("1,500", "1,000", 0.5),
     ],
 )
-def test_the_loss_is_the_relative_error_and_at_zero_the_error(said: str, right: str, off: float) -> None:
-    found = number_level_loss(sure_of(said), labels_of(right), TABLE, WRITTEN)
+def test_the_loss_is_the_relative_error_and_at_zero_the_error(prediction: str, right: str, off: float) -> None:
+    found = number_level_loss(sure_of(prediction), labels_of(right), TABLE, WRITTEN)
     assert found.item() == pytest.approx(off, abs=1e-9)
 
 

@@ -25,7 +25,7 @@ NUMBER = Vocabulary.of(["+", "[NUM]"])
 
 
 def batch_of(targets: list[list[int]], values: list[list[float]] | None = None) -> Batch:
-    """Rows that are asked for these targets at all their places."""
+    """Rows with these targets at all positions."""
     wanted = torch.tensor(targets)
     rows, time = wanted.shape
     places = torch.arange(time).expand(rows, time).contiguous()
@@ -134,17 +134,17 @@ def test_soft_labels_by_hand() -> None:
     )
 
 
-# Numbers said ---------------------------------------------------------------------------------------------------------
+# Number heads ---------------------------------------------------------------------------------------------------------
 
 
-def outputs(batch: Batch, said: list[list[float]], logarithms: bool = False) -> Output:
-    numbers = torch.tensor(said, requires_grad=True)
+def outputs(batch: Batch, predictions: list[list[float]], logarithms: bool = False) -> Output:
+    numbers = torch.tensor(predictions, requires_grad=True)
     back = (lambda x: x.sign() * x.abs().expm1()) if logarithms else None
     rows, time = batch.targets.shape
     return Output(torch.zeros(rows, time, NUMBER.size), nn.Identity(), number_head=lambda h: numbers, unscaled=back)
 
 
-def test_numbers_are_compared_where_they_must_be_said() -> None:
+def test_numbers_are_compared_at_number_tokens() -> None:
     num = NUMBER.ids["[NUM]"]
     batch = batch_of([[14, num, 3], [num, num, IGNORE]], [[1.0, 54.0, 1.0], [2.0, -3.0, 1.0]])
     output = outputs(batch, [[9.0, 50.0, 9.0], [2.0, 0.0, 9.0]])
@@ -168,10 +168,10 @@ def test_a_head_that_says_logarithms_is_compared_as_it_is_or_as_what_it_means() 
 def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> None:
     found = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
     case = next(case for case in found if case["name"] == "xval_t5_number_loss")
-    for (said, right), expected in zip(case["inputs"], case["expected"], strict=True):
-        there = torch.ones(len(said), dtype=torch.bool)
-        total = standardised_error(torch.tensor(said), torch.tensor(right), there)
-        assert total.item() / len(said) == pytest.approx(expected, abs=1e-5)
+    for (predictions, right), expected in zip(case["inputs"], case["expected"], strict=True):
+        there = torch.ones(len(predictions), dtype=torch.bool)
+        total = standardised_error(torch.tensor(predictions), torch.tensor(right), there)
+        assert total.item() / len(predictions) == pytest.approx(expected, abs=1e-5)
     assert XValLoss(published=True).build(NUMBER).weights == {"cross_entropy": 0.5, "number": 0.5}
 
 
@@ -180,7 +180,7 @@ def test_numbers_without_values_or_a_head_are_refused() -> None:
     batch = batch_of([[num]], [[54.0]])
     for loss in (XValLoss(), Regression()):
         part = loss.build(NUMBER)
-        with pytest.raises(UserError, match="the tokenizer gives no values; the spelling XVal does"):
+        with pytest.raises(UserError, match="the tokenizer gives no values; the number format XVal does"):
             part.counts(replace(batch, target_values=None))
         with pytest.raises(UserError, match="model: it has no number head"):
             part(Output(torch.zeros(1, 1, NUMBER.size), nn.Identity()), batch)
@@ -196,12 +196,14 @@ def test_published_beside_a_head_that_says_logarithms_is_refused() -> None:
 
 def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() -> None:
     num = NUMBER.ids["[NUM]"]
-    for said, right in (([1e30, 3.0], [2e30, 5.0]), ([2.0, 2.0], [2.0, 2.0]), ([0.0, 1e-30], [1e-25, 0.0])):
+    for predictions, right in (([1e30, 3.0], [2e30, 5.0]), ([2.0, 2.0], [2.0, 2.0]), ([0.0, 1e-30], [1e-25, 0.0])):
         batch = batch_of([[num, num]], [right])
-        output = outputs(batch, [said])
+        output = outputs(batch, [predictions])
         total = XValLoss(published=True).build(NUMBER)(output, batch)["number"]
         total.backward()
-        exact = standardised_error(*(torch.tensor([each]).double() for each in (said, right)), torch.ones(1, 2) > 0)
+        exact = standardised_error(
+            *(torch.tensor([each]).double() for each in (predictions, right)), torch.ones(1, 2) > 0
+        )
         assert total.item() == pytest.approx(exact.item(), rel=1e-4)
         assert output.numbers is not None
         assert output.numbers.grad is not None

@@ -20,13 +20,13 @@ def test_layers_take_the_mixers_in_turn() -> None:
     assert [isinstance(layer, SelfAttention) for layer in layers] == [False, True, False, True, False]
 
 
-def test_each_mixer_is_told_its_layer_and_depth_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+def test_each_mixer_is_built_with_its_layer_and_depth_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
     for part in (LSTM, Attention):
         true = part.build
 
         def build(self: Any, width: int, layer: int, depth: int, positions: Any, true: Any = true) -> Any:
-            told.append((type(self).__name__, layer, depth, len(positions)))
+            built.append((type(self).__name__, layer, depth, len(positions)))
             return true(self, width, layer, depth, positions)
 
         monkeypatch.setattr(part, "build", build)
@@ -34,7 +34,7 @@ def test_each_mixer_is_told_its_layer_and_depth_among_its_own(monkeypatch: pytes
     for layer in range(5):
         mixer.build(16, layer, 5, (Rotary(),))
     lstm, attention = [("LSTM", i, 3, 0) for i in range(3)], [("Attention", i, 2, 1) for i in range(2)]
-    assert told == [lstm[0], attention[0], lstm[1], attention[1], lstm[2]]
+    assert built == [lstm[0], attention[0], lstm[1], attention[1], lstm[2]]
 
 
 def test_one_mixer_in_turn_is_that_mixer() -> None:

@@ -90,15 +90,15 @@ def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: b
 
     expected = written_out(part, x, hidden, bias=bias, themselves=themselves)
     torch.testing.assert_close(part(x, read(6, hidden=hidden)), expected, atol=1e-10, rtol=1e-10)
-    asked = torch.tensor([[0, 3, 5], [1, 2, 4]])
-    found = part.forward_at(x, read(6, hidden=hidden), asked)
-    torch.testing.assert_close(found, expected.gather(1, asked[..., None].expand(-1, -1, 8)), atol=1e-10, rtol=1e-10)
+    indices = torch.tensor([[0, 3, 5], [1, 2, 4]])
+    found = part.forward_at(x, read(6, hidden=hidden), indices)
+    torch.testing.assert_close(found, expected.gather(1, indices[..., None].expand(-1, -1, 8)), atol=1e-10, rtol=1e-10)
     first, state = part.prefill(x[:, :1], read(1, hidden=hidden[:, :1], capacity=6))
     torch.testing.assert_close(first, expected[:, :1], atol=1e-10, rtol=1e-10)
     for place in range(1, 6):
         now = read(6, hidden=hidden, index=torch.full((2,), place), seen=place + 1)
-        said, state = part.step(x[:, place : place + 1], now, state)
-        torch.testing.assert_close(said[:, 0], expected[:, place], atol=1e-10, rtol=1e-10)
+        output, state = part.step(x[:, place : place + 1], now, state)
+        torch.testing.assert_close(output[:, 0], expected[:, place], atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("layer", [0, 1, 3])

@@ -68,10 +68,10 @@ def test_it_is_the_written_out_equations(spec: Any) -> None:
                 memory[head] = memory[head] + beta * torch.outer(key, value)
             found = query @ memory[head]
             read.append(found / (found.square().mean() + 1e-5).sqrt())
-        said = torch.cat(read)
+        output = torch.cat(read)
         if gated:
-            said = said * silu(gates[0][time])
-        expected = part.out.weight @ said
+            output = output * silu(gates[0][time])
+        expected = part.out.weight @ output
         torch.testing.assert_close(part(x, context([7]))[0, time], expected, atol=1e-9, rtol=1e-9)
 
 
@@ -145,7 +145,7 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (lambda: DeltaNet(num_heads=0), "num_heads: 0 heads remember nothing"),
         (lambda: DeltaNet(head_dim=0), "head_dim: 0 is no width"),
@@ -157,8 +157,8 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
         ),
     ],
 )
-def test_impossible_settings_are_refused(spec: Any, said: str) -> None:
-    with pytest.raises(UserError, match=f"^{said}"):
+def test_impossible_settings_are_refused(spec: Any, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
         spec()
 
 
@@ -183,13 +183,13 @@ def test_the_kernels_of_flash_linear_attention_say_the_same(spec: Any) -> None:
     spec = replace(spec, head_dim=32)
     plain, fast = (made(replace(spec, backend=kernel), width=64).float().cuda() for kernel in ("torch", "fla"))
     x = inputs(3, 100, 64).float().cuda()
-    told = Context(torch.tensor([100, 70, 1]).cuda(), ())
-    expected, state = plain.prefill(x, told)
-    found, behind = fast.prefill(x, told)
+    here = Context(torch.tensor([100, 70, 1]).cuda(), ())
+    expected, state = plain.prefill(x, here)
+    found, behind = fast.prefill(x, here)
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
     torch.testing.assert_close(behind.memory.float(), state.memory, atol=0.05, rtol=0.05)
     for part in (plain, fast):
-        part(x, told).square().sum().backward()
+        part(x, here).square().sum().backward()
     for (name, mine), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):
         assert mine.grad is not None
         assert theirs.grad is not None

@@ -52,10 +52,10 @@ def test_two_reflections_are_a_rotation_which_counts_modulo_five() -> None:
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("time", "steps"), [(1, 1), (7, 1), (32, 1), (50, 1), (100, 1), (1, 3), (50, 2), (23, 3)])
 def test_chunked_is_recurrent(time: int, steps: int, gated: bool, largest: float) -> None:
-    told = inputs(time, steps, gated, largest)
-    expected, memory = recurrent(*told)
+    tensors = inputs(time, steps, gated, largest)
+    expected, memory = recurrent(*tensors)
     for chunk in (4, 16, 32, 1000):
-        found, behind = chunked(*told, chunk=chunk)
+        found, behind = chunked(*tensors, chunk=chunk)
         torch.testing.assert_close(found, expected, **EXACT)
         torch.testing.assert_close(behind, memory, **EXACT)
 
@@ -63,15 +63,15 @@ def test_chunked_is_recurrent(time: int, steps: int, gated: bool, largest: float
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("gated", [False, True])
 def test_its_gradient_is_that_of_the_recurrence(gated: bool, steps: int) -> None:
-    told = [part.detach().requires_grad_() for part in inputs(13, steps, gated, 2.0) if part is not None]
+    tensors = [part.detach().requires_grad_() for part in inputs(13, steps, gated, 2.0) if part is not None]
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(*size, dtype=torch.float64, generator=generator) for size in ((2, 13, 3, 6), (2, 3, 5, 6))]
 
-    def weighed(said: tuple[Tensor, Tensor]) -> Tensor:
-        return sum(((part * weight).sum() for part, weight in zip(said, weights, strict=True)), torch.zeros(()))
+    def weighed(output: tuple[Tensor, Tensor]) -> Tensor:
+        return sum(((part * weight).sum() for part, weight in zip(output, weights, strict=True)), torch.zeros(()))
 
-    expected = torch.autograd.grad(weighed(recurrent(*told)), told)
-    found = torch.autograd.grad(weighed(chunked(*told, chunk=6 * steps)), told)
+    expected = torch.autograd.grad(weighed(recurrent(*tensors)), tensors)
+    found = torch.autograd.grad(weighed(chunked(*tensors, chunk=6 * steps)), tensors)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, **EXACT)
 
@@ -90,11 +90,11 @@ def test_gates_that_let_nothing_through_overflow_nothing() -> None:
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("gate", [-50.0, -500.0, -1e4, -1e5])
 def test_no_digits_are_lost_behind_a_gate_that_is_nearly_closed(gate: float, steps: int) -> None:
-    told = inputs(64, steps)
-    log_gates = -0.05 * told[0].detach().sigmoid()[..., 0]
+    tensors = inputs(64, steps)
+    log_gates = -0.05 * tensors[0].detach().sigmoid()[..., 0]
     log_gates[:, ::16] = gate
-    expected, memory = (part.detach() for part in recurrent(*told[:4], log_gates))
-    singles = [part.detach().float().requires_grad_() for part in (*told[:4], log_gates)]
+    expected, memory = (part.detach() for part in recurrent(*tensors[:4], log_gates))
+    singles = [part.detach().float().requires_grad_() for part in (*tensors[:4], log_gates)]
     found, behind = chunked(*singles)
     for mine, theirs in ((found, expected), (behind, memory)):
         torch.testing.assert_close(mine.double(), theirs, atol=1e-6 * float(theirs.abs().max()), rtol=0)
@@ -119,13 +119,13 @@ def test_operations_are_those_of_the_matrix_products_inside_the_chunks() -> None
 # Someone else's truth ------------------------------------------------------------------------------------------------
 
 
-def singly(told: Sequence[Tensor | None]) -> list[Tensor]:
+def singly(tensors: Sequence[Tensor | None]) -> list[Tensor]:
     """In float32, which is what the others compute in."""
-    return [part.detach().float() for part in told if part is not None]
+    return [part.detach().float() for part in tensors if part is not None]
 
 
-def agree(found: Tensor, behind: Tensor, told: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]) -> None:
-    mine, memory = chunked(*told)
+def agree(found: Tensor, behind: Tensor, tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]) -> None:
+    mine, memory = chunked(*tensors)
     torch.testing.assert_close(found, mine.float(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(behind, memory.float(), atol=1e-4, rtol=1e-4)
 
@@ -153,33 +153,33 @@ def naive(folder: str) -> Any:
 def test_it_is_the_gated_rule_of_transformers(module: str, largest: float) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     theirs = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
-    told = inputs(50, gated=True, largest=largest)
-    queries, keys, values, betas, gates = singly(told)
+    tensors = inputs(50, gated=True, largest=largest)
+    queries, keys, values, betas, gates = singly(tensors)
     for rule in (theirs.torch_chunk_gated_delta_rule, theirs.torch_recurrent_gated_delta_rule):
         more = {"initial_state": None, "output_final_state": True}
         found, behind = rule(queries, keys, values, g=gates, beta=betas, **more)
-        agree(found * queries.shape[3] ** 0.5, behind, told)  # they scale queries
+        agree(found * queries.shape[3] ** 0.5, behind, tensors)  # they scale queries
 
 
 @pytest.mark.parametrize("largest", [1.0, 2.0])
 def test_it_is_the_naive_delta_rule_of_flash_linear_attention(largest: float) -> None:
-    told = inputs(50, largest=largest)
-    queries, keys, values, betas = (part.transpose(1, 2) for part in singly(told))
+    tensors = inputs(50, largest=largest)
+    queries, keys, values, betas = (part.transpose(1, 2) for part in singly(tensors))
     found, behind = naive("delta_rule").delta_rule_recurrence(queries, keys, values, betas)
-    agree(found.transpose(1, 2) * queries.shape[3] ** 0.5, behind, told)
+    agree(found.transpose(1, 2) * queries.shape[3] ** 0.5, behind, tensors)
 
 
 def test_it_is_the_naive_gated_delta_rule_of_flash_linear_attention() -> None:
-    told = inputs(50, gated=True, largest=2.0)
+    tensors = inputs(50, gated=True, largest=2.0)
     rule = naive("gated_delta_rule").naive_recurrent_gated_delta_rule
-    agree(*rule(*singly(told), scale=1.0, output_final_state=True), told)
+    agree(*rule(*singly(tensors), scale=1.0, output_final_state=True), tensors)
 
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("steps", [2, 3])
 def test_it_is_the_naive_delta_product_of_flash_linear_attention(steps: int, gated: bool) -> None:
-    told = inputs(20, steps, gated, largest=2.0)
-    queries, keys, values, betas, *gates = singly(told)
+    tensors = inputs(20, steps, gated, largest=2.0)
+    queries, keys, values, betas, *gates = singly(tensors)
     rule = naive("gated_delta_product").naive_recurrent_gated_delta_product
     found, behind = rule(queries, keys, values, gates[0] if gates else None, betas, scale=1.0, num_householder=steps)
-    agree(found, behind, told)
+    agree(found, behind, tensors)

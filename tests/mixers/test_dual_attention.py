@@ -122,8 +122,8 @@ def test_relational_attention_is_the_published(shared: Path, name: str, form: An
         backend=form,
     )
     x, symbols = made.pop("x"), made.pop("symbols")
-    said = read(loaded(spec, 16, made, symbols), x)
-    torch.testing.assert_close(said[..., -4 * heads :], torch.tensor(expected["out"]).double(), **PUBLISHED)
+    output = read(loaded(spec, 16, made, symbols), x)
+    torch.testing.assert_close(output[..., -4 * heads :], torch.tensor(expected["out"]).double(), **PUBLISHED)
 
 
 def test_self_attention_with_shared_keys_is_the_published(shared: Path) -> None:
@@ -186,9 +186,9 @@ def test_rotary_pairs_are_the_published_in_another_order(shared: Path) -> None:
     turn = Rotary(base=config["theta"]).build_attention(2, 6)
     prepared = turn.prepare(torch.arange(5)[None])
     for name in ("q", "k"):
-        said = turn.turn(made[name].transpose(1, 2)[..., order], prepared)
+        output = turn.turn(made[name].transpose(1, 2)[..., order], prepared)
         wanted = torch.tensor(expected[name]).double().transpose(1, 2)[..., order]
-        torch.testing.assert_close(said, wanted, **PUBLISHED)
+        torch.testing.assert_close(output, wanted, **PUBLISHED)
 
 
 def test_a_head_as_written_out_one_number_at_a_time() -> None:
@@ -200,7 +200,7 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
         )
         part: Any = spec.build(4, 0, 1, ()).double()
         x = torch.randn(1, 4, 4, dtype=torch.float64)
-    said = part(x, context(1, 4, 0))[0, :, 2:]
+    output = part(x, context(1, 4, 0))[0, :, 2:]
     w = {name: one.detach() for name, one in part.named_parameters()}
     queries, keys = x[0] @ w["queries.weight"][2:].T, x[0] @ w["keys.weight"][2:].T
     asking = (x[0] @ w["relation_queries.weight"].T).view(4, 2, 3)
@@ -213,7 +213,7 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
         for j, score in enumerate(scores):
             relations = torch.stack([torch.tanh(asking[i, k] @ answering[j, k] / math.sqrt(3)) for k in range(2)])
             mixed += score / sum(scores) * (w["relation_map.weight"] @ relations + symbols[j])
-        torch.testing.assert_close(said[i], w["out.weight"] @ mixed, atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(output[i], w["out.weight"] @ mixed, atol=1e-10, rtol=1e-10)
 
 
 def test_positions_turn_attention_and_never_relations() -> None:
@@ -249,8 +249,8 @@ def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> 
         torch.testing.assert_close(first, whole[:, :146], atol=1e-9, rtol=1e-9)
         for place in range(146, 150):
             now = context(2, place + 1, positions, index=torch.full((2,), place), seen=place + 1)
-            said, state = mixer.step(x[:, place : place + 1], now, state)
-            torch.testing.assert_close(said[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
+            output, state = mixer.step(x[:, place : place + 1], now, state)
+            torch.testing.assert_close(output[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
 
 
 DECODED = [
@@ -277,8 +277,8 @@ def test_one_more_token_by_fused_maps_says_the_same(spec: DualAttention, lengths
     for step in range(4):
         index = last + step
         now = context(2, 7 + step, index=index, seen=7 + step)
-        said, state = mixer.step(x[rows, index][:, None], now, state)
-        torch.testing.assert_close(said[:, 0], whole[rows, index], atol=1e-9, rtol=1e-9)
+        output, state = mixer.step(x[rows, index][:, None], now, state)
+        torch.testing.assert_close(output[:, 0], whole[rows, index], atol=1e-9, rtol=1e-9)
 
 
 CACHED = [
@@ -307,8 +307,8 @@ def test_prompts_of_any_length_go_on_token_by_token(spec: DualAttention, lengths
     for _ in range(5):
         newest = x[torch.arange(2), known][:, None]
         now = context(2, 12, index=known, seen=int(known.max()) + 1)
-        said, state = part.step(newest, now, state)
-        torch.testing.assert_close(said[:, 0], whole[torch.arange(2), known], atol=1e-9, rtol=1e-9)
+        output, state = part.step(newest, now, state)
+        torch.testing.assert_close(output[:, 0], whole[torch.arange(2), known], atol=1e-9, rtol=1e-9)
         known = known + 1
 
 
@@ -331,9 +331,11 @@ def test_queries_and_keys_turned_pair_by_pair_say_the_same(monkeypatch: pytest.M
 
     def read_with_gradients() -> list[torch.Tensor]:
         given = x.clone().requires_grad_()
-        said = part(given, replace(shifted, prepared={}))
-        found = torch.autograd.grad((said * said.detach().cos()).sum(), [given, *part.parameters()], allow_unused=True)
-        return [said, *(one for one in found if one is not None)]
+        output = part(given, replace(shifted, prepared={}))
+        found = torch.autograd.grad(
+            (output * output.detach().cos()).sum(), [given, *part.parameters()], allow_unused=True
+        )
+        return [output, *(one for one in found if one is not None)]
 
     assert part._quickly(x, replace(shifted, prepared={})) is not None
     quick = read_with_gradients()

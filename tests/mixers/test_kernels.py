@@ -1,4 +1,4 @@
-"""Which form of a mixer runs, and what is said of it. Tensors on a CUDA device are pretended ones, without data."""
+"""Which backend of a mixer runs, and its warnings. Tensors on a CUDA device are fake ones, without data."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from numerate.mixers.kernels import refuse_other_kernels, takes_fla
 
 
 @pytest.fixture(autouse=True)
-def said_nothing_yet() -> Iterator[None]:
-    kernels._say_missing.cache_clear()
+def no_warning_yet() -> Iterator[None]:
+    kernels._warn_missing.cache_clear()
     yield
-    kernels._say_missing.cache_clear()
+    kernels._warn_missing.cache_clear()
 
 
 def on(device: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -28,7 +28,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     monkeypatch.setattr(kernels, "installed", lambda: installed)
 
 
-def test_on_a_cpu_the_form_in_torch_runs_and_nothing_is_said() -> None:
+def test_on_a_cpu_the_form_in_torch_runs_without_a_warning() -> None:
     assert not takes_fla("auto", torch.zeros(2), "DeltaNet")
     assert not takes_fla("torch", torch.zeros(2), "DeltaNet")
 
@@ -52,10 +52,10 @@ def test_auto_rounds_nothing_for_a_kernel_that_knows_half_precision_only(monkeyp
     assert takes_fla("auto", on("cuda", torch.bfloat16), "DeltaNet", half_only=True)
     with pytest.warns(UserWarning, match=r"^DeltaNet runs in its chunked form in torch: .*training\.precision=bf16"):
         assert not takes_fla("auto", on("cuda"), "DeltaNet", half_only=True)
-    assert takes_fla("fla", on("cuda"), "DeltaNet", half_only=True), "asked for by name it may round"
+    assert takes_fla("fla", on("cuda"), "DeltaNet", half_only=True), "requested by name it may round"
 
 
-def test_a_missing_package_is_said_once_with_the_form_that_runs_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_warned_of_once_with_the_form_that_runs_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
     with pytest.warns(UserWarning, match=r"^DeltaNet runs in its chunked form in torch: .*flash-linear-attention"):
         assert not takes_fla("auto", on("cuda"), "DeltaNet")
@@ -66,7 +66,7 @@ def test_a_missing_package_is_said_once_with_the_form_that_runs_instead(monkeypa
         assert not takes_fla("auto", on("cuda"), "RWKV6")
 
 
-def test_a_kernel_asked_for_that_cannot_run_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_kernel_that_cannot_run_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
     with pytest.raises(UserError, match=r"^model\.mixer\.backend: fla needs the package .*pip install.*backend=auto"):
         takes_fla("fla", on("cuda"), "DeltaNet")

@@ -22,8 +22,8 @@ def test_a_short_convolution_is_that_of_torch_with_its_gradient(size: int, time:
     theirs = conv1d(padded, part.weight.mT[:, None], part.bias, groups=6).mT
     mine, weights = part(x), torch.randn(3, time, 6, dtype=torch.float64)
     torch.testing.assert_close(mine, theirs)
-    asked = [x, *part.parameters()]
-    for one, other in zip(*(torch.autograd.grad((y * weights).sum(), asked) for y in (mine, theirs)), strict=True):
+    leaves = [x, *part.parameters()]
+    for one, other in zip(*(torch.autograd.grad((y * weights).sum(), leaves) for y in (mine, theirs)), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -33,8 +33,8 @@ def test_a_short_convolution_of_stacked_models_is_that_of_each() -> None:
     part = ShortConvolution(6, 4, biases=False).double()
 
     def one(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        said: torch.Tensor = torch.func.functional_call(part, {"weight": weight}, x)
-        return said
+        output: torch.Tensor = torch.func.functional_call(part, {"weight": weight}, x)
+        return output
 
     for dims, own in (((0, 0), (x, weight)), ((0, None), (x, weight[0])), ((None, 0), (x[0], weight))):
         stacked = torch.vmap(one, in_dims=dims)(*own)
@@ -67,8 +67,8 @@ for mixer in variants("Mixer"):
         torch._dynamo.reset()
         nodes, x = 0, torch.randn(2, time, 8)
         context = Context(torch.tensor([time, time]), ())
-        said = torch.compile(part, dynamic=True, backend=counting)(x, context)
-        assert torch.allclose(said, part(x, context), atol=1e-6)
+        output = torch.compile(part, dynamic=True, backend=counting)(x, context)
+        assert torch.allclose(output, part(x, context), atol=1e-6)
         found[mixer.__name__].append(nodes)
 print(json.dumps(found))
 """

@@ -73,9 +73,9 @@ def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
         part.inward.weight[0, 0] = part.out.weight[0, 0] = 1  # writes 1 at the first token, reads the real part
     x = torch.zeros(1, 101, 6).double()
     x[0, 0, 0] = 1
-    said = part(x, context([101]))[0, :, 0]
+    output = part(x, context([101]))[0, :, 0]
     counted = (2 * math.pi * (torch.arange(101).double() % 10) / 10).cos()
-    torch.testing.assert_close(said, counted, atol=1e-12, rtol=0)
+    torch.testing.assert_close(output, counted, atol=1e-12, rtol=0)
 
 
 def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
@@ -107,14 +107,14 @@ def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
 def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
     for least, most in ((0.0, 1.0), (1.0, 1.0)):
         part, x = made(r_min=least, r_max=most, gated=gated), inputs(2, 40)
-        said = part(x, context([40, 40]))
-        said.sum().backward()
-        assert said.isfinite().all()
+        output = part(x, context([40, 40]))
+        output.sum().backward()
+        assert output.isfinite().all()
         assert all(parameter.grad.isfinite().all() for parameter in part.parameters())
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"state_size": 0}, "^state_size: 0 cells"),
         ({"r_min": 0.9, "r_max": 0.5}, "^r_min: radii from 0.9 to 0.5 are no ring"),
@@ -123,8 +123,8 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
         ({"learning_rate_factor": 0.0}, "^learning_rate_factor: 0.0 is no factor"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         LRU(**settings)
 
 

@@ -75,7 +75,7 @@ def test_scans_that_are_stacked_are_those_of_each_alone(chunks: int) -> None:
         for one, other in zip(found, recurrent(*parts, True), strict=True):
             torch.testing.assert_close(one[model], other, **EXACT)
     leaves = [part for parts in alone for part in parts]
-    expected = tuple(torch.stack(said) for said in zip(*(recurrent(*parts, True) for parts in alone), strict=True))
+    expected = tuple(torch.stack(output) for output in zip(*(recurrent(*parts, True) for parts in alone), strict=True))
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
         torch.testing.assert_close(one, other, **EXACT)
     shared = torch.vmap(lambda *parts: selective_scan(*parts, alone[1][4], True, chunks))(*stacked[:4])
@@ -155,21 +155,22 @@ def test_the_published_model_has_246528_parameters() -> None:
 
 
 def parity_wishes(signed: bool) -> tuple[Tensor, Tensor]:
-    """Said, and the parity of the ones so far as +-1, by a scan set by hand: a one has the least decay, a zero 1."""
+    """The output, and the parity of the ones so far as +-1, by a scan with set weights: a one has the least decay, a
+    zero 1."""
     bits = torch.tensor([[1.0, 0, 1, 1, 0, 0, 1, 1, 1, 0]], dtype=torch.float64)
     rates = torch.cat([torch.zeros(1, 1, dtype=torch.float64), 50 * bits], dim=1)[..., None]
     first = torch.zeros(1, 11, 1, dtype=torch.float64)
     first[:, 0] = 1
     ones = torch.ones(1, 11, 1, dtype=torch.float64)
-    said, _ = selective_scan(rates, first, ones, ones, -torch.ones(1, 1, dtype=torch.float64), signed)
-    return said[0, 1:, 0], (1 - 2 * (bits.cumsum(1) % 2))[0]
+    output, _ = selective_scan(rates, first, ones, ones, -torch.ones(1, 1, dtype=torch.float64), signed)
+    return output[0, 1:, 0], (1 - 2 * (bits.cumsum(1) % 2))[0]
 
 
 def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_does_not() -> None:
-    said, parity = parity_wishes(signed=True)
-    torch.testing.assert_close(said, parity, atol=1e-9, rtol=0)
-    said, _ = parity_wishes(signed=False)
-    assert (said >= 0).all()
+    output, parity = parity_wishes(signed=True)
+    torch.testing.assert_close(output, parity, atol=1e-9, rtol=0)
+    output, _ = parity_wishes(signed=False)
+    assert (output >= 0).all()
 
 
 def test_half_precision_keeps_the_recurrence_whole() -> None:
@@ -184,7 +185,7 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
@@ -192,8 +193,8 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
         ({"time_step_rank": 0}, r"^time_step_rank: 0 is no rank"),
     ],
 )
-def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Mamba(**settings)
 
 

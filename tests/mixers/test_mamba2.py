@@ -140,7 +140,7 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
         ({"expand": 0}, r"^expand: 0 times the width"),
@@ -148,8 +148,8 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
         ({"head_dim": 0}, r"^head_dim: 0 channels are no head"),
     ],
 )
-def test_what_leaves_nothing_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Mamba2(**settings)
 
 
@@ -173,6 +173,6 @@ def test_the_kernel_is_the_products(time: int) -> None:
     found, expected = by_fla(*parts), chunked(*parts)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-2)
-    totals = [(said * torch.ones_like(said)).sum() for said, _ in (found, expected)]
+    totals = [(output * torch.ones_like(output)).sum() for output, _ in (found, expected)]
     for one, other in zip(*(torch.autograd.grad(total, parts) for total in totals), strict=True):
         torch.testing.assert_close(one, other, atol=5e-2, rtol=2e-2)

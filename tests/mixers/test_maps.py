@@ -52,8 +52,8 @@ def built(spec: Mixer, *positions: Position) -> Any:
     return part
 
 
-def joined(said: Tensor) -> Tensor:
-    return said.transpose(1, 2).flatten(2)
+def joined(output: Tensor) -> Tensor:
+    return output.transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -102,14 +102,14 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
     assert isinstance(part, DualAttentionMixer)
     x, context = read(hidden=True)
     maps = part.maps(x, context)
-    own, other, said = spec.num_self_heads, spec.num_relational_heads, []
+    own, other, outputs = spec.num_self_heads, spec.num_relational_heads, []
 
     def split(made: Tensor) -> Tensor:
         return torch.unflatten(made, -1, (-1, part.size)).transpose(1, 2)
 
     if own:
         values = split(part.values(x))
-        said.append(part.own_out(joined(maps["attention"] @ values.repeat_interleave(own // values.shape[1], 1))))
+        outputs.append(part.own_out(joined(maps["attention"] @ values.repeat_interleave(own // values.shape[1], 1))))
         shares(maps["attention"])
     symbols = part.symbols
     if isinstance(symbols, DistanceSymbols):
@@ -134,8 +134,8 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
     if "relational attention" in maps:
         shares(maps["relational attention"])
     assert not maps.get("relations", weights).triu(1).any()
-    said.append(part.out(joined(torch.einsum("rhqk,rhqkd->rhqd", weights, pairs.expand(*weights.shape, -1)))))
-    torch.testing.assert_close(torch.cat(said, -1), part(x, context))
+    outputs.append(part.out(joined(torch.einsum("rhqk,rhqkd->rhqd", weights, pairs.expand(*weights.shape, -1)))))
+    torch.testing.assert_close(torch.cat(outputs, -1), part(x, context))
 
 
 def model_of(**settings: Any) -> tuple[Any, Tokens]:

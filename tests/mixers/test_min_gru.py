@@ -61,14 +61,14 @@ def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_cannot() -> N
     bits = [1, 1, 0, 1, 0, 0, 1]
     x = torch.zeros(1, 8, 6).double()
     x[0, 0, 1], x[0, 1:, 0] = 1, torch.tensor([1.0 if bit else -1.0 for bit in bits])
-    said = part(x, context([8]))[0, 1:, 0]
+    output = part(x, context([8]))[0, 1:, 0]
     signs = [(-1.0) ** sum(bits[: count + 1]) for count in range(7)]
-    torch.testing.assert_close(said, torch.tensor(signs).double(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(output, torch.tensor(signs).double(), atol=1e-9, rtol=0)
     part.signed = False
     assert not (part(x, context([8]))[0, 1:, 0] < 0).any()
 
 
-def test_cells_begin_with_the_memory_that_is_asked_for() -> None:
+def test_cells_begin_with_the_requested_memory() -> None:
     with torch.random.fork_rng(devices=()):
         part = MinGRU(hidden_size=400, max_initial_memory=50).build(16, 0, 1, ())
     tokens = 1 + (-part.inward.bias[:400]).exp().detach()  # a gate of 1/n remembers for n tokens
@@ -87,15 +87,15 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"hidden_size": 0}, "^hidden_size: 0 cells"),
         ({"max_initial_memory": 1}, "^max_initial_memory: 1 is no memory"),
         ({"max_initial_memory": 9, "bias": False}, "^max_initial_memory: it is in the biases"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         MinGRU(**settings)
 
 

@@ -71,15 +71,15 @@ def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
     assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
 
 
-def test_asked_places_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
+def test_target_positions_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
     mixing, x = mix(any_mixing), inputs(3, 8)
-    asked = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
+    indices = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
     hidden = torch.zeros(3, 8, dtype=torch.bool)
     hidden[0, 3] = hidden[1, 0] = True
     for more in ({}, {"hidden": hidden}) if any_mixing[0].hides() else ({},):
         context = mixing.context(torch.full((3,), 8), 8, **more)
-        expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], asked]
-        torch.testing.assert_close(mixing.part.forward_at(x, context, asked), expected, **EXACT)
+        expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], indices]
+        torch.testing.assert_close(mixing.part.forward_at(x, context, indices), expected, **EXACT)
 
 
 def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> None:
@@ -101,18 +101,18 @@ def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> No
 def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: Any) -> None:
     mixing, x, lengths = mix(any_mixing), inputs(2, 20).bfloat16(), torch.tensor([20, 13])
     part = mixing.part.bfloat16()
-    said = mixing.at_once(x, lengths)
-    said.square().sum().backward()
+    output = mixing.at_once(x, lengths)
+    output.square().sum().backward()
     _, state = part.prefill(x, mixing.context(lengths, 20, capacity=21))
     further, _ = part.step(x[:, :1], mixing.context(lengths + 1, 21, index=lengths, seen=21), state)
-    for found in (said, further, *(parameter.grad for parameter in part.parameters())):
+    for found in (output, further, *(parameter.grad for parameter in part.parameters())):
         assert found is not None
         assert found.dtype is torch.bfloat16
         assert found.isfinite().all()
     exact = mix(any_mixing)
     exact.part.load_state_dict(part.state_dict())
     whole = exact.at_once(x.double(), lengths)
-    torch.testing.assert_close(said.double(), whole, atol=0.1 * float(whole.detach().abs().max()), rtol=0)
+    torch.testing.assert_close(output.double(), whole, atol=0.1 * float(whole.detach().abs().max()), rtol=0)
 
 
 def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: Any) -> None:

@@ -43,7 +43,7 @@ def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> Non
 def test_only_the_phase_is_read() -> None:
     part, x = made(), torch.randn(2, 1, 8, dtype=torch.float64)
     states = torch.polar(torch.full((2, 1, 8), 3.0, dtype=torch.float64), torch.rand(2, 1, 8, dtype=torch.float64))
-    torch.testing.assert_close(part._said(states, x), part._said(1000 * states, x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(part._output(states, x), part._output(1000 * states, x), atol=1e-4, rtol=1e-4)
 
 
 def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from numerate.mixers import relational_fast
 from numerate.mixers.relational import Activation, Heads, Kind, activated, plain
-from numerate.mixers.relational_fast import _moved, _moved_back, chosen, has_values, said_by
+from numerate.mixers.relational_fast import _moved, _moved_back, chosen, has_values, relational_attention
 
 CLOSE = {"atol": 1e-10, "rtol": 1e-10}
 ACTIVATIONS, KINDS = get_args(Activation), get_args(Kind)
@@ -53,16 +53,16 @@ def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torc
     leaves = {
         name: getattr(heads, name).clone().requires_grad_() for name in FLOATING if getattr(heads, name) is not None
     }
-    said = say(replace(heads, **leaves))
-    weight = torch.randn(said.shape, dtype=said.dtype, generator=torch.Generator().manual_seed(1))
-    (said * weight).sum().backward()
-    return said, {name: leaf.grad for name, leaf in leaves.items()}
+    output = say(replace(heads, **leaves))
+    weight = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(1))
+    (output * weight).sum().backward()
+    return output, {name: leaf.grad for name, leaf in leaves.items()}
 
 
 def same(heads: Heads, kind: Kind, activation: Activation, form: Any) -> None:
-    said, gradients = with_gradients(heads, lambda heads: said_by(heads, kind, activation, form))
+    output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, kind, activation, form))
     expected, wanted = with_gradients(heads, lambda heads: plain(heads, kind, activation))
-    torch.testing.assert_close(said, expected, **CLOSE)
+    torch.testing.assert_close(output, expected, **CLOSE)
     for name, gradient in wanted.items():
         torch.testing.assert_close(gradients[name], gradient, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -105,13 +105,13 @@ def test_weights_that_are_not_kept_are_computed_again(
 
     def say(heads: Heads) -> torch.Tensor:
         torch.manual_seed(5)
-        return said_by(heads, "relational", "identity", "values")
+        return relational_attention(heads, "relational", "identity", "values")
 
     with torch.random.fork_rng(devices=()):
         expected, wanted = with_gradients(heads, say)
         monkeypatch.setattr(relational_fast, "KEPT", 0)
-        said, gradients = with_gradients(heads, say)
-    torch.testing.assert_close(said, expected, **CLOSE)
+        output, gradients = with_gradients(heads, say)
+    torch.testing.assert_close(output, expected, **CLOSE)
     for name, gradient in wanted.items():
         torch.testing.assert_close(gradients[name], gradient, **CLOSE)
 
@@ -119,10 +119,10 @@ def test_weights_that_are_not_kept_are_computed_again(
 @pytest.mark.parametrize("form", ["plain", "values", "chunks"])
 def test_what_is_drawn_for_dropout_leaves_the_mean_as_it_is(form: Any) -> None:
     heads = drawn("relational")
-    calm = said_by(heads, "relational", "identity", form)
+    calm = relational_attention(heads, "relational", "identity", form)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        many = [said_by(replace(heads, dropout=0.3), "relational", "identity", form) for _ in range(100)]
+        many = [relational_attention(replace(heads, dropout=0.3), "relational", "identity", form) for _ in range(100)]
     assert not torch.allclose(many[0], many[1])
     spread = torch.stack(many).std(0) / 10
     assert float(((torch.stack(many).mean(0) - calm).abs() <= 5 * spread + 1e-9).double().mean()) > 0.99
@@ -138,7 +138,7 @@ def test_gradients_with_what_is_drawn_for_dropout_are_right(form: Any) -> None:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(4)
             now = replace(heads, dropout=0.4, **dict(zip(named, given, strict=True)))
-            return said_by(now, "relational", "identity", form)
+            return relational_attention(now, "relational", "identity", form)
 
     torch.autograd.gradcheck(say, given, fast_mode=True)
 
@@ -161,7 +161,7 @@ def test_some_queries_are_those_of_the_whole(kind: Kind, activation: Activation,
     some = replace(heads, places=places, **at)
     expected = whole.transpose(1, 2)[row, places].transpose(1, 2)
     for form in ("plain", "auto"):
-        torch.testing.assert_close(said_by(some, kind, activation, form), expected, **CLOSE)
+        torch.testing.assert_close(relational_attention(some, kind, activation, form), expected, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_a_stack_of_models_is_read_as_each_alone(kind: Kind, activation: Activat
     stacked = {name: torch.stack([getattr(one, name) for one in members]).requires_grad_() for name in named}
 
     def say(one: dict[str, torch.Tensor]) -> torch.Tensor:
-        return said_by(replace(members[0], **one), kind, activation, form)
+        return relational_attention(replace(members[0], **one), kind, activation, form)
 
-    said = torch.vmap(say)(stacked)
-    (said**2).sum().backward()
+    output = torch.vmap(say)(stacked)
+    (output**2).sum().backward()
     for number, member in enumerate(members):
         alone = {name: getattr(member, name).clone().requires_grad_() for name in named}
         expected = plain(replace(member, **alone), kind, activation)
-        torch.testing.assert_close(said[number], expected, **CLOSE)
+        torch.testing.assert_close(output[number], expected, **CLOSE)
         (expected**2).sum().backward()
         for name in named:
             torch.testing.assert_close(stacked[name].grad[number], alone[name].grad, **CLOSE)
@@ -199,15 +199,15 @@ def test_the_definition_by_hand() -> None:
         relation_map=torch.full((1, 1, 1), 2.0, dtype=torch.float64),
     )
 
-    def said(kind: Kind, activation: Activation) -> list[float]:
+    def values(kind: Kind, activation: Activation) -> list[float]:
         return [round(number, 6) for number in plain(heads, kind, activation).flatten().tolist()]
 
-    assert said("relational", "identity") == [2 * 3 + 5, (2 * 4 + 5 + 2 * -8 + 7) / 2]
-    assert said("relational", "relu") == [2 * 3 + 5, (2 * 4 + 5 + 7) / 2]
-    assert said("disrca", "identity") == [3 * 5, (4 * 5 - 8 * 7) / 2]
-    assert said("disrca", "softmax") == [5.0, 2.5 + 6e-6]
-    assert said("rca", "softmax") == [5.0, 6.0]
-    assert said("rca", "sigmoid") == [0.5 * 5, 0.5 * 12]
+    assert values("relational", "identity") == [2 * 3 + 5, (2 * 4 + 5 + 2 * -8 + 7) / 2]
+    assert values("relational", "relu") == [2 * 3 + 5, (2 * 4 + 5 + 7) / 2]
+    assert values("disrca", "identity") == [3 * 5, (4 * 5 - 8 * 7) / 2]
+    assert values("disrca", "softmax") == [5.0, 2.5 + 6e-6]
+    assert values("rca", "softmax") == [5.0, 6.0]
+    assert values("rca", "sigmoid") == [0.5 * 5, 0.5 * 12]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -221,8 +221,8 @@ def test_an_activation_never_looks_ahead(activation: Activation) -> None:
 
 def test_gelu_is_its_tanh_form() -> None:
     scores = torch.tensor([[[[1.0]]]], dtype=torch.float64)
-    said = activated(scores, torch.ones(1, 1, 1, 1, dtype=torch.bool), "gelu")
-    assert float(said) == pytest.approx(0.8411919906, abs=1e-9)
+    output = activated(scores, torch.ones(1, 1, 1, 1, dtype=torch.bool), "gelu")
+    assert float(output) == pytest.approx(0.8411919906, abs=1e-9)
 
 
 def test_weights_move_from_keys_to_distances_and_back() -> None:
@@ -236,8 +236,8 @@ def test_the_form_is_chosen_by_activation_and_sizes() -> None:
     assert chosen(drawn("relational"), "relational", "tanh") == "chunks"
     for heads, relations, width, form in ((4, 4, 16, "values"), (8, 32, 8, "values"), (8, 8, 64, "chunks")):
         both, compared = torch.zeros(1, heads, 1, 64), torch.zeros(1, relations, 1, width)
-        asked = Heads(both, both, both, relation_queries=compared, relation_keys=compared)
-        assert chosen(asked, "relational", "identity") == form
+        target_positions = Heads(both, both, both, relation_queries=compared, relation_keys=compared)
+        assert chosen(target_positions, "relational", "identity") == form
     assert chosen(drawn("disrca"), "disrca", "identity") == "chunks"
     assert chosen(drawn("rca"), "rca", "softmax") == "values"
     assert chosen(drawn("rca"), "rca", "relu") == "chunks"

@@ -23,7 +23,7 @@ from numerate.errors import UserError
 from numerate.mixers import relational_tiles
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.relational import Activation, Heads, plain
-from numerate.mixers.relational_fast import chosen, said_by
+from numerate.mixers.relational_fast import chosen, relational_attention
 from numerate.mixers.relational_tiles import ACTIVATIONS
 
 FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_map")
@@ -148,16 +148,16 @@ def drawn(
 
 def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     leaves = {name: getattr(heads, name).detach().requires_grad_() for name in FLOATING}
-    said = say(replace(heads, **leaves))
-    weight = torch.randn(said.shape, generator=torch.Generator().manual_seed(1)).to(said.dtype)
-    (said * weight).sum().backward()
-    return said, {name: leaf.grad for name, leaf in leaves.items()}
+    output = say(replace(heads, **leaves))
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+    (output * weight).sum().backward()
+    return output, {name: leaf.grad for name, leaf in leaves.items()}
 
 
 def same(heads: Heads, activation: Activation, form: Any, atol: float, exact: Heads | None = None) -> None:
-    said, gradients = with_gradients(heads, lambda heads: said_by(heads, "relational", activation, form))
+    output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, "relational", activation, form))
     expected, wanted = with_gradients(exact or heads, lambda heads: plain(_each(heads), "relational", activation))
-    torch.testing.assert_close(said.to(expected.dtype), expected, atol=atol, rtol=atol)
+    torch.testing.assert_close(output.to(expected.dtype), expected, atol=atol, rtol=atol)
     for name, gradient in wanted.items():
         torch.testing.assert_close(
             gradients[name].to(expected.dtype), gradient, atol=atol, rtol=atol, msg=lambda text, n=name: f"{n}: {text}"
@@ -198,11 +198,11 @@ def test_the_kernel_reads_keys_that_heads_share(kernel: Any) -> None:
 
 
 def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
-    """Against the definition of the same rounded numbers in float64: what is said is rounded once, at the end."""
+    """Against the definition of the same rounded numbers in float64: outputs are rounded once, at the end."""
     heads = drawn(kind=torch.bfloat16)
     exact = replace(heads, **{name: getattr(heads, name).double() for name in FLOATING})
-    said = said_by(heads, "relational", "gelu", "triton")
-    assert said.dtype == torch.bfloat16
+    output = relational_attention(heads, "relational", "gelu", "triton")
+    assert output.dtype == torch.bfloat16
     same(heads, "gelu", "triton", 6e-2, exact)
 
 
@@ -305,7 +305,7 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
         (heads, "softmax", "softmax"),
     ):
         with pytest.raises(UserError, match=word):
-            said_by(unfit, "relational", activation, form)
+            relational_attention(unfit, "relational", activation, form)
     with pytest.raises(UserError, match=r"^backend: rca through softmax has no form"):
         DualAttention(variant="rca", backend=form)
 
@@ -313,4 +313,4 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
 def test_without_a_device_the_kernel_is_refused_in_words() -> None:
     if find_spec("triton") is None:
         with pytest.raises(UserError, match=r"^model\.mixer\.backend: triton needs the package triton"):
-            said_by(drawn(), "relational", "tanh", "triton")
+            relational_attention(drawn(), "relational", "tanh", "triton")

@@ -93,7 +93,7 @@ def test_the_norm_by_head_is_torchs_norm_by_group() -> None:
     torch.testing.assert_close(norm(x), theirs(x.view(10, 12)).view(2, 5, 12), **EXACT)
 
 
-def test_heads_have_64_channels_where_nothing_is_said() -> None:
+def test_heads_have_64_channels_by_default() -> None:
     assert [heads_of(width, None) for width in (16, 64, 128)] == [1, 1, 2]
     assert heads_of(48, 16) == 3
 

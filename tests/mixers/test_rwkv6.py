@@ -82,9 +82,9 @@ def test_the_whole_part_is_its_equations_written_out() -> None:
             for linear, one in ((part.receptance, to_r), (part.keys, to_k), (part.values, to_v))
         )
         pair = k[:, :, None] * v[:, None]
-        said = ((state + part.bonus.view(2, 4, 1) * pair) * r[:, :, None]).sum(1)
+        output = ((state + part.bonus.view(2, 4, 1) * pair) * r[:, :, None]).sum(1)
         state = w[:, :, None] * state + pair
-        normed = nn.functional.group_norm(said.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
+        normed = nn.functional.group_norm(output.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
         expected = part.out.weight @ (normed * silu(part.gate.weight @ to_g))
         torch.testing.assert_close(found[0, place], expected, atol=1e-11, rtol=1e-11)
 
@@ -140,6 +140,6 @@ def test_impossible_settings_are_refused() -> None:
 def test_the_kernel_is_the_form_in_torch() -> None:
     parts = [made(64, spec=RWKV6(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]
     x, context = drawn(2, 70, 64).float().cuda(), Context(torch.tensor([70, 33], device="cuda"), ())
-    (said, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
-    torch.testing.assert_close(said[0], expected[0], atol=2e-2, rtol=2e-2)
+    (output, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
+    torch.testing.assert_close(output[0], expected[0], atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(state, last, atol=2e-2, rtol=2e-2)

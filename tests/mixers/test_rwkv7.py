@@ -92,8 +92,8 @@ def test_the_whole_part_is_its_equations_written_out(layer: int) -> None:
         r, k, v, w, a = (one.view(2, 4) for one in (r, k, v, w, a))
         turn = torch.diag_embed(w) - (a * under)[:, :, None] * under[:, None]
         state = turn @ state + k[:, :, None] * v[:, None]
-        said = (state * r[:, :, None]).sum(1)
-        normed = nn.functional.group_norm(said.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
+        output = (state * r[:, :, None]).sum(1)
+        normed = nn.functional.group_norm(output.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
         own = ((r * k * part.bonus.view(2, 4)).sum(1, keepdim=True) * v).view(8)
         expected = part.out.weight @ ((normed + own) * bent(part.gate, to_g, torch.sigmoid))
         torch.testing.assert_close(found[0, place], expected, atol=1e-11, rtol=1e-11)
@@ -107,15 +107,15 @@ def bent(low: LowRank, x: Tensor, between: Callable[[Tensor], Tensor] = lambda o
 @pytest.mark.parametrize("form", ["forward", "prefill", "step"])
 def test_later_layers_mix_in_the_values_of_the_first(form: str) -> None:
     first, later, x = made(), made(layer=1), drawn(2, 1, 8)
-    said = []
+    outputs = []
     for values in (x, 2 * x):
         context = Context(torch.tensor([1, 1]), ())
         for part, given in ((first, values), (later, x)):
             more = ((torch.zeros(2, 1, 8).double(), torch.zeros(2, 2, 4, 4).double()),) if form == "step" else ()
             out = getattr(part, form)(given, context, *more)
             out = out if form == "forward" else out[0]
-        said.append(out)
-    assert not torch.allclose(*said), "the first layer's values change what the second says"
+        outputs.append(out)
+    assert not torch.allclose(*outputs), "the first layer's values change what the second says"
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
@@ -178,6 +178,6 @@ def test_impossible_settings_are_refused() -> None:
 def test_the_kernel_is_the_form_in_torch() -> None:
     parts = [made(64, spec=RWKV7(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]
     x, context = drawn(2, 70, 64).float().cuda(), Context(torch.tensor([70, 33], device="cuda"), ())
-    (said, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
-    torch.testing.assert_close(said[0], expected[0], atol=3e-2, rtol=3e-2)
+    (output, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
+    torch.testing.assert_close(output[0], expected[0], atol=3e-2, rtol=3e-2)
     torch.testing.assert_close(state, last, atol=3e-2, rtol=3e-2)

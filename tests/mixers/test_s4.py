@@ -144,11 +144,11 @@ def test_steps_are_the_dense_recurrence_too() -> None:
     part, u = made(moved=0.3), inputs(9)
     state, dense_states = torch.zeros(1, WIDTH, 32, 2).double(), [np.zeros(64) for _ in range(WIDTH)]
     for place in range(9):
-        said, state = part.advanced(u[place].expand(1, WIDTH), state)
+        output, state = part.advanced(u[place].expand(1, WIDTH), state)
         for channel in range(WIDTH):
             forward, inward, read = dense(part, channel)
             dense_states[channel] = forward @ dense_states[channel] + inward * float(u[place])
-            assert float(said[0, channel].detach()) == pytest.approx((read @ dense_states[channel]).real, abs=1e-9)
+            assert float(output[0, channel].detach()) == pytest.approx((read @ dense_states[channel]).real, abs=1e-9)
             np.testing.assert_allclose(
                 paired(state.detach())[0, channel].numpy(), dense_states[channel][:32], atol=1e-9
             )
@@ -180,12 +180,12 @@ def test_single_precision_is_near_double_at_every_length() -> None:
 def test_a_row_longer_than_any_piece_is_read_as_token_by_token() -> None:
     part, x = made(moved=0.1), inputs(2, 2 * PIECE + 5, WIDTH)
     whole, state = part.prefill(x, context([2 * PIECE + 5, 40]))
-    running, said, behind = torch.zeros_like(state), [], []
+    running, outputs, behind = torch.zeros_like(state), [], []
     for place in range(x.shape[1]):
         out, running = part.step(x[:, place : place + 1], context([1, 1]), running)
-        said.append(out)
+        outputs.append(out)
         behind.append(running)
-    torch.testing.assert_close(whole, torch.cat(said, dim=1), **EXACT)
+    torch.testing.assert_close(whole, torch.cat(outputs, dim=1), **EXACT)
     torch.testing.assert_close(state[0], behind[-1][0], **EXACT)
     torch.testing.assert_close(state[1], behind[39][1], **EXACT)
     assert state.shape == (2, WIDTH, 32, 2)

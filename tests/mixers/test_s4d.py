@@ -65,13 +65,13 @@ def test_reading_long_rows_at_once_is_reading_token_by_token(spec: S4D) -> None:
     part = made(spec)
     x = torch.randn(2, 70, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole, state = part.prefill(x, Context(torch.tensor([70, 33]), ()))
-    running, said = torch.zeros_like(state), []
+    running, outputs = torch.zeros_like(state), []
     for place in range(70):
         out, running = part.step(x[:, place : place + 1], Context(torch.tensor([1, 1]), ()), running)
-        said.append(out)
+        outputs.append(out)
         if place == 32:
             torch.testing.assert_close(state[1], running[1], **EXACT)
-    torch.testing.assert_close(whole, torch.cat(said, dim=1), **EXACT)
+    torch.testing.assert_close(whole, torch.cat(outputs, dim=1), **EXACT)
     torch.testing.assert_close(state[0], running[0], **EXACT)
 
 

@@ -71,13 +71,13 @@ def test_its_gradient_is_that_of_the_steps(sigmoid: bool) -> None:
 @pytest.mark.parametrize("forget", ["sigmoid", "exponential"])
 def test_gradients_go_through_the_state_of_a_prefill(forget: Any, convolution: int | None) -> None:
     part, x = made(hidden_size=4, forget_gate=forget, conv_kernel=convolution), inputs(2, 8).requires_grad_()
-    asked = [x, *part.parameters()]
+    leaves = [x, *part.parameters()]
     whole = part(x, context([8, 8]))
-    expected = torch.autograd.grad(whole[0, 4].square().sum() + whole[1, 7].square().sum(), asked)
+    expected = torch.autograd.grad(whole[0, 4].square().sum() + whole[1, 7].square().sum(), leaves)
     _, state = part.prefill(x[:, :7], context([4, 7]))
     token = torch.stack([x[0, 4], x[1, 7]])[:, None]
-    said, _ = part.step(token, context([5, 8]), state)
-    for found, one in zip(torch.autograd.grad(said.square().sum(), asked), expected, strict=True):
+    output, _ = part.step(token, context([5, 8]), state)
+    for found, one in zip(torch.autograd.grad(output.square().sum(), leaves), expected, strict=True):
         torch.testing.assert_close(found, one, **EXACT)
 
 
@@ -85,8 +85,8 @@ def test_gradients_go_through_the_state_of_a_prefill(forget: Any, convolution: i
 def test_its_gradient_by_all_it_carries_is_right(sigmoid: bool) -> None:
     given = torch.randn(2, 4, 4, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     recurrent = torch.randn(2, 8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    asked = (given.requires_grad_(), recurrent.requires_grad_())
-    assert torch.autograd.gradcheck(lambda *two: slstm(*two, sigmoid), asked)
+    leaves = (given.requires_grad_(), recurrent.requires_grad_())
+    assert torch.autograd.gradcheck(lambda *two: slstm(*two, sigmoid), leaves)
 
 
 def test_exponentials_that_no_number_holds_are_carried_all_the_same() -> None:
@@ -121,7 +121,7 @@ def test_members_of_a_stack_run_as_alone() -> None:
             torch.testing.assert_close(found[member], slstm_by_steps(*one, True), **EXACT)
 
 
-def test_forget_biases_begin_as_published_and_recurrent_weights_as_asked() -> None:
+def test_forget_biases_begin_as_published_and_recurrent_weights_as_set() -> None:
     first, last = (made(width=16, layer=layer, depth=3).bias.view(4, 2, 8).detach() for layer in (0, 2))
     for bias, power in ((first, 0.3), (last, 1.6)):
         assert bias[1, 0].tolist() == pytest.approx([5 - 12 * (k / 7) ** power for k in range(8)], abs=1e-5)
@@ -140,7 +140,7 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"hidden_size": 0}, "^hidden_size: 0 cells"),
         ({"num_heads": 0}, "^num_heads: 0 heads"),
@@ -149,8 +149,8 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
         ({"hidden_size": 8, "output_projection": False}, "^model.mixer.hidden_size: without a linear map back"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         made(**settings)
 
 

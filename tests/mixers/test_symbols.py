@@ -78,7 +78,7 @@ def test_position_relative_symbols_are_the_published_of_all_that_came_before(sha
 
 
 @pytest.mark.parametrize("time", [1, 3, 4, 9])
-def test_a_table_of_distances_is_as_long_as_is_asked_for(time: int) -> None:
+def test_a_table_of_distances_is_as_long_as_requested(time: int) -> None:
     part: Any = PositionRelativeSymbols(max_distance=3).build(2)
     rows = [max(0, 3 - distance) for distance in range(time - 1, -1, -1)]
     assert torch.equal(part(time), part.vectors[rows])
@@ -89,9 +89,9 @@ def test_a_scale_takes_the_place_of_the_root() -> None:
     parts: Any = [SymbolicAttention(5, 2, scale=scale).build(8).double() for scale in (None, 0.5, 3.0)]
     for part in parts[1:]:
         part.load_state_dict(parts[0].state_dict())
-    said = [part(x, here(1, 3)) for part in parts]
-    torch.testing.assert_close(said[0], said[1])
-    assert not torch.allclose(said[0], said[2])
+    outputs = [part(x, here(1, 3)) for part in parts]
+    torch.testing.assert_close(outputs[0], outputs[1])
+    assert not torch.allclose(outputs[0], outputs[2])
 
 
 def test_symbols_are_chosen_by_the_stream_or_by_what_the_mixer_reads() -> None:
@@ -118,7 +118,7 @@ def test_a_model_reads_the_stream_before_the_norm_at_once_and_token_by_token(mak
     torch.testing.assert_close(started.output.logits[:, -1], whole[:, -1])
     seen: list[torch.Tensor] = []
     block = raw.trunk.blocks[1]
-    hook = block.mixer.symbols.register_forward_hook(lambda part, given, said: seen.append(given[1].stream))
+    hook = block.mixer.symbols.register_forward_hook(lambda part, given, output: seen.append(given[1].stream))
     block.register_forward_pre_hook(lambda part, given: seen.append(given[0]))
     raw(tokens)
     hook.remove()
@@ -133,7 +133,7 @@ def test_frozen_symbols_are_saved_and_never_learn() -> None:
 
 @pytest.mark.parametrize(("layers", "parameters"), [("shared", 4), ("library", 1 + 3 * 3), ("own", 3 * 4)])
 @pytest.mark.parametrize("trainable", [True, False])
-def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool) -> None:
+def test_layers_share_the_parameters_of_their_setting(layers: Any, parameters: int, trainable: bool) -> None:
     parts: Any = SymbolicAttention(5, sharing=layers, trainable=trainable).build_layers(8, 3)
     found = {id(one) for part in parts for one in part.parameters()}
     frozen = 0 if trainable else (3 if layers == "own" else 1)
@@ -145,10 +145,10 @@ def test_layers_share_what_is_said(layers: Any, parameters: int, trainable: bool
 
 def test_waves_have_no_end_and_a_table_has() -> None:
     waves: Any = PositionalSymbols("sinusoidal").build(4)
-    said = waves(torch.zeros(1, 3, 4), here(1, 3))
-    assert said[0, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
+    output = waves(torch.zeros(1, 3, 4), here(1, 3))
+    assert output[0, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
     torch.testing.assert_close(
-        said[0, 2],
+        output[0, 2],
         torch.tensor([2.0, 0.02, 2.0, 0.02]).sin() * torch.tensor([1, 1, 0, 0])
         + torch.tensor([2.0, 0.02, 2.0, 0.02]).cos() * torch.tensor([0, 0, 1, 1]),
     )

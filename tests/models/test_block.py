@@ -105,8 +105,8 @@ def test_a_block_may_lack_either_half() -> None:
     x, empty = inputs(2, 3, 4), Block(4, None, None)
     assert torch.equal(empty(x, CONTEXT), x)
     assert torch.equal(empty.prefill(x, CONTEXT)[0], x)
-    asked = torch.tensor([[0, 2], [1, 1]])
-    assert torch.equal(empty(x, CONTEXT, asked), x[torch.arange(2)[:, None], asked])
+    indices = torch.tensor([[0, 2], [1, 1]])
+    assert torch.equal(empty(x, CONTEXT, indices), x[torch.arange(2)[:, None], indices])
 
 
 @torch.no_grad()
@@ -116,5 +116,5 @@ def test_injection_adds_the_input_again_before_every_further_block() -> None:
         trunk = Stack(num_layers=3, input_injection=inject).build([block(True, norm="none") for _ in range(3)], 4)
         torch.testing.assert_close(trunk(x, CONTEXT), expected)
         torch.testing.assert_close(trunk.prefill(x, CONTEXT)[0], expected)
-        asked = torch.tensor([[0, 2], [1, 1]])
-        torch.testing.assert_close(trunk(x, CONTEXT, asked), expected[torch.arange(2)[:, None], asked])
+        indices = torch.tensor([[0, 2], [1, 1]])
+        torch.testing.assert_close(trunk(x, CONTEXT, indices), expected[torch.arange(2)[:, None], indices])

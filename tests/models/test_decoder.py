@@ -86,7 +86,7 @@ def test_the_embedding_norm_norms_the_embedded_input(build: Any, make_tokens: An
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool, vocabulary: Any) -> None:
+def test_the_requested_norms_are_there_and_no_others(norm: Any, norm_first: bool, vocabulary: Any) -> None:
     model = Decoder(hidden_size=16, norm=norm, norm_first=norm_first, backbone=Stack(num_layers=3)).build(vocabulary, 0)
     kinds = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
     found = [module for module in model.modules() if isinstance(module, tuple(kinds.values()))]
@@ -95,7 +95,7 @@ def test_the_norms_asked_for_are_there_and_no_others(norm: Any, norm_first: bool
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_a_final_norm_is_there_if_asked_for_whatever_the_blocks_have(norm_first: bool, vocabulary: Any) -> None:
+def test_a_final_norm_is_there_if_requested_whatever_the_blocks_have(norm_first: bool, vocabulary: Any) -> None:
     for wanted, there in ((None, norm_first), (True, True), (False, False)):
         spec = Decoder(hidden_size=16, norm_first=norm_first, final_norm=wanted, norm_eps=1e-3, embedding_norm=True)
         model = spec.build(vocabulary, 0)
@@ -109,12 +109,12 @@ def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, 
     spec = Decoder(hidden_size=16, norm_first=False, head_feed_forward=fed, final_norm=True, head_projection=True)
     model, tokens = build(spec), make_tokens([6, 3])
     seen = []
-    model.trunk.register_forward_hook(lambda module, given, said: seen.append(said))
-    said = model(tokens).logits
+    model.trunk.register_forward_hook(lambda module, given, output: seen.append(output))
+    output = model(tokens).logits
     gate, value = (seen[0] @ model.head_feed_forward.inward.weight.T).chunk(2, dim=-1)
     x = (gelu(gate) * value) @ model.head_feed_forward.out.weight.T
     x = layer_norm(x, (16,), model.final_norm.weight, model.final_norm.bias)
-    torch.testing.assert_close(said, x @ model.adapter.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
+    torch.testing.assert_close(output, x @ model.adapter.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
 
 
 def test_what_was_added_later_leaves_older_runs_what_they_were() -> None:
@@ -234,8 +234,8 @@ def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
     model, tokens = spec.build(Vocabulary.of(["+"]), 0), torch.tensor([[4, 5, 6]])
     mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
     mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
-    said = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
-    torch.testing.assert_close(said.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
+    output = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
+    torch.testing.assert_close(output.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
 
 
 def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> None:

@@ -60,11 +60,11 @@ ELSEWHERE = {
 
 
 def cases(shared: Path) -> dict[str, Any]:
-    told, of_2024 = (
+    published, of_2024 = (
         json.loads((shared / "cases" / name).read_text())
         for name in ("dual_attention.json", "dual_attention_2024.json")
     )
-    return {case["name"]: case for case in told["cases"] + of_2024["cases"]} | {"runs": told["reported_runs"]}
+    return {case["name"]: case for case in published["cases"] + of_2024["cases"]} | {"runs": published["reported_runs"]}
 
 
 def filled(shape: list[int], salt: int, amp: float, offset: float) -> Tensor:
@@ -171,15 +171,15 @@ def _first(model: Model, name: str) -> str:
 def test_a_model_goes_on_as_the_published_one_goes_on(shared: Path, name: str) -> None:
     case = cases(shared)[name]
     model, _ = loaded(case, MODELS[name])
-    said = list(case["expected"]["greedy_from_1_5"])
-    held, lengths = torch.tensor([said[:2]]), torch.tensor([2])
-    started = model.start(Tokens(held, lengths, torch.arange(1)), capacity=len(said))
-    found = said[:2]
+    expected = list(case["expected"]["greedy_from_1_5"])
+    held, lengths = torch.tensor([expected[:2]]), torch.tensor([2])
+    started = model.start(Tokens(held, lengths, torch.arange(1)), capacity=len(expected))
+    found = expected[:2]
     with torch.no_grad():
-        while len(found) < len(said):
+        while len(found) < len(expected):
             found.append(int(started.output.logits[0, -1].argmax()))
             started = model.step(torch.tensor(found[-1:]), None, started.state)
-    assert found == said
+    assert found == expected
 
 
 def test_today_s_code_begins_with_the_published_spreads(shared: Path) -> None:
@@ -230,20 +230,24 @@ def test_every_published_run_has_its_number_of_parameters(shared: Path) -> None:
     kinds = {"standard": "rca", "disentangled_v1": "disrca"}
     symbols = {"sym_attn": "symbolic", "pos_relative": "position_relative"}
     found = set()
-    for told in runs:
-        said = [symbols[told["symbols"]]] if told["ra"] else []
-        said += [kinds[told["kind"]]] if told["kind"] in kinds else []
-        said += ["symmetric"] if told["ra"] and told["symmetric"] == "True" and told["kind"] != "standard" else []
-        said += ["frozen"] if told["trainable"] == "False" else []
+    for reported in runs:
+        suffix = [symbols[reported["symbols"]]] if reported["ra"] else []
+        suffix += [kinds[reported["kind"]]] if reported["kind"] in kinds else []
+        suffix += (
+            ["symmetric"]
+            if reported["ra"] and reported["symmetric"] == "True" and reported["kind"] != "standard"
+            else []
+        )
+        suffix += ["frozen"] if reported["trainable"] == "False" else []
         # Runs that do not say have the default, which is the cosine.
-        said += ["cosine"] if told["lr"] == 5e-4 and told["cosine"] in ("", "1") else []
-        name = "_".join([f"d{told['d_model']}_l{told['n_layers']}_{told['sa']}+{told['ra']}", *said])
+        suffix += ["cosine"] if reported["lr"] == 5e-4 and reported["cosine"] in ("", "1") else []
+        name = "_".join([f"d{reported['d_model']}_l{reported['n_layers']}_{reported['sa']}+{reported['ra']}", *suffix])
         more = 32_768 if name == "d512_l8_8+0_cosine" else 0
-        assert counts[name] + more == told["n_params"], name
-        ends = 32_000 * (2 * told["d_model"] + 1)
-        assert counts[name] + more - ends == told["n_params_wo_embedding_and_head"], name
+        assert counts[name] + more == reported["n_params"], name
+        ends = 32_000 * (2 * reported["d_model"] + 1)
+        assert counts[name] + more - ends == reported["n_params_wo_embedding_and_head"], name
         run = next(run for run in RUNS if run.name == name)
-        assert (run.batch, run.accumulate, run.rate) == (told["batch"], told["accum"], told["lr"])
+        assert (run.batch, run.accumulate, run.rate) == (reported["batch"], reported["accum"], reported["lr"])
         found.add(name)
     assert found == set(counts)
 
@@ -304,7 +308,7 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
         Recipe(), ["model=tiny-published-d64-l4-4+4-symbolic(tie_word_embeddings=true)", "model.final_norm=true"]
     )
     assert (made.model.tie_word_embeddings, made.model.final_norm, made.model.mixer.relation_dim) == (True, True, 16)
-    with pytest.raises(UserError, match="heads_self: a published model is not told this; there are: width, "):
+    with pytest.raises(UserError, match="heads_self: not an argument of published models; there are: width, "):
         published(heads_self=3)
     with pytest.raises(UserError, match="relations: width 64 does not divide into 3 relations"):
         published(relations=3)

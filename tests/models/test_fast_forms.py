@@ -1,4 +1,4 @@
-"""What is computed at asked places only equals what is computed everywhere."""
+"""What is computed at target positions only equals what is computed everywhere."""
 
 from dataclasses import replace
 
@@ -54,10 +54,10 @@ def decoder(spec: Decoder) -> DecoderModel:
     return spec.build(Characters().build_vocabulary(Arithmetic()), seed=3).double()
 
 
-def gradients(model: torch.nn.Module, said: Tensor) -> dict[str, Tensor]:
-    weights = torch.randn(said.shape, dtype=said.dtype, generator=torch.Generator().manual_seed(1))
+def gradients(model: torch.nn.Module, output: Tensor) -> dict[str, Tensor]:
+    weights = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(1))
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad((said * weights).sum(), parameters, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad((output * weights).sum(), parameters, allow_unused=True, materialize_grads=True)
     return dict(zip(names, found, strict=True))
 
 
@@ -77,7 +77,7 @@ ATTENTIONS: dict[str, tuple[Attention, tuple[Position, ...]]] = {
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.parametrize("hiding", [False, True])
-def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hiding: bool) -> None:
+def test_attention_at_target_positions_is_the_whole_attention_there(name: str, hiding: bool) -> None:
     spec, positions = ATTENTIONS[name]
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
@@ -88,17 +88,17 @@ def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hidin
             torch.randint(0, 12, (1 if isinstance(position.position_ids, Sequential) else rows, time))
             for position in positions
         )
-        asked = torch.randint(0, time, (rows, 4))
-        # Hidden keys among the asked places too, and a row of which everything is hidden.
+        indices = torch.randint(0, time, (rows, 4))
+        # Hidden keys among the target positions too, and a row of which everything is hidden.
         hidden = torch.rand(rows, time) < 0.4 if hiding else None
     if hidden is not None:
         hidden[0] = True
-    asked[1] = torch.tensor([0, time - 1, time - 1, time - 1])
+    indices[1] = torch.tensor([0, time - 1, time - 1, time - 1])
 
     def context() -> Context:
         return Context(torch.full((rows,), time), places, hidden=hidden)
 
-    whole, fast = at_places(part(x, context()), asked), part.forward_at(x, context(), asked)
+    whole, fast = at_places(part(x, context()), indices), part.forward_at(x, context(), indices)
     torch.testing.assert_close(fast, whole, atol=1e-12, rtol=1e-10)
     weights = torch.randn_like(whole)
     inputs = [x, *part.parameters()]
@@ -112,15 +112,15 @@ def test_attention_at_asked_places_is_the_whole_attention_there(name: str, hidin
 
 def test_places_are_those_that_gathering_finds() -> None:
     x = torch.arange(24.0).view(2, 4, 3)
-    asked = torch.tensor([[0, 2, 2], [3, 1, 0]])
-    assert at_places(x, asked).tolist() == torch.take_along_dim(x, asked[..., None], dim=1).tolist()
-    assert at_places(x, asked)[1, 0].tolist() == [21.0, 22.0, 23.0]
+    indices = torch.tensor([[0, 2, 2], [3, 1, 0]])
+    assert at_places(x, indices).tolist() == torch.take_along_dim(x, indices[..., None], dim=1).tolist()
+    assert at_places(x, indices)[1, 0].tolist() == [21.0, 22.0, 23.0]
 
 
 @pytest.mark.parametrize("mixer", [Attention(num_heads=2), LSTM()])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("feed_forward", [FeedForward(), None])
-def test_a_decoder_says_the_same_at_asked_places(
+def test_a_decoder_says_the_same_at_target_positions(
     mixer: Mixer, norm_first: bool, feed_forward: FeedForward | None
 ) -> None:
     inside: tuple[Position, ...] = (Rotary(),) if mixer.attends() else ()
@@ -158,7 +158,7 @@ def test_one_block_is_enough_to_ask_of() -> None:
     )
 
 
-def test_padding_changes_nothing_at_asked_places() -> None:
+def test_padding_changes_nothing_at_target_positions() -> None:
     model, batch = decoder(Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(Rotary(),))), additions()
     longer = replace(batch.tokens, ids=torch.nn.functional.pad(batch.tokens.ids, (0, 5)))
     torch.testing.assert_close(
@@ -169,8 +169,8 @@ def test_padding_changes_nothing_at_asked_places() -> None:
     )
 
 
-def test_dropout_in_attention_is_drawn_at_asked_places_too() -> None:
+def test_dropout_in_attention_is_drawn_at_target_positions_too() -> None:
     part = SelfAttention(Attention(num_heads=2, dropout=0.5), 8, ()).double()
-    x, asked = torch.randn(3, 6, 8, dtype=torch.float64), torch.tensor([[4, 5]] * 3)
+    x, indices = torch.randn(3, 6, 8, dtype=torch.float64), torch.tensor([[4, 5]] * 3)
     context = Context(torch.full((3,), 6), ())
-    assert not torch.equal(part.forward_at(x, context, asked), part.eval().forward_at(x, context, asked))
+    assert not torch.equal(part.forward_at(x, context, indices), part.eval().forward_at(x, context, indices))

@@ -11,9 +11,9 @@ from numerate.models.gating import gated
 def test_a_gate_and_its_gradient_are_those_of_its_formula(activation: torch.nn.Module) -> None:
     hidden = torch.randn(2, 3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     weight = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    said, wanted = gated(hidden, activation), activation(hidden[..., :5]) * hidden[..., 5:]
-    torch.testing.assert_close(said, wanted, atol=1e-12, rtol=1e-12)
-    found, expected = (torch.autograd.grad((one * weight).sum(), hidden)[0] for one in (said, wanted))
+    output, wanted = gated(hidden, activation), activation(hidden[..., :5]) * hidden[..., 5:]
+    torch.testing.assert_close(output, wanted, atol=1e-12, rtol=1e-12)
+    found, expected = (torch.autograd.grad((one * weight).sum(), hidden)[0] for one in (output, wanted))
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 

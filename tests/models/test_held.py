@@ -81,7 +81,7 @@ def built() -> Callable[[Any], Any]:
         draws = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for parameter in model.parameters():
-                if not parameter.any():  # what begins at zero would hide mistakes
+                if not parameter.any():  # zeros would hide errors
                     parameter.normal_(0, 0.3, generator=draws)
         return model
 
@@ -139,15 +139,19 @@ def test_a_row_is_what_it_is_alone_and_without_padding(spec: Any, built: Any) ->
 
 @torch.no_grad()
 @every
-def test_asked_places_are_those_of_the_whole(spec: Any, built: Any) -> None:
+def test_target_positions_are_those_of_the_whole(spec: Any, built: Any) -> None:
     model, tokens, source = built(spec), made([8, 5]), source_for(spec, 2)
-    asked = torch.tensor([[0, 3, 7], [2, 4, 4]])
-    output, whole, rows = model(tokens, source, target_positions=asked), model(tokens, source), torch.arange(2)[:, None]
-    torch.testing.assert_close(output.logits, whole.logits[rows, asked], **EXACT)
+    indices = torch.tensor([[0, 3, 7], [2, 4, 4]])
+    output, whole, rows = (
+        model(tokens, source, target_positions=indices),
+        model(tokens, source),
+        torch.arange(2)[:, None],
+    )
+    torch.testing.assert_close(output.logits, whole.logits[rows, indices], **EXACT)
     torch.testing.assert_close(output.head(output.hidden), output.logits, **EXACT)
     assert isinstance(output.head, torch.nn.Linear), "a loss may be fused with it"
     if whole.numbers is not None:
-        torch.testing.assert_close(output.numbers, whole.numbers[rows, asked], **EXACT)
+        torch.testing.assert_close(output.numbers, whole.numbers[rows, indices], **EXACT)
 
 
 @torch.no_grad()
@@ -177,11 +181,11 @@ def test_greedy_decoding_reads_its_own_numbers_back(spec: Any, built: Any) -> No
     for parameter in model.parameters():
         parameter.normal_(0, 0.4, generator=draws)
     lengths = [1, 1, 1] if isinstance(spec, T5) else [2, 5, 3]
-    asked, source = prompts(made([9, 9, 9]), lengths), source_for(spec, 3)
-    assert asked.values is not None
-    asked = replace(asked, values=asked.values.double())
-    cached = greedy(model, asked, 6, source=source, end=-1)
-    plain = greedy_uncached(model, asked, 6, source=source, end=-1)
+    prompt, source = prompts(made([9, 9, 9]), lengths), source_for(spec, 3)
+    assert prompt.values is not None
+    prompt = replace(prompt, values=prompt.values.double())
+    cached = greedy(model, prompt, 6, source=source, end=-1)
+    plain = greedy_uncached(model, prompt, 6, source=source, end=-1)
     assert torch.equal(cached.ids, plain.ids)
     assert (cached.values is None) == (spec.number_head is None)
     if spec.number_head is not None and spec.number_head.read_at == "place":

@@ -96,12 +96,12 @@ def test_reading_at_once_is_reading_token_by_token(
 
 
 @torch.no_grad()
-def test_asked_places_are_those_of_the_whole(any_model: Any, build: Any, make_tokens: Any) -> None:
+def test_target_positions_are_those_of_the_whole(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(any_model), make_tokens([8, 5])
-    asked = torch.tensor([[0, 3, 7], [2, 4, 4]])
-    output = model(tokens, target_positions=asked)
-    assert torch.equal(output.target_positions, asked)
-    expected = logits(model, tokens)[torch.arange(2)[:, None], asked]
+    indices = torch.tensor([[0, 3, 7], [2, 4, 4]])
+    output = model(tokens, target_positions=indices)
+    assert torch.equal(output.target_positions, indices)
+    expected = logits(model, tokens)[torch.arange(2)[:, None], indices]
     torch.testing.assert_close(output.logits, expected, **EXACT)
 
 
@@ -118,9 +118,9 @@ def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) 
     kept = [logits(model, replace(one, blocked_keys=hidden)) for one in (first, second)]
     assert not torch.allclose(shown[0][~hidden], shown[1][~hidden], **EXACT)
     torch.testing.assert_close(kept[0][~hidden], kept[1][~hidden], **EXACT)
-    asked = torch.tensor([[1, 2, 7], [0, 3, 5]])
-    there = model(replace(first, blocked_keys=hidden), target_positions=asked).logits
-    torch.testing.assert_close(there, kept[0][torch.arange(2)[:, None], asked], **EXACT)
+    indices = torch.tensor([[1, 2, 7], [0, 3, 5]])
+    there = model(replace(first, blocked_keys=hidden), target_positions=indices).logits
+    torch.testing.assert_close(there, kept[0][torch.arange(2)[:, None], indices], **EXACT)
     prompt = replace(first, ids=first.ids[:, :5], lengths=torch.tensor([5, 5]), blocked_keys=hidden[:, :5])
     started = model.start(prompt, capacity=8)
     for place in range(4, 8):

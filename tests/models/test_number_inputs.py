@@ -124,15 +124,15 @@ def test_a_head_means_what_it_says_on_its_scale(layers: int) -> None:
     plain, logarithm = (
         NumberHead(num_layers=layers, intermediate_size=5, scale=says).build(4) for says in ("number", "ln")
     )
-    said = plain(torch.randn(2, 3, 4))
-    assert said.shape == (2, 3)
-    assert torch.equal(plain.unscaled(said), said)
+    output = plain(torch.randn(2, 3, 4))
+    assert output.shape == (2, 3)
+    assert torch.equal(plain.unscaled(output), output)
     numbers = torch.tensor([-1000.0, -0.5, 0.0, 3.0, 1e6])
     torch.testing.assert_close(logarithm.unscaled(scaled(numbers, "ln")), numbers, rtol=1e-5, atol=1e-6)
     assert plain.flops(10) == 2 * 10 * (4 if layers == 1 else 25)
 
 
 def test_heads_that_cannot_be_are_refused() -> None:
-    for settings, said in (({"num_layers": 3}, "num_layers: 3"), ({"intermediate_size": 0}, "intermediate_size: 0")):
-        with pytest.raises(UserError, match=f"^{said}"):
+    for settings, message in (({"num_layers": 3}, "num_layers: 3"), ({"intermediate_size": 0}, "intermediate_size: 0")):
+        with pytest.raises(UserError, match=f"^{message}"):
             NumberHead(**settings)

@@ -95,7 +95,7 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
     assert more == {"norm.weight", "norm.bias", "inward.bias", "held.head.bias"}
     ids = torch.arange(4, 8)[None]
     hidden = []
-    theirs.eval().layers[-1].register_forward_hook(lambda part, given, said: hidden.append(said))
+    theirs.eval().layers[-1].register_forward_hook(lambda part, given, output: hidden.append(output))
     found = theirs(Tokens(ids, torch.tensor([4]), torch.tensor([0]))).logits
     head = theirs.held["head"].weight
     expected = torch.nn.functional.gelu(hidden[0] @ theirs.inward.weight.T) @ head.T

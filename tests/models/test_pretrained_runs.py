@@ -52,7 +52,7 @@ def write_weights(folder: Path, kind: str) -> None:
 
 
 def over(words: int) -> Vocabulary:
-    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are specials of the house, which has a [BOS] of its own."""
+    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
     plain = Vocabulary.of_words([f"t{i}" for i in range(words)])
     return replace(plain, foreign=np.array([0, 2, -1, 1, *range(3, 3 + words)]))
 
@@ -100,7 +100,7 @@ def tensors(path: Path) -> Mapping[str, torch.Tensor]:
     return found
 
 
-def test_a_run_is_evaluated_asked_and_gone_on_with_when_the_weights_that_it_began_from_are_gone(
+def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_started_from(
     place: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,7 +117,7 @@ def test_a_run_is_evaluated_asked_and_gone_on_with_when_the_weights_that_it_bega
     train(begun_from("weights", kind, "training.steps=4"), runs_dir=runs, quiet=True)
     (whole,) = (place / "whole").glob("*/*/")
     one, other = tensors(whole), tensors(path)
-    assert all(torch.equal(one[name], other[name]) for name in one), "it goes on bit by bit"
+    assert all(torch.equal(one[name], other[name]) for name in one), "it resumes bit by bit"
     assert not any(torch.equal(stored[name], other[name]) for name in stored if "q_proj" in name or ".q." in name)
 
 
@@ -149,9 +149,11 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    said = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
+    message = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
     for weights in ("someone/unknown", str(tmp_path)):
-        with pytest.raises(UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(said)}"):
+        with pytest.raises(
+            UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(message)}"
+        ):
             dry_run(begun_from(weights, kind))
 
 
@@ -172,12 +174,12 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
     ids = torch.randint(4, 24, (2, 6), generator=torch.Generator().manual_seed(0))
     tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
     for training in (False, True):
-        said = []
+        outputs = []
         for model in (first, second):
             with torch.random.fork_rng(devices=()):
                 torch.manual_seed(3)
-                said.append(model.train(training)(tokens, None if kind == "llama" else tokens).logits)
-        assert torch.equal(*said)
+                outputs.append(model.train(training)(tokens, None if kind == "llama" else tokens).logits)
+        assert torch.equal(*outputs)
 
 
 def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:

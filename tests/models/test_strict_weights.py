@@ -64,10 +64,10 @@ CASES: dict[str, tuple[Decoder, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_weights_of_another_model_are_not_loaded_in_part(name: str) -> None:
-    spec, told = CASES[name]
+    spec, message = CASES[name]
     state = model_of(spec).state_dict()
     assert all(torch.equal(state[own], tensor) for own, tensor in weights_of(model_of(spec), state, "x").items())
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         weights_of(model_of(TIED), state, "x")
 
 

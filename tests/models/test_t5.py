@@ -50,7 +50,7 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def over(foreign: list[int]) -> Vocabulary:
-    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are specials of the house, which has a [BOS] of its own."""
+    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
     plain = Vocabulary.of_words([f"t{i}" for i in range(len(foreign))])
     return replace(plain, foreign=np.array([0, 2, -1, 1, *foreign]))
 
@@ -153,12 +153,12 @@ def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabula
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    for settings, said in (
+    for settings, message in (
         ({"num_layers": 0}, "num_layers: 0"),
         ({"dropout": 1.0}, "dropout: 1.0"),
         ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
     ):
-        with pytest.raises(UserError, match=f"^{said}"):
+        with pytest.raises(UserError, match=f"^{message}"):
             T5(**settings)
 
 
@@ -209,10 +209,10 @@ def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_find
     begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
     meant = model(begun, source).values[:, 0]
     for decode in (greedy, greedy_uncached, beam_search):
-        said = decode(model, begun, 4, source=source)
-        assert said.ids[:, :2].tolist() == [[number, END]] * 2
-        assert said.lengths.tolist() == [2, 2]
-        torch.testing.assert_close(said.values[:, 0], meant)
+        generated = decode(model, begun, 4, source=source)
+        assert generated.ids[:, :2].tolist() == [[number, END]] * 2
+        assert generated.lengths.tolist() == [2, 2]
+        torch.testing.assert_close(generated.values[:, 0], meant)
 
 
 def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_somewhere(folder: Path) -> None:

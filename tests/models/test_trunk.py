@@ -102,10 +102,10 @@ def test_turns_with_and_without_a_gradient_say_the_same(inject: str, state: str,
     torch.testing.assert_close(model(tokens, loops=(5, 1)).logits, model(tokens, loops=6).logits, **EXACT)
 
 
-def gradients(model: Any, said: torch.Tensor) -> dict[str, torch.Tensor]:
-    weights = torch.randn(said.shape, dtype=said.dtype, generator=torch.Generator().manual_seed(1))
+def gradients(model: Any, output: torch.Tensor) -> dict[str, torch.Tensor]:
+    weights = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(1))
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad((said * weights).sum(), parameters)
+    found = torch.autograd.grad((output * weights).sum(), parameters)
     return dict(zip(names, found, strict=True))
 
 
@@ -148,8 +148,8 @@ def test_turns_without_a_gradient_take_none_away_in_half_precision(build: Any, m
 
 def gradients_in_half(model: Any, tokens: Tokens, **settings: Any) -> dict[str, torch.Tensor]:
     with torch.autocast("cpu", torch.bfloat16, **settings):
-        said = model(tokens, loops=(2, 2)).logits.float()
-    return gradients(model, said)
+        output = model(tokens, loops=(2, 2)).logits.float()
+    return gradients(model, output)
 
 
 @pytest.mark.parametrize("inject", INJECTIONS)
@@ -249,7 +249,7 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
         return lambda *given: turns.append(given[3] is not None) or function(*given)
 
     model, tokens = build(looped(times=3)), make_tokens([6, 3])
-    expected, asked = model(tokens).logits, torch.tensor([[1, 5], [0, 2]])
+    expected, indices = model(tokens).logits, torch.tensor([[1, 5], [0, 2]])
     monkeypatch.setattr(torch, "compile", noted)
     with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):  # put back afterwards
         assert compiled_forward(model) is model
@@ -258,8 +258,8 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
     model.train()
     assert torch.equal(model(tokens, loops=(1, 2)).logits, expected)
     assert turns == [False, False, False]
-    said = model(tokens, target_positions=asked).logits
-    torch.testing.assert_close(said, expected[torch.arange(2)[:, None], asked], **EXACT)
+    output = model(tokens, target_positions=indices).logits
+    torch.testing.assert_close(output, expected[torch.arange(2)[:, None], indices], **EXACT)
     assert turns[3:] == [False, False, True]
 
 

@@ -143,9 +143,9 @@ def test_a_number_that_is_too_long_is_refused_with_what_would_be_right() -> None
         part(torch.tensor([[4]]), offset=-2)
 
 
-@pytest.mark.parametrize(("settings", "told"), [({"max_offset": -1}, "0 or more"), ({"longest": 0}, "1 or more")])
-def test_settings_without_sense_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize(("settings", "message"), [({"max_offset": -1}, "0 or more"), ({"longest": 0}, "1 or more")])
+def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         abacus(**settings)
     with pytest.raises(ValueError, match="digit_ids"):
         AbacusEmbedding([], 8)

@@ -106,23 +106,23 @@ def test_it_begins_without_positions() -> None:
     ],
 )
 @pytest.mark.parametrize("hiding", [False, True])
-def test_whole_rows_asked_places_and_one_token_at_a_time_agree(
+def test_whole_rows_target_positions_and_one_token_at_a_time_agree(
     positions: tuple[Position, ...], settings: dict[str, Any], hiding: bool
 ) -> None:
     made, x, count = attention(positions, **settings), drawn(2, 9, WIDTH), len(positions)
     hidden = torch.rand(2, 9, generator=torch.Generator().manual_seed(0)) < 0.4 if hiding else None
     whole = made(x, context(9, positions=count, hidden=hidden))
-    asked = torch.tensor([[0, 3, 8], [2, 2, 7]])
-    at = made.forward_at(x, context(9, positions=count, hidden=hidden), asked)
-    torch.testing.assert_close(at, at_places(whole, asked), atol=1e-10, rtol=1e-10)
+    indices = torch.tensor([[0, 3, 8], [2, 2, 7]])
+    at = made.forward_at(x, context(9, positions=count, hidden=hidden), indices)
+    torch.testing.assert_close(at, at_places(whole, indices), atol=1e-10, rtol=1e-10)
     first = None if hidden is None else hidden[:, :4]
-    said, state = made.prefill(x[:, :4], context(4, positions=count, hidden=first, capacity=9))
-    torch.testing.assert_close(said, whole[:, :4], atol=1e-10, rtol=1e-10)
+    output, state = made.prefill(x[:, :4], context(4, positions=count, hidden=first, capacity=9))
+    torch.testing.assert_close(output, whole[:, :4], atol=1e-10, rtol=1e-10)
     for place in range(4, 9):
         index = torch.full((2,), place)
         now = context(9, positions=count, hidden=hidden, index=index, seen=place + 1)
-        said, state = made.step(x[:, place : place + 1], now, state)
-        torch.testing.assert_close(said[:, 0], whole[:, place], atol=1e-10, rtol=1e-10)
+        output, state = made.step(x[:, place : place + 1], now, state)
+        torch.testing.assert_close(output[:, 0], whole[:, place], atol=1e-10, rtol=1e-10)
 
 
 def test_what_comes_later_changes_nothing() -> None:

@@ -228,8 +228,8 @@ def test_coupled_counts_operands_that_people_wrote_from_their_right_end(vocabula
     ]
     whole = row_of("123+45=861", vocabulary)
     ended = replace(whole, ids=torch.nn.functional.pad(whole.ids, (0, 1), value=3), lengths=whole.lengths + 1)
-    asked = replace(whole, ids=whole.ids[:, :7], lengths=whole.lengths - 3)
-    for row, length in ((ended, 10), (asked, 7)):  # what is said later changes nothing once the question is whole
+    prompt = replace(whole, ids=whole.ids[:, :7], lengths=whole.lengths - 3)
+    for row, length in ((ended, 10), (prompt, 7)):  # later tokens change nothing once the question is complete
         found = numbers(numbering, row, vocabulary, StepContext.fixed())[0, :length].tolist()
         assert found == [4, 3, 2, 1, 3, 2, 1, 2, 3, 4][:length]
 

@@ -118,7 +118,7 @@ def test_equal_operations_and_hours_are_more_steps() -> None:
     found = flops_of(recipe, flops.recipe.model, 32_000) * steps  # type: ignore[arg-type]
     assert found == pytest.approx(flops_of(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
     assert hours.recipe.training.steps == pytest.approx(100_001 * 12.73 / 2.8, rel=1e-4)
-    assert flops.said.endswith("wanted (+0.0%)")
+    assert flops.description.endswith("wanted (+0.0%)")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
             one = replace(plain, hidden_size=spec.hidden_size + 16 * size)
         off[size] = max(measured(one) / wanted, wanted / measured(one))
     assert min(off, key=lambda size: off[size]) == 0
-    assert (spec.backbone.num_layers if by == "depth" else spec.hidden_size) == nearest, control.said
+    assert (spec.backbone.num_layers if by == "depth" else spec.hidden_size) == nearest, control.description
 
 
 def test_what_cannot_be_equal_is_said() -> None:

@@ -18,8 +18,8 @@ COUNTS = Schema(
             "count": Whole(),
             "correct": Whole(high="count"),
             "loss?": Real(0),
-            "asked_at?": Items(Whole()),
-            "right_at?": Items(Whole(), below="asked_at"),
+            "counted_at?": Items(Whole()),
+            "right_at?": Items(Whole(), below="counted_at"),
             "cell?": Mapped(Whole()),
             "status?": Text(("done", "failed")),
             "seen?": Truth(),
@@ -33,7 +33,7 @@ SOUND = {"count": 4, "correct": 3}
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({}, None),
         ({"loss": None, "note": "whatever"}, None),
@@ -44,8 +44,8 @@ SOUND = {"count": 4, "correct": 3}
         ({"count": None}, "`count` is null; a whole number, 0 or more, is right"),
         ({"loss": float("inf")}, "`loss` is Infinity; a finite number, 0 or more, is right"),
         ({"cell": {"digits": 1.5}}, "`cell.digits` is 1.5; a whole number, 0 or more, is right"),
-        ({"asked_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `asked_at` is right"),
-        ({"asked_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `asked_at.1` (4) is right"),
+        ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `counted_at` is right"),
+        ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `counted_at.1` (4) is right"),
         ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
         ({"seen": 1}, "`seen` is 1; true or false is right"),
         ({"low": 0.75, "high": 0.75}, None),
@@ -56,12 +56,12 @@ SOUND = {"count": 4, "correct": 3}
         ({"high": 1.5}, "`high` is 1.5; a finite number from `correct / count` (0.75) to 1 is right"),
     ],
 )
-def test_a_record_is_held_against_its_schema(more: dict[str, Any], told: str | None) -> None:
-    assert COUNTS.wrong(SOUND | more) == told
+def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: str | None) -> None:
+    assert COUNTS.wrong(SOUND | more) == message
 
 
 @pytest.mark.parametrize(
-    ("schema", "record", "told"),
+    ("schema", "record", "message"),
     [
         (METRICS, {"step": 1, "split": "development", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
         (METRICS, {"step": 1, "split": "development", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
@@ -72,9 +72,9 @@ def test_a_record_is_held_against_its_schema(more: dict[str, Any], told: str | N
         ),
     ],
 )
-def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], told: str | None) -> None:
+def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], message: str | None) -> None:
     found = schema.wrong(record)
-    assert found is None if told is None else found is not None and found.startswith(told)
+    assert found is None if message is None else found is not None and found.startswith(message)
 
 
 def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:
@@ -103,9 +103,9 @@ def test_a_whole_line_that_is_no_object_is_damage_wherever_it_stands(odd: str, t
 
 @pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
 def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    assert read(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, cut=told.append) == [SOUND]
-    assert told == ["counts.jsonl: the last line was cut when a process was killed, and is left out"]
+    messages: list[str] = []
+    assert read(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, cut=messages.append) == [SOUND]
+    assert messages == ["counts.jsonl: the last line was cut when a process was killed, and is left out"]
 
 
 def test_a_sound_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> Non
 
 
 @pytest.mark.parametrize(
-    ("steps", "ended", "told"),
+    ("steps", "ended", "message"),
     [
         ([10, 20], {"why": "budget", "step": 20}, None),
         ([10, 20, 30], {"why": "budget", "step": 20}, None),
@@ -172,8 +172,8 @@ def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> Non
         ([], {"why": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
     ],
 )
-def test_metrics_are_held_against_the_step_that_the_head_knows(
-    steps: list[int], ended: Any, told: str | None, tmp_path: Path
+def test_metrics_are_checked_against_the_step_of_the_head(
+    steps: list[int], ended: Any, message: str | None, tmp_path: Path
 ) -> None:
     found = lacking(tmp_path / "metrics.jsonl", [{"step": step} for step in steps], {"ended": ended})
-    assert found is None if told is None else told in str(found)
+    assert found is None if message is None else message in str(found)

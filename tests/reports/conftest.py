@@ -53,9 +53,9 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Arithmetic", "operator": "+", "digits": "1:5"}}
         recipe |= {"model": {"kind": "Decoder", "hidden_size": 64, "positions": [positions(kind)]}, "seed": seed}
-        told = {"recipe": recipe, "name": name, "id": folder.name, "command": f"numerate run addition_{kind}"}
-        told |= {"git": {"commit": "0123abc", "dirty": False}, "versions": {"torch": "2.13.0"}, "parameters": 123456}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(told | head, sort_keys=False))
+        record = {"recipe": recipe, "name": name, "id": folder.name, "command": f"numerate run addition_{kind}"}
+        record |= {"git": {"commit": "0123abc", "dirty": False}, "versions": {"torch": "2.13.0"}, "parameters": 123456}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(record | head, sort_keys=False))
         write_lines(
             folder / "metrics.jsonl",
             [{"step": step, "examples": examples * step // 100, "loss": 1.0 / step} for step in (50, 100)]

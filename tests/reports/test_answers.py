@@ -29,9 +29,11 @@ def scored(folder: Path, off: Callable[[dict[str, int]], Sequence[int]]) -> Path
     for line in lines:
         errors = off(line["cell"])
         right = [10 * (i + 1) for i in range(len(errors))]
-        said = [str(number + error) for number, error in zip(right, errors, strict=True)]
-        line |= {"method": "decoding", "numbers": NumberScores.of_texts(said, list(map(str, right))).record()}
-        line["texts"] = TextScores.of(said, list(map(str, right)), nll=len(said) * 0.5, tokens=len(said)).record()
+        predictions = [str(number + error) for number, error in zip(right, errors, strict=True)]
+        line |= {"method": "decoding", "numbers": NumberScores.of_texts(predictions, list(map(str, right))).record()}
+        line["texts"] = TextScores.of(
+            predictions, list(map(str, right)), nll=len(predictions) * 0.5, tokens=len(predictions)
+        ).record()
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -42,14 +44,14 @@ def as_long(cell: dict[str, int]) -> list[int]:
 
 def test_a_page_has_the_pooled_metrics_and_the_means_over_cells(make_run: Make) -> None:
     run = read(scored(make_run("abacus", lambda n: 0.9), lambda cell: [3] if cell["first_digits"] == 2 else [0, 0, 1]))
-    told = measured(run.select())
+    metrics = measured(run.select())
     cells = [cell for cell in run.select() if cell.region == "in_distribution" and not cell.seen]
     twos = [cell for cell in cells if cell.at["first_digits"] == 2]
     pooled = (3 * len(twos) + len(cells) - len(twos)) / (len(twos) + 3 * (len(cells) - len(twos)))
-    assert told["in_distribution"]["mae"] == pytest.approx(pooled)
+    assert metrics["in_distribution"]["mae"] == pytest.approx(pooled)
     mean = (3 * len(twos) + (len(cells) - len(twos)) / 3) / len(cells)
-    assert told["in_distribution"]["mae (mean of modules)"] == pytest.approx(mean)
-    assert {"in_distribution", "ood_validation", "ood_test", "ood"} <= set(told)
+    assert metrics["in_distribution"]["mae (mean of modules)"] == pytest.approx(mean)
+    assert {"in_distribution", "ood_validation", "ood_test", "ood"} <= set(metrics)
     page = run_page(run)
     assert "<h2>Numbers and texts in the answers</h2>" in page
     assert f"{answer_text('mae', pooled)}<br>" in page
@@ -66,7 +68,11 @@ def test_a_page_of_answers_that_were_not_decoded_is_as_it_always_was(make_run: M
 def test_several_seeds_have_their_median_and_their_ends(make_run: Make) -> None:
     runs = [scored(make_run("abacus", lambda n: 0.9, seed=seed), lambda cell, s=seed: [s, s]) for seed in (1, 2, 6)]
     (group,) = grouped(read_each(runs))
-    assert [(seed, told["in_distribution"]["mae"]) for seed, told in by_seed(group)] == [(1, 1.0), (2, 2.0), (6, 6.0)]
+    assert [(seed, metrics["in_distribution"]["mae"]) for seed, metrics in by_seed(group)] == [
+        (1, 1.0),
+        (2, 2.0),
+        (6, 6.0),
+    ]
     assert "2 [1, 6]" in answers([group])
 
 
@@ -103,9 +109,9 @@ def test_compare_takes_a_metric_of_numbers(
     monkeypatch.chdir(tmp_path)
     folders = list(map(str, two_groups(make_run, 2)))
     assert main(["compare", *folders, "metric=mae", "out=a.html"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"mae, mean of seeds +difference +better, %", told)
-    assert "1.5 : 15" in told
+    text = capsys.readouterr().out
+    assert re.search(r"mae, mean of seeds +difference +better, %", text)
+    assert "1.5 : 15" in text
     assert main(["compare", *folders, "metric=maee", "out=a.html"]) == 2
     assert "of numbers and texts number_accuracy" in capsys.readouterr().err
 

@@ -28,9 +28,9 @@ def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "="))
         {"sort": "relations", **packed(np.tril(-2.0 * np.ones((1, count, count))))},
         {"sort": "symbols", **packed(np.full((1, count, 5), 0.2))},
     ]
-    told = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
-    told |= {"checkpoint": "final", "step": 10, "position_offset": 0, "settings": {}}
-    return told | {"layers": [{"name": "layer 0", "layer": 0, "turn": 0, "part": "", "maps": maps}]}
+    data = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
+    data |= {"checkpoint": "final", "step": 10, "position_offset": 0, "settings": {}}
+    return data | {"layers": [{"name": "layer 0", "layer": 0, "turn": 0, "part": "", "maps": maps}]}
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 5), (2, 4, 7), (1, 0, 3)])
@@ -40,7 +40,7 @@ def test_what_is_packed_comes_back_to_four_digits(shape: tuple[int, ...]) -> Non
         back = unpacked(packed(weights))
         assert back.shape == shape
         assert np.abs(back - weights).max(initial=0) <= np.abs(weights).max(initial=0) / 4000
-        assert not back[weights == 0].any()  # nothing is told exactly
+        assert not back[weights == 0].any()  # 0 is exact
     assert packed(np.array([[[1.0, 0.0], [0.5, 0.5]]]))["data"] == "/+f/f/"
 
 
@@ -55,9 +55,9 @@ def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_l
     assert (symbols.sort, symbols.last[0][0]) == ("symbols", "symbol 0")
 
 
-@pytest.mark.parametrize(("order", "told"), [("reversed", "read and written"), ("answer reversed", "of the answer")])
-def test_digits_in_reverse_order_are_told(order: str, told: str) -> None:
-    assert f"Numbers {'are ' * (order == 'reversed')}{told}" in maps_page(record() | {"order": order}, "adding")
+@pytest.mark.parametrize(("order", "words"), [("reversed", "read and written"), ("answer reversed", "of the answer")])
+def test_digits_in_reverse_order_are_noted(order: str, words: str) -> None:
+    assert f"Numbers {'are ' * (order == 'reversed')}{words}" in maps_page(record() | {"order": order}, "adding")
     assert "reverse order" not in maps_page(record() | {"order": "normal"}, "adding")
 
 
@@ -68,8 +68,8 @@ def test_a_page_fetches_nothing_and_no_prompt_can_break_it() -> None:
     assert "http" not in page
     held = re.search(r'id="maps-data">(.*?)</script>', page, re.DOTALL)
     assert held is not None
-    (told,) = json.loads(held[1])["records"]
-    assert told["tokens"] == [evil.replace(" ", "␣"), "↵", "␣", "␣a"]
+    (labelled,) = json.loads(held[1])["records"]
+    assert labelled["tokens"] == [evil.replace(" ", "␣"), "↵", "␣", "␣a"]
     assert shown("") == "∅"
 
 

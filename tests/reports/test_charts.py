@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from numerate.reports import figures
-from numerate.reports.charts import Chart, Line, Style, can_be_told_apart, legend, styles
+from numerate.reports.charts import Chart, ChartLine, Style, distinguishable, legend, styles
 from numerate.reports.colour import SERIES, SERIES_DARK, contrast, rgb
 from numerate.reports.drawing import chart_svg
 from numerate.reports.groups import grouped
@@ -62,7 +62,7 @@ def seen(colour: str, kind: str) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("kind", VISION)
 @pytest.mark.parametrize(("colours", "page"), [(SERIES, "#ffffff"), (SERIES_DARK, "#1a1d24")])
-def test_any_two_series_are_told_apart_by_everyone_on_light_and_dark_pages(
+def test_any_two_series_are_distinguishable_on_light_and_dark_pages(
     colours: tuple[str, ...], page: str, kind: str
 ) -> None:
     assert len(set(colours)) == len(SERIES)
@@ -93,10 +93,10 @@ def test_labels_that_share_no_part_have_a_colour_and_a_shape_each(labels: list[s
     )
 
 
-def test_more_series_than_colours_are_told_apart_only_by_two_parts() -> None:
-    assert can_be_told_apart([str(i) for i in range(8)])
-    assert not can_be_told_apart([str(i) for i in range(9)])
-    assert can_be_told_apart([f"{a}: {b}" for a in "xy" for b in "abcdef"])
+def test_more_series_than_colours_are_distinguishable_only_by_two_parts() -> None:
+    assert distinguishable([str(i) for i in range(8)])
+    assert not distinguishable([str(i) for i in range(9)])
+    assert distinguishable([f"{a}: {b}" for a in "xy" for b in "abcdef"])
 
 
 def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
@@ -108,7 +108,7 @@ def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
 @pytest.mark.parametrize("trained", [(1, 5), (1, 18)])
 def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) -> None:
     lengths = list(range(1, 19 if trained[1] > 5 else 201))
-    chart = Chart("", [Line("a", lengths, [1.0] * len(lengths), dots=True)], "n", "%", shares=True, lengths=True,
+    chart = Chart("", [ChartLine("a", lengths, [1.0] * len(lengths), dots=True)], "n", "%", shares=True, lengths=True,
                   trained=trained, region="in distribution")  # fmt: skip
     drawing = chart_svg(chart)
     text = re.search(r'class="limit-text" y="(\d+)"[^>]*>([^<]*)<', drawing)

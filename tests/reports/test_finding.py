@@ -17,23 +17,23 @@ def step(last, inside=1.0, outside=0.0):
 
 @pytest.fixture
 def say(make_run):
-    def said(*runs):
+    def sentence(*runs):
         return finding(grouped([read(make_run(kind, share, **more)) for kind, share, more in runs], LABELS))
 
-    return said
+    return sentence
 
 
-def test_the_contrast_of_the_quickstart_is_said_with_its_intervals_and_that_it_is_one_seed(say):
+def test_the_contrast_of_the_quickstart_has_intervals_and_names_one_seed(say):
     text = say(("abacus", step(7, outside=0.4), {}), ("rotary", step(5), {}))
     assert text == (
         "Both solve what they were trained on, 1 to 5 digits (Abacus 100 % [99.8, 100], rotary 100 % [99.8, 100]), "
         "but only Abacus goes beyond: it stays at 90 % or more up to 7+7 digits (100 % [96.3, 100] there), "
         "while rotary falls to 0 % [0, 3.7] at 6+6 digits; one seed each, so how much seeds differ is not known "
-        "(brackets: 95 % intervals about the questions asked, 100 per cell)."
+        "(brackets: 95 % intervals over questions, 100 per cell)."
     )
 
 
-def test_it_is_not_said_to_solve_what_the_mean_does_not_show(say):
+def test_it_does_not_solve_what_the_mean_does_not_show(say):
     text = say(("abacus", step(5, inside=0.98), {}), ("rotary", step(5), {}))
     assert text.startswith("Only rotary solves what it was trained on")
     assert "solving means a mean of at least 99 %" in text
@@ -44,7 +44,7 @@ def test_the_threshold_itself_solves(say):
     assert say(("abacus", step(5, inside=0.99), {}), ("rotary", step(5), {})).startswith("Both solve")
 
 
-def test_neither_solving_is_said_first(say):
+def test_neither_solving_comes_first(say):
     text = say(("abacus", step(5, inside=0.5), {}), ("rotary", step(5, inside=0.2), {}))
     assert text.startswith("Neither solves what it was trained on, 1 to 5 digits (Abacus 50 %")
     assert "neither goes beyond at 90 % or more" in text
@@ -133,7 +133,7 @@ def test_a_weak_cell_under_a_high_mean_is_named(make_run):
     assert "weakest 5+5 digits: 85 %" in finding(grouped([read(folder)]))
 
 
-def test_nothing_beyond_and_nothing_at_all_are_said(say, make_run):
+def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
     assert "and nothing beyond it was evaluated" in say(
         ("abacus", step(5), {"high": 5}), ("rotary", step(5), {"high": 5})
     )
@@ -160,7 +160,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
     ]
 
 
-def test_groups_of_one_name_are_told_apart_by_what_differs(make_run):
+def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
     runs = [read(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
     first, second = (group.label for group in grouped(runs))
     assert first == "mine (model.positions.0=Learned(position_ids=DigitIndex(max_offset=10)))"

@@ -115,7 +115,7 @@ def test_labels_stand_at_round_steps_and_never_crowd(count, step):
     assert tick_step(count, 10) == step
 
 
-def test_places_and_spans_are_said_in_words():
+def test_cells_and_spans_in_words():
     assert place_words({"first_digits": 8, "second_digits": 9}, "+") == "8+9 digits"
     assert place_words({"digits": 6}) == "6 digits"
     assert place_words({"length": 40}) == "length 40"

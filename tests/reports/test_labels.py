@@ -112,8 +112,8 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
     assert group.measure == "unseen"
     (regions,) = group.regions
     right = sum(min(8, n) - 5 + min(7, n) - 5 for n in range(6, 13))
-    asked = sum(2 * (n - 5) for n in range(6, 13))
-    assert regions["ood"].share.value == pytest.approx(right / asked)
+    count = sum(2 * (n - 5) for n in range(6, 13))
+    assert regions["ood"].share.value == pytest.approx(right / count)
     assert regions["in_distribution"].share.value == 1.0
     assert group.diagonal[12].value == pytest.approx((3 + 2) / 14)
     for metric in METRICS:
@@ -160,8 +160,8 @@ def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Pa
     assert all(group.diagonal[n].floor is None for n in range(1, TRAINED + 1))
     assert replace(group, metric="accuracy").diagonal[10].floor == pytest.approx(5 / 10)
     header, rows = success_rows([group])
-    told = dict(zip(header, rows[-1], strict=True))
-    assert {name: told[name] for name in ("n=5", "n=7", "n=10", "n=12")} == {
+    row = dict(zip(header, rows[-1], strict=True))
+    assert {name: row[name] for name in ("n=5", "n=7", "n=10", "n=12")} == {
         "n=5": "", "n=7": "50", "n=10": "40", "n=12": "42.9"
     }  # fmt: skip
     assert "n=6" not in header, "memorising alone has all of it"
@@ -236,7 +236,7 @@ def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: 
     assert 6 in group_of(*folders).diagonal
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     assert "never on the lengths tested" not in page
-    assert "did best on OOD validation, which is left out of what is said of it" in page
+    assert "did best on OOD validation, which is excluded from its results" in page
     report = run_page(read(folders[0]))
     table = report[report.index("<h2>Checkpoints and placements") :].split("</table>")[0]
     validation = table.split("</th>")[:-1].index(
@@ -291,8 +291,8 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
     three, four = counts_figure(groups).axes
     assert len(four.get_legend().get_texts()) == 2
     assert len(three.get_legend().get_texts()) == 8
-    told = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
-    assert "These are 8 of 14 groups" in told
+    notes = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
+    assert "These are 8 of 14 groups" in notes
     assert "floor" in [text.get_text().split(" ")[0] for text in four.texts]
     assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one development set was logged
 
@@ -319,16 +319,16 @@ def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make
     assert ">in distribution</text>" in page
 
 
-def test_means_over_placements_are_taken_and_said(make: Make) -> None:
+def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
     folder = make("sine", [12, 5])
     group = group_of(folder)
     alone = [group_of(make(f"alone{knows}", knows)).diagonal[12].value for knows in (12, 5)]
     assert group.diagonal[12].value == pytest.approx(sum(alone) / 2)
     page = run_page(read(folder))
-    assert "means over 2 fixed placements" in page
+    assert "means over 2 fixed position offsets" in page
     assert ">mean of 2</td>" in page
     for metric in METRICS:
-        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, however often they are asked"
+        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, at every placement"
 
 
 def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path: Path) -> None:
@@ -410,11 +410,11 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.normal_(std=0.3)
-        said = built(batch.tokens, target_positions=batch.target_positions).logits
-    assert bool((said - said[:, :1]).abs().max() < 1e-9) is theorem
+        logits = built(batch.tokens, target_positions=batch.target_positions).logits
+    assert bool((logits - logits[:, :1]).abs().max() < 1e-9) is theorem
 
 
 def test_the_finding_says_where_chance_is_a_theorem(make: Make) -> None:
     blind = RECIPE | {"model": to_tree(BLIND)}
-    assert "of nope chance is a theorem and no result of learning" in finding([group_of(make("nope", 1, recipe=blind))])
+    assert "of nope chance follows from a symmetry" in finding([group_of(make("nope", 1, recipe=blind))])
     assert "theorem" not in finding([group_of(make("lstm", 1))])

@@ -85,14 +85,14 @@ def test_two_labels_of_a_study_are_two_groups_even_where_no_seed_is_twice(make: 
     assert [group.label for group in grouped(runs, {"equal_width": "a", "equal_time": "b"})] == ["a", "b"]
 
 
-def test_a_final_checkpoint_that_is_the_best_is_told_once(make: Make) -> None:
+def test_a_final_checkpoint_that_is_the_best_is_shown_once(make: Make) -> None:
     one = make("one", 100, 0, {"final": 2.0, "best": 2.0}, QUICK)
     assert "final, best" in comparison_text(grouped(read_each([one])))
     other = make("two", 100, 0, {"final": 2.0, "best": 1.9}, QUICK)
     assert "final, best" not in comparison_text(grouped(read_each([other])))
 
 
-def test_speed_share_of_the_limit_and_memory_are_told_of_a_run_and_of_several(make: Make) -> None:
+def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make) -> None:
     one, other = make("one", 100, 0, {"final": 2.0}, QUICK), make("two", 100, 0, {"final": 1.9})
     (run,) = read_each([one])
     body = "".join(run_body(run))
@@ -118,9 +118,9 @@ def test_a_prompt_without_text_says_so(make: Make) -> None:
 
 def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(make: Make) -> None:
     folders = [make("stories", 40, 0, {"final": 4.0}), make("stories", 40, 1, {}), make("others", 40, 0, {})]
-    told = " ".join(comparison_text(grouped(read_each(folders))).split())
-    assert "2 of 3 runs are not evaluated on the whole validation text yet and not compared" in told
-    assert f"`numerate evaluate {folders[1]}` does it, and so on." in told
+    text = " ".join(comparison_text(grouped(read_each(folders))).split())
+    assert "2 of 3 runs are not evaluated on the whole validation text yet and not compared" in text
+    assert f"`numerate evaluate {folders[1]}` does it, and so on." in text
 
 
 def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_left_out_in_silence(
@@ -134,6 +134,6 @@ def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_
     (sums / "recipe.yaml").write_text(json.dumps({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
     with pytest.warns(UserWarning, match="sums: of no running text"):
         assert write_plot("training", [text, sums], tmp_path / "both.png").stat().st_size > 10_000
-    told = comparison_text(grouped(read_each([text, sums])))
-    assert "sums\n====" in told
+    shown = comparison_text(grouped(read_each([text, sums])))
+    assert "sums\n====" in shown
     assert ">sums</h1>" in comparison_page(grouped(read_each([text, sums])))

@@ -24,7 +24,7 @@ from numerate.reports.small_map import small_map
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
-    """make("v1", seed, reach): right up to the length `reach`, trained on 1 to 3, asked a square of `high` lengths."""
+    """make("v1", seed, reach): trained on 1 to 3, correct up to `reach`, evaluated on `high` x `high` lengths."""
 
     def made(label: str, seed: int, reach: int, high: int = 6) -> Path:
         folder = tmp_path / "runs" / label / f"s{seed}"
@@ -119,7 +119,7 @@ def test_maps_that_are_too_large_become_pictures(
     monkeypatch.setattr("numerate.reports.overview.MOST_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 6
-    assert "The maps are too large for numbers to be shown when pointed at" in page
+    assert "The maps are too large for tooltips with numbers" in page
 
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
@@ -136,7 +136,7 @@ def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path
         size = int.from_bytes(picture[at - 4 : at], "big")
         pixels = zlib.decompress(picture[at + 4 : at + 4 + size])
         lines = [pixels[i * 8 + 1 : (i + 1) * 8] for i in range(6)]
-        assert lines[0][6] == 0  # nothing was asked there: clear
+        assert lines[0][6] == 0  # not evaluated: clear
         for (row, column), point in grid.points.items():
             percent = round(100 * point.value)
             colour = palette[lines[row - 1][column - 1]]

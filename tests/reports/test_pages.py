@@ -100,7 +100,7 @@ def test_the_page_of_a_run_holds_all_that_it_should(make_run):
         assert expected in page.text
 
 
-def test_every_cell_tells_its_value_and_interval_when_asked(pair):
+def test_every_cell_has_a_tooltip_with_value_and_interval(pair):
     cells = outline(write_page(pair[0])).cells
     assert len(cells) == 64
     assert cells[-1][1] == "8+8 digits\n0 % right [0, 3.7]\n0 of 100 questions"
@@ -197,7 +197,7 @@ def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_pat
     assert len(page.cells) == 8 * 64
     assert page.text.count("seed ") >= 6
     assert "3/3 : 3/3" in page.text
-    assert "All OOD cells: no pair is told apart." in page.text
+    assert "All OOD cells: no significant difference." in page.text
     assert "One seed per recipe" not in page.text
 
 

@@ -42,12 +42,12 @@ def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str
     """The record of a part: so many answers right, the others off by so much."""
     low, high = wilson(right, count)
     truth = [10 * (i + 1) for i in range(count)]
-    said = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
+    predictions = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
     line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
     line |= {"names": {"module": name}} if name else {}
     line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "seen": False}
     line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
-    return line | {"numbers": NumberScores.of_texts(said, list(map(str, truth))).record()} | more
+    return line | {"numbers": NumberScores.of_texts(predictions, list(map(str, truth))).record()} | more
 
 
 def make(
@@ -145,7 +145,7 @@ def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_p
     assert alone.interval(first, "log_mae") is None
 
 
-def test_regions_are_told_over_all_questions_and_as_the_mean_of_their_parts(tmp_path: Path) -> None:
+def test_regions_have_pooled_metrics_and_the_mean_of_their_parts(tmp_path: Path) -> None:
     run = make(tmp_path, "CrossEntropy", lambda part: 4 * part)
     file = run / "evaluation.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -162,7 +162,7 @@ def test_regions_are_told_over_all_questions_and_as_the_mean_of_their_parts(tmp_
     ]
 
 
-def test_final_and_best_are_both_told_and_once_where_they_are_the_same(tmp_path: Path) -> None:
+def test_final_and_best_are_both_shown_and_once_where_they_are_the_same(tmp_path: Path) -> None:
     same = grouped([read(make(tmp_path, "CrossEntropy", lambda part: 5))])
     assert [one.checkpoint for one in shown(same)] == [SAME]
     apart = grouped([read(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
@@ -190,12 +190,12 @@ def test_long_names_are_broken_and_lose_nothing() -> None:
 
 def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
-    told = page.split("<h2>Which groups differ by more than chance</h2>")[1].split("<h2>")[0]
-    assert "log_mae, mean of seeds" in told
-    assert "exact, mean of seeds" in told
-    assert "sign-flip test, seed by seed" in told
-    assert "0 of 6" in told, "the first of a pair is in no seed better than the second"
-    assert "NumberToken_64 is better than CrossEntropy_64" in told
+    section = page.split("<h2>Which groups differ by more than chance</h2>")[1].split("<h2>")[0]
+    assert "log_mae, mean of seeds" in section
+    assert "exact, mean of seeds" in section
+    assert "sign-flip test, seed by seed" in section
+    assert "0 of 6" in section, "the first of a pair is in no seed better than the second"
+    assert "NumberToken_64 is better than CrossEntropy_64" in section
 
 
 def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: Path) -> None:
@@ -211,10 +211,12 @@ def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: P
     for pair in found:
         assert pair.one.runs[0].recipe["model"] == pair.other.runs[0].recipe["model"]
     assert {pair.tested.p <= pair.tested.adjusted <= 3 * pair.tested.p for pair in found} == {True}
-    assert any(pair.tested.apart for pair in found), "five seeds of two models with three losses can be told apart"
+    assert any(pair.tested.apart for pair in found), (
+        "five seeds of two models with three losses can differ significantly"
+    )
 
 
-def test_what_seeds_could_tell_is_said_of_the_pairs_that_are_corrected_together(tmp_path: Path) -> None:
+def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) -> None:
     folders = [
         make(tmp_path / "runs", f"Loss{i}", lambda part, s=seed: 4 + s, seed=seed, width=width)
         for width in (32, 64)
@@ -226,8 +228,10 @@ def test_what_seeds_could_tell_is_said_of_the_pairs_that_are_corrected_together(
         (r, f) for r in ("in_distribution", "ood_test") for f in (0, 1)
     }
     assert len(found) == 2 * 2 * 6
-    said = " ".join(answer_pair_sentences(found, "exact"))
-    assert "no difference could be told" not in said, "six pairs of five seeds each can reach 0.048, twelve could not"
+    text = " ".join(answer_pair_sentences(found, "exact"))
+    assert "no difference can be significant" not in text, (
+        "six pairs of five seeds each can reach 0.048, twelve could not"
+    )
 
 
 def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:

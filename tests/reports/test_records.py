@@ -16,11 +16,11 @@ def test_a_run_folder_is_read_whole(make_run):
     assert run.cells[0].accuracy == 1.0
     assert [line["step"] for line in run.training()] == [50, 100]
     assert [line["exact"] for line in run.split("beyond-development")] == [0.5, 0.5]
-    assert run.samples[0].said == "21"
+    assert run.samples[0].prediction == "21"
     assert run.warnings == ()
 
 
-def test_a_last_line_that_a_kill_cut_is_left_out_and_said(make_run):
+def test_a_truncated_last_line_is_skipped_with_a_warning(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     with open(folder / "evaluation.jsonl", "a") as file:
         file.write('{"cell": {"first_digits": 9, "sec')
@@ -40,7 +40,7 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "message"),
     [
         ({"correct": 101}, r"`correct` is 101; a whole number from 0 to `count` \(100\) is right"),
         ({"correct": 9.5}, "`correct` is 9.5; a whole number"),
@@ -53,12 +53,12 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
         ({"region": "mars"}, "`region` is \"mars\"; 'in_distribution' or 'ood_validation'"),
     ],
 )
-def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run, broken, told):
+def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run, broken, message):
     folder = make_run("abacus", lambda n: 1.0)
     lines = (folder / "evaluation.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | broken)
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {told}.*numerate evaluate"):
+    with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
         read(folder)
 
 
@@ -94,7 +94,7 @@ def test_files_that_are_not_there_yet_count_as_empty(make_run):
     assert run.select() == []
 
 
-def test_a_folder_that_is_no_run_is_a_mistake_that_says_what_a_run_is(tmp_path):
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"no run, it holds no recipe\.yaml"):
         read(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
@@ -115,8 +115,8 @@ def test_cells_by_other_sizes_than_the_first_ones_are_left_out_and_named(make_ru
     sound = read(folder).cells
     with open(folder / "evaluation.jsonl", "a") as file:
         file.writelines(json.dumps(line | {"cell": {"length": n}}) + "\n" for n in (4, 5))
-    said = "2 cells by length left out, as the others are by first_digits and second_digits"
-    with pytest.warns(UserWarning, match=said):
+    message = "2 cells by length left out, as the others are by first_digits and second_digits"
+    with pytest.warns(UserWarning, match=message):
         found = read(folder)
     assert found.cells == sound
-    assert any(said in text for text in found.warnings)
+    assert any(message in text for text in found.warnings)

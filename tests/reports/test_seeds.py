@@ -30,7 +30,7 @@ Make = Callable[..., list[Path]]
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """make("abacus", [0.9, 0.8], ...): runs of one recipe, trained on 1 to 4 digits, one per share right at 5 and 6
-    digits; `trained` are their shares right of what they were trained on, `lengths` what was asked."""
+    digits; `trained` are their shares right of what they were trained on, `lengths` the evaluated ones."""
 
     def made(
         label: str,
@@ -93,7 +93,7 @@ def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) ->
 def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_else(make: Make) -> None:
     (group,) = groups_of(make("abacus", [0.5, 0.6, 0.7, 0.1], trained=[1.0, 1.0, 0.995, 0.6]))
     found = seeds_of(group)
-    assert found.told == "3/4"
+    assert found.converged_text == "3/4"
     assert found.converged is not None
     assert (found.converged.low, found.converged.high) == wilson(3, 4)
     assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
@@ -123,13 +123,13 @@ def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(mak
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
     scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
-    told = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("ood")
+    pairs = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("ood")
     expected = [permutation(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
-    assert [tested.p for _, tested in told] == pytest.approx(expected)
-    assert [tested.adjusted for _, tested in told] == pytest.approx(holm(expected))
-    assert told[0][1].difference == pytest.approx(0.698)
-    assert told[0][1].apart
-    assert not told[2][1].apart
+    assert [tested.p for _, tested in pairs] == pytest.approx(expected)
+    assert [tested.adjusted for _, tested in pairs] == pytest.approx(holm(expected))
+    assert pairs[0][1].difference == pytest.approx(0.698)
+    assert pairs[0][1].apart
+    assert not pairs[2][1].apart
 
 
 def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
@@ -163,7 +163,7 @@ def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(
     assert pair_rows(found)[1] == [["able / unable", "5/5 : 0/5", "0.0079 (0.0079)"]]
 
 
-def test_only_cells_that_both_were_asked_are_compared(make: Make) -> None:
+def test_only_shared_cells_are_compared(make: Make) -> None:
     short = make("short", [0.5, 0.6], lengths=range(1, 6))
     long = make("long", [0.5, 0.6], lengths=range(1, 9))
     (pair,) = pairs_of(groups_of(short, long)).pairs
@@ -180,13 +180,13 @@ def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(m
     assert pairs_of(groups_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))).of("far") == []
 
 
-def test_with_too_few_seeds_it_says_that_nothing_could_be_told_and_how_many_would_do(make: Make) -> None:
+def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
     notes = pair_sentences(pairs_of(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
     assert notes[0] == (
-        "How many seeds converge: no pair is told apart. With these seeds no difference could be told, however large: "
-        "the smallest p that they allow is 0.1; 4 seeds each would do."
+        "How many seeds converge: no significant difference. With these seeds no difference can be significant: "
+        "the smallest possible p is 0.1; 4 seeds each would do."
     )
-    assert notes[1] == "All OOD cells: no pair is told apart. The same holds."
+    assert notes[1] == "All OOD cells: no significant difference. The same holds."
 
 
 def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
@@ -194,7 +194,7 @@ def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
     shares = {"base": 0.5, "best": 0.9, "good": 0.8, "alike": 0.5, "worst": 0.1}
     found = pairs_of(groups_of(*(make(label, [share + one for one in seeds]) for label, share in shares.items())))
     assert pair_sentences(found)[1] == (
-        "All OOD cells: above base are best and good; below it is worst; not told apart from it is alike."
+        "All OOD cells: above base are best and good; below it is worst; no significant difference from it: alike."
     )
 
 
@@ -214,7 +214,7 @@ def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(
     assert "kind0 / kind3" in page
     text = comparison_text(grouped([read(folder) for folder in folders]))
     assert "kind4 / kind0" in text
-    assert "Told apart means p < 0.05" in text
+    assert "Significant means p < 0.05" in text
     with pytest.raises(UserError, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):
         write_comparison(folders, tmp_path / "page.html", baseline="kind9")
 
@@ -222,7 +222,7 @@ def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(
 def test_the_figure_of_intervals_names_groups_and_says_what_it_shows(make: Make, tmp_path: Path) -> None:
     folders = make("abacus", [0.5, 0.6, 0.7, 0.8, 0.9]) + make("rotary", [0.1, 0.2, 0.3, 0.4, 0.5], [1, 1, 1, 1, 0.5])
     text = write_plot("intervals", folders, tmp_path / "a.svg").read_text()
-    for words in ("abacus (5/5)", "rotary (4/5)", "OOD validation", "bootstrap", "Crosses: seeds that did"):
+    for words in ("abacus (5/5)", "rotary (4/5)", "OOD validation", "bootstrap", "Crosses:"):
         assert words in text
 
 

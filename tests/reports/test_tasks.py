@@ -32,7 +32,7 @@ Make = Callable[..., Group]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make("LSTM", task, shares of each seed) -> their group: counts 1 to 4 trained, 5 and 6 asked too."""
+    """make("LSTM", task, shares of each seed) -> their group: counts 1 to 4 trained, 5 and 6 evaluated too."""
 
     def made(label: str, task: Task | Mapping[str, Any] | None, shares: Sequence[float] = (1.0,), **more: Any) -> Group:
         tree = to_tree(task) if isinstance(task, Task) else task
@@ -60,7 +60,7 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def laptop(make: Make) -> list[Group]:
-    """Two schemes of one task, three of another, told apart seed by seed in each."""
+    """Two schemes of one task, three of another, with significant differences in each."""
     low, high = [0.1 + seed / 100 for seed in range(6)], [0.8 + seed / 100 for seed in range(6)]
     return [
         make("modulo 10: RNN", MODULAR, low),
@@ -90,10 +90,10 @@ def test_pairs_are_tested_and_corrected_within_their_task_alone(laptop: list[Gro
 
 def test_a_page_of_several_tasks_says_what_was_found_of_each_and_then_shows_each(laptop: list[Group]) -> None:
     page = comparison_page(laptop, "Which of them count on?")
-    said, modular, shifted = (page.index(f">{name}</h") for name in ("modulo 10", "modulo 10", "shifted"))
+    finding_at, modular, shifted = (page.index(f">{name}</h") for name in ("modulo 10", "modulo 10", "shifted"))
     assert page.count('<p class="finding">') == 2
     shown = [page.index(f'style="margin-top:4rem">{name}</h1>') for name in ("modulo 10", "shifted")]
-    assert said == modular < shifted < shown[0] < shown[1]
+    assert finding_at == modular < shifted < shown[0] < shown[1]
     part = page[shown[0] : shown[1]]
     assert "modulo 10: LSTM" in part
     assert "shifted: LSTM" not in part
@@ -149,9 +149,7 @@ def test_what_is_trained_on_and_how_it_is_written_is_no_other_task(make: Make, o
         (Mixture((Arithmetic("+"), Arithmetic("-"))), Arithmetic("+"), ["Mixture", "Arithmetic"]),
     ],
 )
-def test_what_is_asked_makes_a_task_called_by_what_its_groups_share(
-    make: Make, one: Task, other: Task, names: list[str]
-) -> None:
+def test_a_task_is_named_by_what_its_groups_share(make: Make, one: Task, other: Task, names: list[str]) -> None:
     groups = [make("a", one), make("b", other), make("c", one), make("d", other)]
     found = by_task(groups)
     assert [task.name for task in found] == names
@@ -159,7 +157,7 @@ def test_what_is_asked_makes_a_task_called_by_what_its_groups_share(
     assert [task.name for task in by_task(groups[:2])] == ["a", "b"], "single groups lend their labels"
 
 
-def test_one_of_several_tasks_is_what_an_evaluation_asked(make: Make) -> None:
+def test_an_evaluation_may_select_one_of_several_tasks(make: Make) -> None:
     both = Mixture((Arithmetic("+"), Arithmetic("-")))
     groups = [
         make("plus", both, settings={"task.task_index": 0}),

@@ -106,7 +106,7 @@ def test_every_cell_has_the_colour_of_its_share():
         (40, 8, "", [13] * 8),
     ],
 )
-def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_are_what_is_said(width, high, titled, row):
+def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_match_the_legend(width, high, titled, row):
     look = TerminalStyle(width=width)
     found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
     shown = heat_map(found, look)
@@ -115,9 +115,9 @@ def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_are_what_is_said(wi
     assert (titled in shown.split("\n")[0]) if titled else ("tenths" not in shown and "means" not in shown)
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
-    told = legend(look, [found])
-    assert ("in tenths: 4 is 40-49 % right, 0 under 10 %" in told) == (titled == "in tenths")
-    assert ("% right, · is 0" in told) == (titled != "in tenths")
+    text = legend(look, [found])
+    assert ("in tenths: 4 is 40-49 % right, 0 under 10 %" in text) == (titled == "in tenths")
+    assert ("% right, · is 0" in text) == (titled != "in tenths")
 
 
 def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
@@ -149,11 +149,11 @@ def test_cells_that_were_not_evaluated_stay_empty():
         ({"TERM": "xterm-256color", "NO_COLOR": "", "COLORTERM": "24bit"}, 2**24),
     ],
 )
-def test_a_terminal_is_asked_what_it_shows(environ, colours):
+def test_the_colours_of_a_terminal_are_detected(environ, colours):
     assert TerminalStyle.of(Terminal(), environ).colours == colours
 
 
-def test_a_file_gets_no_colours_unless_they_are_asked_for():
+def test_a_file_gets_no_colours_unless_they_are_forced():
     assert TerminalStyle.of(io.StringIO(), {"TERM": "xterm-256color"}).colours == 0
     assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1"}).colours == 256
     assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colours == 0

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import COMMANDS, parsed
-from numerate.commands.search import asked
+from numerate.commands.search import parse
 from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -111,7 +111,7 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (["optimizer.learning_rat=log(1e-4,1e-2)"], "Did you mean 'learning_rate'"),
         (["model.mixer=Attention(num_heads=2),Atention"], "Did you mean 'Attention'"),
@@ -134,8 +134,10 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
         (["trial"], "changes no setting.*Did you mean 'trials'"),
     ],
 )
-def test_what_cannot_be_searched_is_told_before_anything_runs(settings: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_searched_is_reported_before_anything_runs(
+    settings: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
         search(TINY, settings, runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -148,7 +150,7 @@ def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"metric": "test"}, "metric: 'test' is none of: beyond-development, development, loss"),
         ({"sampler": "tp"}, "sampler: 'tp'.*Did you mean 'tpe'"),
@@ -158,21 +160,21 @@ def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -
         ({"sampler": "grid"}, "a grid needs values that can be counted"),
     ],
 )
-def test_options_that_there_are_not_are_told(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_options_that_there_are_not_are_reported(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         search(TINY, RATES, runs_dir=tmp_path, **settings)
 
 
 @pytest.mark.parametrize("line", COMMANDS["search"][2].splitlines())
 def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
-    name, settings, executor, options = asked(parsed(shlex.split(line)[1:]))
+    name, settings, executor, options = parse(parsed(shlex.split(line)[1:]))
     space = Space.read(named_recipe(name), settings)
     assert space.fields
     assert executor.workers == (2 if "workers=2" in line else None)
     assert set(options) <= {"trials", "metric", "sampler", "pruner", "seed", "seeds", "name", "runs_dir"}
 
 
-def test_without_optuna_the_line_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_optuna_the_line_that_installs_it_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"needs the package optuna; pip install 'numerate\[search\]'"):
         search(TINY, RATES, runs_dir=tmp_path)
@@ -254,7 +256,7 @@ def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: Searc
     assert several.next_command().endswith("seed=3,4,5,6,7 --parts my.py")
 
 
-def test_a_best_at_the_end_of_a_span_is_told(found: SearchResult) -> None:
+def test_a_best_at_the_end_of_a_span_is_reported(found: SearchResult) -> None:
     at_the_end = replace(found.winner, parameters={"optimizer.learning_rate": 0.0098, "model.hidden_size": "16"})
     inside = replace(found.winner, parameters={"optimizer.learning_rate": 0.001, "model.hidden_size": "16"})
     assert "optimizer.learning_rate=0.0098 is at the high end of its span, 0.01" in str(
@@ -263,7 +265,7 @@ def test_a_best_at_the_end_of_a_span_is_told(found: SearchResult) -> None:
     assert "end of its span" not in str(replace(found, trials=(inside,)))
 
 
-def test_the_same_search_again_trains_nothing_and_a_larger_one_goes_on(found: SearchResult) -> None:
+def test_the_same_search_again_trains_nothing_and_a_larger_one_continues(found: SearchResult) -> None:
     before = {path: path.read_bytes() for path in found.path.parent.glob("rotary/*/starts.jsonl")}
     again = search(TINY, RATES, trials=5, metric="loss", runs_dir=found.path.parent, quiet=True)
     assert values(again) == values(found)
@@ -429,28 +431,28 @@ class Elsewhere(Executor):
     why: str = ""
 
     def run(self, work: Work, items: Sequence[Any], **more: Any) -> Iterator[Finished]:
-        failure = Failure(self.why, "said so", 0) if self.why else None  # type: ignore[arg-type]
+        failure = Failure(self.why, "some reason", 0) if self.why else None  # type: ignore[arg-type]
         yield from (Finished(index, failure=failure) for index in range(len(items)))
 
 
-def test_a_search_that_is_only_submitted_ends_at_once_and_goes_on_elsewhere(tmp_path: Path) -> None:
+def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tmp_path: Path) -> None:
     found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
     assert (found.left, found.status) == (2, 0)
-    assert "0 of 2 trials are complete, 2 not over; the same command goes on" in str(found)
+    assert "0 of 2 trials are complete, 2 not over; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
         _ = found.best
 
 
 @pytest.mark.parametrize(
-    ("why", "error", "said"),
+    ("why", "error", "message"),
     [
         ("", OperationalError, "no worker takes one up"),
-        ("mistake", UserError, "said so"),
-        ("fault", OperationalError, "said so"),
+        ("mistake", UserError, "some reason"),
+        ("fault", OperationalError, "some reason"),
     ],
 )
-def test_an_executor_that_gets_nothing_done_is_told_of(why: str, error: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=said):
+def test_an_executor_that_gets_nothing_done_is_reported(why: str, error: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
         search(TINY, RATES, trials=2, executor=Elsewhere(why=why), runs_dir=tmp_path, quiet=True)
 
 
@@ -463,7 +465,7 @@ def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
     assert do(1) is None
 
 
-def test_a_search_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(
+def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(
     found: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = Journal.report
@@ -591,14 +593,14 @@ def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_m
 
     def check(place: Path, ended: bool) -> None:
         there = Journal(place / "s", SPACE, minimise=False)
-        told = there.trials()
-        assert [trial.state for trial in told[:1]] == ["complete"]
-        assert not ended or [trial.state for trial in told] == ["complete"] * 2
+        current = there.trials()
+        assert [trial.state for trial in current[:1]] == ["complete"]
+        assert not ended or [trial.state for trial in current] == ["complete"] * 2
         while there.left(way):
             one(place)
         points = [trial.parameters for trial in there.trials()]
         assert [trial.state for trial in there.trials()] == ["complete"] * 2
-        assert points[: len(told)] == [trial.parameters for trial in told]
+        assert points[: len(current)] == [trial.parameters for trial in current]
         assert all(json.loads(line) for line in there.path.read_text().splitlines())
 
     assert killed_at_every_moment(tmp_path, one, one, check) > 10
@@ -647,7 +649,7 @@ def test_half_a_line_that_a_killed_process_left_is_cut_away(tmp_path: Path) -> N
     assert all(json.loads(line) for line in journal.path.read_text().splitlines())
 
 
-def test_a_journal_that_cannot_be_read_is_told_with_its_line_and_left_alone(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_read_is_reported_with_its_line_and_left_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
     with journal.taken(SamplingPlan(trials=3), "me"):
         journal.tell(0, 0.5, {})
@@ -658,7 +660,7 @@ def test_a_journal_that_cannot_be_read_is_told_with_its_line_and_left_alone(tmp_
     assert journal.path.read_text() == spoilt
 
 
-def test_a_fields_importance_is_told_from_ten_trials_on(tmp_path: Path) -> None:
+def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimise=False)
     for number in range(12):
         assert bool(journal.importances()) == (number >= 10)
@@ -722,7 +724,7 @@ def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp
     after = trials_in(tmp_path)
     assert [trial.state for trial in after] == ["complete"] * 6
     assert [trial.parameters for trial in after[: len(before)]] == [trial.parameters for trial in before]
-    assert any("6 of 6 trials are complete" in said for said, _ in ended)
+    assert any("6 of 6 trials are complete" in message for message, _ in ended)
     runs = {trial.number: RunFolder(tmp_path / "runs" / trial.found["runs"][0]["run"]) for trial in after}
     assert {run.path for run in runs.values()} == set((tmp_path / "runs" / "tiny").iterdir())
     for trial in after:

@@ -161,14 +161,14 @@ class Command:
                 self.status = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > end:
                 self.kill_all()
-                raise AssertionError(f"still at work after {seconds} s: {self.told}")
+                raise AssertionError(f"still at work after {seconds} s: {self.output}")
             else:
                 time.sleep(0.01)
         return self.status
 
     @property
-    def told(self) -> str:
-        """What it has said so far."""
+    def output(self) -> str:
+        """What it has printed so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     @property

@@ -126,7 +126,7 @@ def test_what_failed_is_listed_and_tried_again_only_on_request(
     assert sum(text.count('"label": "rotary"') for text in lines) == 1, "what was done is not done again"
 
 
-def test_a_retry_that_is_stopped_goes_on_without_being_asked_for_again(
+def test_a_retry_that_is_stopped_continues_without_being_requested_again(
     mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path
 ) -> None:
     (tmp_path / "mood").touch()
@@ -177,21 +177,21 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     study = Study("s", "?", (*wrong, tiny, override(tiny, ["seed=1"])))
     runs = tmp_path / "runs"
     command = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
-    assert command.wait(120) == 1, command.told
+    assert command.wait(120) == 1, command.output
     expected = {"endless": "timeout", "hungry": "out of memory", "deadly": "died", "rotary": "done"}
     assert kinds("s", runs) == expected
-    told = command.told
-    assert "endless: took longer than timeout=8 s" in told
-    assert "out of memory in hungry" in told
-    assert "2.0 GB" in told
-    assert "deadly: its worker ended by itself with exit status 7" in told
+    output = command.output
+    assert "endless: took longer than timeout=8 s" in output
+    assert "out of memory in hungry" in output
+    assert "2.0 GB" in output
+    assert "deadly: its worker ended by itself with exit status 7" in output
     now = standing(StudyFolder.of("s", runs))
     assert sorted(planned.label for planned, _ in now.failed) == ["endless", "hungry"]
     assert (now.done, now.left) == (2, 1), "a run whose worker died is simply begun again"
     second = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
     assert second.wait(60) == 1
     assert kinds("s", runs) == expected
-    assert second.told.count("step 4") == 0
+    assert second.output.count("step 4") == 0
 
 
 # Stopped by the user --------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_ctrl_c_ends_a_study_at_a_good_place(pair: Study, begin: Callable[..., A
 # A full disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said_once_and_the_same_command_goes_on(
+def test_a_full_disk_is_reported_once_and_the_same_command_continues(
     pair: Study, begin: Callable[..., Any], quietly: Any, small_disk: Any, tmp_path: Path
 ) -> None:
     study = pair.crossed(["seeds=4"])
@@ -226,8 +226,8 @@ def test_a_full_disk_is_said_once_and_the_same_command_goes_on(
     runs = place / "runs"
     command = begin(study, runs)
     assert command.wait() == 1
-    told = command.told
-    assert told.count("the disk is full (") == 1, told
+    output = command.output
+    assert output.count("the disk is full (") == 1, output
     folder = StudyFolder.of("pair", runs)
     done = dict(folder.done(folder.plan()))
     assert 0 < len(done) < 8
@@ -245,7 +245,7 @@ def test_a_full_disk_is_said_once_and_the_same_command_goes_on(
             assert len((runs / planned.run / "starts.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_place_that_may_not_be_written_is_a_mistake_before_anything_is_begun(
+def test_a_place_that_may_not_be_written_is_a_user_error_before_anything_is_begun(
     pair: Study, here: Executor, small_disk: Any
 ) -> None:
     place = small_disk(1 << 20)

@@ -46,7 +46,7 @@ def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, t
     assert json.dumps([base, tree]) == before
 
 
-def test_only_what_differs_is_told() -> None:
+def test_only_what_differs_is_reported() -> None:
     base = {"kind": "A", "seed": 0, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 1}]}}
     other = {"kind": "A", "seed": 1, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 2}]}}
     assert patch(base, base) == {}
@@ -58,19 +58,19 @@ def test_only_what_differs_is_told() -> None:
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def asked(*recipes: Recipe) -> list[RequestedRun]:
+def requested(*recipes: Recipe) -> list[RequestedRun]:
     return [RequestedRun(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
 
 
 def test_a_recipe_with_any_model_comes_back_from_the_plan(any_model: Any, tiny: Recipe, tmp_path: Path) -> None:
     recipes = [tiny, replace(tiny, model=any_model, seed=1)]
-    StudyFolder(tmp_path / "study").ask(asked(*recipes))
+    StudyFolder(tmp_path / "study").ask(requested(*recipes))
     assert [planned.tree for planned in StudyFolder(tmp_path / "study").plan()] == list(map(to_tree, recipes))
 
 
 def test_a_recipe_with_any_task_comes_back_from_the_plan(any_task: Any, tiny: Recipe, tmp_path: Path) -> None:
     recipes = [tiny, replace(tiny, task=any_task, seed=1)]
-    StudyFolder(tmp_path / "study").ask(asked(*recipes))
+    StudyFolder(tmp_path / "study").ask(requested(*recipes))
     plan = StudyFolder(tmp_path / "study").plan()
     assert [from_tree(planned.tree, "plan", declared=Recipe) for planned in plan] == recipes
 
@@ -78,7 +78,7 @@ def test_a_recipe_with_any_task_comes_back_from_the_plan(any_task: Any, tiny: Re
 def test_numbers_that_json_has_no_word_for_come_back_too(tiny: Recipe, tmp_path: Path) -> None:
     endless = override(tiny, ["optimizer.max_grad_norm=inf"])
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(tiny, endless))
+    folder.ask(requested(tiny, endless))
     (tmp_path / "study/plan.jsonl").read_text().encode("ascii")
     for line in (tmp_path / "study/plan.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
@@ -87,7 +87,7 @@ def test_numbers_that_json_has_no_word_for_come_back_too(tiny: Recipe, tmp_path:
 
 def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
+    folder.ask(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
     lines = [json.loads(line) for line in (folder.path / "plan.jsonl").read_text().splitlines()]
     assert (lines[0]["runs"], sorted(lines[0])) == (5, ["format", "runs", "sha256"])
     assert [sorted(line) for line in lines[1:]] == [
@@ -100,22 +100,24 @@ def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp
 
 def test_a_new_plan_replaces_the_old_one_which_is_kept_and_marked(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
+    folder.ask(requested(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
     longer = override(tiny, ["training.steps=8"])
     wider = override(tiny, ["model.hidden_size=32"])
-    planned = folder.ask(asked(longer, wider))
-    assert [one.run for one in folder.plan()] == [asked(one)[0].run for one in (tiny, wider)]
-    assert [(one.run, one.current) for one in folder.every()[2:]] == [(asked(override(tiny, ["seed=1"]))[0].run, False)]
+    planned = folder.ask(requested(longer, wider))
+    assert [one.run for one in folder.plan()] == [requested(one)[0].run for one in (tiny, wider)]
+    assert [(one.run, one.current) for one in folder.every()[2:]] == [
+        (requested(override(tiny, ["seed=1"]))[0].run, False)
+    ]
     assert folder.plan()[0].key == content_key(longer) != content_key(tiny)
     assert [one.tree for one in planned] == [to_tree(longer), to_tree(wider)]
     assert folder.head()["labels"] == {"rotary": "R"}
 
 
-def test_seeds_share_a_label_and_variants_are_told_apart_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
+def test_seeds_share_a_label_and_variants_are_distinguished_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
     runs = Study("s", "?", [tiny]).crossed(["model.hidden_size=16,32", "seeds=2"]).recipes
     recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
     named = override(tiny, ["name=mine", "group=all", "device=cpu", "training.log_every=1", "seed=7"])
-    plan = StudyFolder(tmp_path / "s").ask(asked(*runs, recurrent, named), labels={"rotary": "Rotary"})
+    plan = StudyFolder(tmp_path / "s").ask(requested(*runs, recurrent, named), labels={"rotary": "Rotary"})
     assert [planned.label for planned in plan] == [
         *["Rotary (model.hidden_size=16)"] * 2,
         *["Rotary (model.hidden_size=32)"] * 2,
@@ -126,13 +128,13 @@ def test_seeds_share_a_label_and_variants_are_told_apart_by_what_differs(tiny: R
         "Rotary (model.hidden_size=16)",
         "Rotary (model.hidden_size=16) seed 1",
     ]
-    alone = StudyFolder(tmp_path / "t").ask(asked(override(tiny, ["name=mine"])))
+    alone = StudyFolder(tmp_path / "t").ask(requested(override(tiny, ["name=mine"])))
     assert alone[0].label == "mine"
 
 
 def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    runs = asked(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
+    runs = requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
     older = [replace(one, tree={key: value for key, value in one.tree.items() if key != "paper"}) for one in runs]
     folder.ask(older)
     folder.ask(runs[:1])
@@ -149,7 +151,7 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
         if child == 0:
             try:
                 for seed in range(number * 10, number * 10 + 10):
-                    StudyFolder(tmp_path / "study").ask(asked(override(tiny, [f"seed={seed}"])))
+                    StudyFolder(tmp_path / "study").ask(requested(override(tiny, [f"seed={seed}"])))
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -160,16 +162,16 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
 
 
 def test_planning_without_writing_writes_nothing(tiny: Recipe, tmp_path: Path) -> None:
-    plan = StudyFolder(tmp_path / "study").ask(asked(tiny), write=False)
-    assert [planned.run for planned in plan] == [asked(tiny)[0].run]
+    plan = StudyFolder(tmp_path / "study").ask(requested(tiny), write=False)
+    assert [planned.run for planned in plan] == [requested(tiny)[0].run]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_asking_for_the_same_again_leaves_the_files_as_they_are(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(tiny), question="Why?")
+    folder.ask(requested(tiny), question="Why?")
     before = {path.name: path.stat().st_ino for path in folder.path.iterdir()}
-    folder.ask(asked(tiny), question="Why?")
+    folder.ask(requested(tiny), question="Why?")
     assert {path.name: path.stat().st_ino for path in folder.path.iterdir()} == before
 
 
@@ -293,12 +295,12 @@ def test_a_torn_last_line_of_a_killed_worker_is_cut_before_the_next_is_written(t
 
 def test_a_run_is_done_only_while_its_folder_is_there(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    (planned,) = folder.ask(asked(tiny))
+    (planned,) = folder.ask(requested(tiny))
     folder.add_results("a", [{"run": planned.run, "key": planned.key, "status": "done", "took": {}}])
     assert folder.done([planned]) == {}
     (tmp_path / planned.run).mkdir(parents=True)
     assert list(folder.done([planned])) == [planned.run]
-    (other,) = folder.ask(asked(override(tiny, ["training.steps=8"])))
+    (other,) = folder.ask(requested(override(tiny, ["training.steps=8"])))
     assert folder.done([other]) == {}, "the same folder, but another budget"
 
 
@@ -326,7 +328,7 @@ def test_missing_files_are_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda lines: [], "its first line does not say how many runs there are"),
         (lambda lines: lines[1:], "its first line does not say how many runs there are"),
@@ -339,9 +341,9 @@ def test_missing_files_are_empty(tmp_path: Path) -> None:
         (lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]], "a folder below"),
     ],
 )
-def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, told: str, tiny: Recipe, tmp_path: Path) -> None:
+def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, message: str, tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(asked(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
+    folder.ask(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
     plan = folder.path / "plan.jsonl"
     plan.write_text("".join(f"{line}\n" for line in change(plan.read_text().splitlines())))
     before = plan.read_bytes()
@@ -349,9 +351,9 @@ def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, told: str, tin
         folder.plan,
         lambda: standing(folder),
         lambda: results_of(folder.path),
-        lambda: folder.ask(asked(tiny)),
+        lambda: folder.ask(requested(tiny)),
     ):
-        with pytest.raises(UserError, match=rf"plan\.jsonl.*damaged: .*{told}.*numerate run") as error:
+        with pytest.raises(UserError, match=rf"plan\.jsonl.*damaged: .*{message}.*numerate run") as error:
             action()
         assert "\n" not in str(error.value)
     assert plan.read_bytes() == before
@@ -378,9 +380,9 @@ def test_a_damaged_state_is_warned_of_and_counts_as_none(tmp_path: Path) -> None
         assert StudyFolder(tmp_path).states() == []
 
 
-def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny: Recipe, tmp_path: Path) -> None:
-    StudyFolder.of("my study", tmp_path).ask(asked(tiny))
-    StudyFolder.of("abacus_laptop", tmp_path).ask(asked(tiny))
+def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(tiny: Recipe, tmp_path: Path) -> None:
+    StudyFolder.of("my study", tmp_path).ask(requested(tiny))
+    StudyFolder.of("abacus_laptop", tmp_path).ask(requested(tiny))
     assert StudyFolder.find("abacus-laptop", tmp_path).title == "abacus_laptop"
     assert StudyFolder.find("my-study", tmp_path).path == tmp_path / "my-study"
     assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
@@ -391,7 +393,7 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda text: text.replace("format: 2", "format: 3"), r"format 3.*update numerate"),
         (lambda text: text.replace("title: study", "title: other"), "damaged: it was changed .*Remove the file"),
@@ -401,27 +403,27 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_told(tiny:
     ],
 )
 def test_a_study_whose_head_is_damaged_or_of_a_later_format_is_refused(
-    change: Callable[[str], str], told: str, tiny: Recipe, tmp_path: Path
+    change: Callable[[str], str], message: str, tiny: Recipe, tmp_path: Path
 ) -> None:
     folder = StudyFolder(tmp_path / "study")
-    planned = folder.ask(asked(tiny))
+    planned = folder.ask(requested(tiny))
     path = folder.path / "study.yaml"
     path.write_text(change(path.read_text()))
-    for read in (folder.head, lambda: folder.ask(asked(tiny))):
-        with pytest.raises(UserError, match=told):
+    for read in (folder.head, lambda: folder.ask(requested(tiny))):
+        with pytest.raises(UserError, match=message):
             read()
     path.unlink()
-    assert folder.ask(asked(tiny)) == planned
+    assert folder.ask(requested(tiny)) == planned
     assert folder.head()["title"] == "study"
 
 
 def test_the_files_of_a_study_are_taken_for_no_runs(tiny: Recipe, tmp_path: Path) -> None:
     """A sweep of one recipe is a study with the recipe's title: its runs lie beside the study's files."""
     folder = StudyFolder.of("rotary", tmp_path)
-    folder.ask(asked(tiny))
+    folder.ask(requested(tiny))
     folder.add_results("a", [line("x", "done", 1)])
     (folder.path / "states").mkdir()
-    run = RunFolder.create(tmp_path, "rotary", asked(tiny)[0].run.partition("/")[2], {"recipe": to_tree(tiny)})
+    run = RunFolder.create(tmp_path, "rotary", requested(tiny)[0].run.partition("/")[2], {"recipe": to_tree(tiny)})
     assert [one.path for one in all_runs(tmp_path)] == [run.path]
     assert find("rotary", tmp_path).path == run.path
     found = latest(tmp_path)
@@ -444,17 +446,17 @@ def test_no_moment_of_being_killed_leaves_a_plan_that_cannot_be_read(
     second = override(tiny, ["seed=1"])
 
     def prepare(place: Path) -> None:
-        StudyFolder(place / "study").ask(asked(tiny), question="Why?")
+        StudyFolder(place / "study").ask(requested(tiny), question="Why?")
 
     def check(place: Path, whole: bool) -> None:
         folder = StudyFolder(place / "study")
         found = [planned.seed for planned in folder.plan()]
         assert found == [1] if whole else found in ([0], [1])
         assert folder.head()["question"] in ("Why?", "And then?")
-        folder.ask(asked(second))
+        folder.ask(requested(second))
         assert [planned.seed for planned in folder.every()] == [1, 0]
 
     def work(place: Path) -> Any:
-        return StudyFolder(place / "study").ask(asked(second), question="And then?")
+        return StudyFolder(place / "study").ask(requested(second), question="And then?")
 
     assert killed_at_every_moment(tmp_path, prepare, work, check) > 5

@@ -1,4 +1,4 @@
-"""The studies of number losses: what is compared, and what is said where files are not there."""
+"""The studies of number losses: what is compared, and the error where files are not there."""
 
 from pathlib import Path
 
@@ -43,8 +43,8 @@ def test_without_its_files_a_study_says_how_to_get_them_and_offers_the_stand_in(
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     monkeypatch.setattr("numerate.tokens.tokenizer_files._hub_is_known", lambda: False)
-    with pytest.raises(UserError) as said:
+    with pytest.raises(UserError) as error:
         run_study(number_loss_laptop(), runs_dir=tmp_path / "runs")
     for what in ("fetch mathematics`", "fetch t5_tokenizer`", "number_loss_laptop_stand_in"):
-        assert what in str(said.value)
+        assert what in str(error.value)
     assert not (tmp_path / "runs").exists()

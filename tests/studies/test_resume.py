@@ -139,7 +139,7 @@ def test_a_worker_is_killed(
     assert status == (1 if len(done) < len(study.recipes) else 0)
     if status:
         assert killed
-        assert "killed by signal 9" in command.told
+        assert "killed by signal 9" in command.output
     goes_on(study, tmp_path / "runs", begin, undisturbed)
 
 
@@ -176,7 +176,7 @@ def test_two_commands_on_one_study_share_its_runs(
 ) -> None:
     runs = tmp_path / "runs"
     commands = [begin(study, runs) for _ in range(2)]
-    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.told for one in commands)
+    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.output for one in commands)
     assert left_by(study, runs) == undisturbed
     assert set(finished(study, runs).values()) == {1}, "each run is begun once, by one of them"
     assert_no_line_is_torn(runs)
@@ -188,7 +188,7 @@ def test_two_studies_that_share_runs_do_them_once(
     runs = tmp_path / "runs"
     other = replace(study, title="other", recipes=(*study.recipes[3:], override(study.recipes[0], ["seed=9"])))
     commands = [begin(study, runs), begin(other, runs)]
-    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.told for one in commands)
+    assert [command.wait() for command in commands] == [0, 0], "\n".join(one.output for one in commands)
     assert left_by(study, runs) == undisturbed
     found = left_by(other, runs)
     assert {path: value for path, value in found.items() if path in undisturbed} == {
@@ -200,15 +200,15 @@ def test_two_studies_that_share_runs_do_them_once(
 def test_a_run_that_another_process_is_at_is_waited_for_and_taken_over(
     pair: Study, begin: Begin, quietly: Any, tmp_path: Path
 ) -> None:
-    """The lock of one run is held; the others are done meanwhile; what it is waited for is said."""
+    """The lock of one run is held; the others are done meanwhile; it reports what it waits for."""
     runs = tmp_path / "runs"
     quietly(replace(pair, recipes=pair.recipes[:1]), runs)
     held = RunFolder(next((runs / "rotary").iterdir()))
     (runs / "pair" / "results").rename(tmp_path / "results")  # as if another study had done it
     with held.lock():
         command = begin(pair, runs)
-        until(lambda: command.over or "waiting for 1 run" in command.told)
-        assert not command.over, command.told
+        until(lambda: command.over or "waiting for 1 run" in command.output)
+        assert not command.over, command.output
         assert [run.partition("/")[0] for run in finished(pair, runs)] == ["learned"]
     assert command.wait() == 0
     assert {run.partition("/")[0]: count for run, count in finished(pair, runs).items()} == {"rotary": 1, "learned": 1}
@@ -260,7 +260,7 @@ def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Execut
     assert left_by(study, tmp_path) == before
 
 
-def test_a_run_that_ended_by_its_cap_of_minutes_goes_on(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
     study = Study("s", "?", [tiny])
     run_study(study, runs_dir=tmp_path, executor=here)
     (lines,) = (tmp_path / "s" / "results").iterdir()

@@ -31,8 +31,8 @@ def make(tiny: Recipe, tmp_path: Path) -> Make:
     def make(count: int) -> tuple[StudyFolder, list[Planned]]:
         recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
         folder = StudyFolder(tmp_path / "runs" / "study")
-        asked = [RequestedRun(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
-        return folder, folder.ask(asked, question="Why?")
+        requested = [RequestedRun(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+        return folder, folder.ask(requested, question="Why?")
 
     return make
 
@@ -59,7 +59,7 @@ def state(folder: StudyFolder, worker: str, planned: Planned | None, **more: Any
 # What there is --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_told_apart(make: Make) -> None:
+def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguished(make: Make) -> None:
     folder, plan = make(6)
     end(folder, plan[0])
     end(folder, plan[5])
@@ -86,15 +86,15 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
     end(folder, plan[1], "failed", kind="fault", error="the loss is not finite")
     end(folder, plan[2], "failed", kind="died", error="its worker was killed")
     state(folder, "a", plan[3])
-    state(folder, "b", plan[0])  # it is done, and the worker has not said what it does next
+    state(folder, "b", plan[0])  # it is done, and the worker has not reported what it does next
     state(folder, "c", None)
     now = standing(folder)
     assert (now.total, now.done, len(now.running), len(now.failed), now.left) == (7, 1, 1, 1, 4)
     assert [state["worker"] for state in now.running] == ["a"]
     assert now.failed[0][0].run == plan[1].run
     text = standing_text(now)
-    for said in ("study: Why?", "1 of 7", "rotary seed 3", "1/4", "1.25", "the loss is not finite", "retry=true"):
-        assert said in text
+    for part in ("study: Why?", "1 of 7", "rotary seed 3", "1/4", "1.25", "the loss is not finite", "retry=true"):
+        assert part in text
     assert str(folder.path) in text
 
 
@@ -120,7 +120,7 @@ def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_nam
     assert [one["worker"] for one in now.running] == ["far"]
     assert [one["worker"] for one in now.lost] == ["silent"]
     assert now.left == 3, "what a silent worker was at may be left"
-    assert "not heard of since" in standing_text(now)
+    assert "no heartbeat since" in standing_text(now)
     assert "silent at rotary seed 2" in standing_text(now)
 
 
@@ -163,7 +163,7 @@ def test_a_variant_of_which_nothing_is_done_yet_is_judged_from_what_runs() -> No
     assert time_left(["a"], [busy("a", 5, 0)], {}, now=20) == pytest.approx(20 + 40)
 
 
-def test_where_nothing_is_known_no_time_is_told() -> None:
+def test_where_nothing_is_known_no_time_is_reported() -> None:
     assert time_left(["a"], [busy("a", 0, 0)], {}, now=1) is None
     assert time_left(["a"], [], {"a": 1.0}) is None
     assert time_left([], [], {}) == 0
@@ -207,7 +207,7 @@ def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     one = State(tmp_path / "missing", "me")
     with one.about(run="rotary/1"):
         one.say("hello")
-    assert one.said() == [(1, "hello")]
+    assert one.messages() == [(1, "hello")]
     one.remove()
 
 
@@ -216,34 +216,34 @@ def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     folder, plan = make(2)
-    told: list[str] = []
+    messages: list[str] = []
     state(folder, "old", plan[1], said=[[1, "before"]])
-    with Board(folder, plan, {}, told.append) as board:
+    with Board(folder, plan, {}, messages.append) as board:
         state(folder, "a", plan[0], said=[[1, "one"], [2, "two"]])
         board.tick()
-        board.hear("a", [[2, "two"], [3, "three"]])
+        board.relay("a", [[2, "two"], [3, "three"]])
         board.over(plan[0], end(folder, plan[0]))
-    assert told == ["one", "two", "three", "rotary: done"]
+    assert messages == ["one", "two", "three", "rotary: done"]
     log = (folder.path / "log.txt").read_text()
-    assert all(text in log for text in told)
+    assert all(text in log for text in messages)
     assert "before" not in log
     assert "study 5/8" in log, "a run is done, the other at its first step"
     assert "1/2 runs" in capfd.readouterr().err
 
 
-def test_of_a_large_study_only_warnings_and_failures_are_said(make: Make) -> None:
+def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) -> None:
     folder, plan = make(CHATTY + 20)
-    told: list[str] = []
-    with Board(folder, plan, {}, told.append) as board:
-        board.hear("a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]])
+    messages: list[str] = []
+    with Board(folder, plan, {}, messages.append) as board:
+        board.relay("a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]])
         board.over(plan[0], end(folder, plan[0]))
         for planned in plan[1:30]:
             board.over(planned, end(folder, planned, "failed", kind="error", error="no"))
-    assert told[0] == "warning: 3 cells are beyond training"
-    assert [text for text in told if "warning" in text] == told[:1]
-    assert told.count("rotary seed 1: no") == 1
-    assert len(told) == 1 + 20 + 1
-    assert "numerate status" in told[-1]
+    assert messages[0] == "warning: 3 cells are beyond training"
+    assert [text for text in messages if "warning" in text] == messages[:1]
+    assert messages.count("rotary seed 1: no") == 1
+    assert len(messages) == 1 + 20 + 1
+    assert "numerate status" in messages[-1]
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_the_command_shows_a_study_by_its_title_or_path(make: Make, capsys: pyte
         assert "1 of 3" in capsys.readouterr().out
 
 
-def test_a_study_that_is_not_there_is_a_mistake_that_names_the_nearest(
+def test_a_study_that_is_not_there_is_a_user_error_that_names_the_nearest(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = make(1)

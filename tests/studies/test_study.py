@@ -26,7 +26,7 @@ from numerate.studies.running import effort, ordered
 from numerate.studies.study import Study, _planned, run_study, survey
 from numerate.training.recipe import Recipe
 
-# What is asked for ----------------------------------------------------------------------------------------------------
+# What is requested ----------------------------------------------------------------------------------------------------
 
 
 def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
@@ -127,7 +127,7 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(
     wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in pair.recipes]
     run_study(replace(pair, recipes=tuple(wider)), runs_dir=tmp_path, executor=here)
     for path in results:
-        assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now asked for is measured"
+        assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now requested is measured"
 
 
 class NoBody(Executor):
@@ -179,7 +179,7 @@ class Watching(Executor):
         return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
 
 
-def test_a_longer_budget_goes_on_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
+def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
     one = replace(pair, recipes=pair.recipes[:1])
     run_study(one, runs_dir=tmp_path, executor=here)
     _, done = run_study(one.crossed(["training.steps=6"]), runs_dir=tmp_path, executor=here)
@@ -269,14 +269,16 @@ def test_of_a_stack_only_the_run_at_fault_fails(tiny: Recipe, here: Executor, tm
     assert ["is not finite" in str(one.error) for one in done] == [False, False, True, True]
 
 
-def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_said(
+def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_reported(
     tiny: Recipe, here: Executor, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     study = Study("s", "?", [override(tiny, ["training.gradient_accumulation_steps=2"])]).crossed(["seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), say=told.append)
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), say=messages.append)
     assert [one.error for one in done] == [None] * 2
-    assert [text for text in told if "2 of 2 runs are trained one by one: training.gradient_accumulation_steps" in text]
+    assert [
+        text for text in messages if "2 of 2 runs are trained one by one: training.gradient_accumulation_steps" in text
+    ]
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ def test_the_command_says_where_the_report_is(mine: str, tmp_path: Path, capsys:
     assert (tmp_path / "runs/mine/report.html").is_file()
     assert (tmp_path / "runs/mine/figure.png").is_file()
     assert main(["run", mine, "seeds=2"]) == 0
-    assert "done" not in capsys.readouterr().err, "nothing is said of what is done already"
+    assert "done" not in capsys.readouterr().err, "what is done already is not mentioned"
 
 
 def test_a_dry_run_counts_and_begins_nothing(mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -432,14 +434,14 @@ def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path:
                 break
             time.sleep(0.01)
         begun.send_signal(signal_number)
-        told = begun.communicate(timeout=60)[1]
+        output = begun.communicate(timeout=60)[1]
         assert not list(parts.glob("*/*/checkpoints/step-000400"))
-        return begun.returncode, told
+        return begun.returncode, output
 
     subprocess.run([*command, f"runs_dir={tmp_path / 'whole'}"], check=True, capture_output=True, env=environment)
-    status, told = interrupted(signal.SIGTERM, 75)
+    status, output = interrupted(signal.SIGTERM, 75)
     assert status == 143
-    assert b"0 of 1 runs are done, 1 are left; the same command goes on" in told
+    assert b"0 of 1 runs are done, 1 are left; the same command resumes" in output
     assert interrupted(signal.SIGKILL, 150)[0] == -signal.SIGKILL
     subprocess.run([*command, f"runs_dir={parts}"], check=True, capture_output=True, env=environment)
     assert weights(parts) == weights(tmp_path / "whole")

@@ -16,8 +16,8 @@ from numerate.tables.table import Table
 from numerate.training import disk
 
 
-def record(said: list[str], right: list[str]) -> dict[str, Any]:
-    numbers, texts = NumberScores.of_texts(said, right), TextScores.of(said, right, nll=2.0, tokens=4)
+def record(predicted: list[str], right: list[str]) -> dict[str, Any]:
+    numbers, texts = NumberScores.of_texts(predicted, right), TextScores.of(predicted, right, nll=2.0, tokens=4)
     return {"numbers": numbers.record(), "texts": texts.record()}
 
 
@@ -27,8 +27,8 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
     (one,) = folder.ask([RequestedRun("a/1", "key", tree)], question="How far?", labels=None)
     trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.of_records(cells)}
-    told = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
-    folder.add_results("w", [told | {"final": {"in_distribution": trained}}])
+    base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
+    folder.add_results("w", [base | {"final": {"in_distribution": trained}}])
     (runs / one.run).mkdir(parents=True)
     (runs / one.run / "recipe.yaml").write_text("format: 1\n")
     place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "method": "decoding"}
@@ -67,9 +67,9 @@ def test_cells_have_the_metrics_of_their_own(table: Table) -> None:
 def test_the_command_shows_and_groups_them(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["results", "numbers", f"runs_dir={tmp_path}"]
     assert main(where) == 0
-    told = capsys.readouterr().out
-    assert "final.in_distribution.log_mae" in told
-    assert "sign(x) log10(|x| + 1)" in " ".join(told.split())
+    output = capsys.readouterr().out
+    assert "final.in_distribution.log_mae" in output
+    assert "sign(x) log10(|x| + 1)" in " ".join(output.split())
     assert main([*where, "columns=label,final.in_distribution.mae (mean of modules)", "format=jsonl"]) == 0
     assert json.loads(capsys.readouterr().out)["final.in_distribution.mae (mean of modules)"] == 1.0
     assert main([*where, "group=label", "columns=final.in_distribution.mae"]) == 0

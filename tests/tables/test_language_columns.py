@@ -23,18 +23,18 @@ def sums(loss: float) -> Likelihoods:
 def study(runs: Path, losses: list[float]) -> Table:
     """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
     folder = StudyFolder.of("texts", runs)
-    asked = [
+    requested = [
         RequestedRun(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModeling"}, "seed": seed})
         for seed in range(len(losses))
     ]
-    for one, loss in zip(folder.ask(asked, question="How low?", labels=None), losses, strict=True):
-        told = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
-        told |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
+    for one, loss in zip(folder.ask(requested, question="How low?", labels=None), losses, strict=True):
+        record = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
+        record |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
         regions = {
             name: {"in_distribution": {"language": sums(loss - less).record()}}
             for name, less in (("final", 0.0), ("best", 0.1))
         }
-        folder.add_results("w", [told | regions])
+        folder.add_results("w", [record | regions])
         (runs / one.run).mkdir(parents=True)
         (runs / one.run / "recipe.yaml").write_text("format: 1\n")
         place = {
@@ -78,16 +78,16 @@ def test_the_command_shows_them_and_groups_them_over_seeds(
 ) -> None:
     where = ["results", "texts", f"runs_dir={tmp_path}"]
     assert main(where) == 0
-    told = capsys.readouterr().out
-    assert "final.in_distribution.bits_per_byte" in told
-    assert "xact match" not in told
+    output = capsys.readouterr().out
+    assert "final.in_distribution.bits_per_byte" in output
+    assert "xact match" not in output
     assert main([*where, "group=label"]) == 0
-    told = capsys.readouterr().out
-    assert "2.5 [2, 3]" in told
-    assert "success" not in told
+    output = capsys.readouterr().out
+    assert "2.5 [2, 3]" in output
+    assert "success" not in output
 
 
-def test_many_variants_are_told_in_a_short_table_lowest_first() -> None:
+def test_many_variants_are_reported_in_a_short_table_lowest_first() -> None:
     def found(loss: float) -> dict[str, object]:
         return {"final": {"in_distribution": {"language": sums(loss).record()}}}
 
@@ -97,7 +97,7 @@ def test_many_variants_are_told_in_a_short_table_lowest_first() -> None:
 
 
 def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:
-    told = table.cells().text()
-    assert "exact" not in told
+    output = table.cells().text()
+    assert "exact" not in output
     for name in ("loss", "perplexity", "bits_per_byte"):
-        assert name in told
+        assert name in output

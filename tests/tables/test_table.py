@@ -73,7 +73,7 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
         "beyond-development": 0.25,
         "best_step": 75,
         "final": final,
-        "best": {name: region(told["mean"] / 4) for name, told in final.items()},
+        "best": {name: region(base["mean"] / 4) for name, base in final.items()},
         "took": {"seconds": 2.5, "worker": "a", "stack": 1, "at": 1.0},
     } | more
 
@@ -95,15 +95,15 @@ class Studies:
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> Table:
         folder = StudyFolder.of(title, self.runs)
-        asked = [
+        requested = [
             RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
             for number, (tree, _) in enumerate(runs)
         ]
-        planned = folder.ask(asked, question="How wide?", labels=labels)
+        planned = folder.ask(requested, question="How wide?", labels=labels)
         for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
             if record is not None:
-                told = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
-                folder.add_results(f"w{number % 2}", [{**told, **record}])
+                base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
+                folder.add_results(f"w{number % 2}", [{**base, **record}])
                 place = self.runs / one.run
                 place.mkdir(parents=True)
                 (place / "recipe.yaml").write_text("format: 1\n")
@@ -238,7 +238,9 @@ def test_settings_of_several_recipes_are_compared_between_them_too(study: Studie
     assert "model.hidden_size" not in table.names
 
 
-def test_parts_of_other_kinds_are_told_by_their_kinds_and_parts_of_one_kind_by_their_settings(study: Studies) -> None:
+def test_parts_of_other_kinds_are_reported_by_their_kinds_and_parts_of_one_kind_by_their_settings(
+    study: Studies,
+) -> None:
     mixers = [ATTENTION, ATTENTION | {"num_heads": 8}, LSTM, LSTM | {"dropout": 0.1}]
     table = study([(recipe(mixer=mixer), done()) for mixer in mixers])
     assert rows_of(table, "model.mixer", "model.mixer.num_heads", "model.mixer.dropout") == [
@@ -467,7 +469,7 @@ def test_a_run_that_failed_did_not_succeed_and_one_that_is_not_begun_does_not_co
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
-def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value: float, study: Studies) -> None:
+def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value: float, study: Studies) -> None:
     table = study(seeds(0.1, 0.2, 0.9)).group("label", columns=["final.ood_test"], statistic=statistic)
     (row,) = table
     assert [name for name in table.names if name.startswith("final.")] == [
@@ -481,7 +483,7 @@ def test_one_statistic_may_be_asked_for_with_its_interval(statistic: str, value:
     assert "fewer than 5 seeds" in table.text()
 
 
-def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_said(study: Studies) -> None:
+def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_reported(study: Studies) -> None:
     table = study([*seeds(0.1, 0.1, hidden_size=64), *seeds(0.9, 0.9, hidden_size=128)])
     groups = table.group("label", columns=["final.ood_test"], statistic="mean")
     (row,) = groups
@@ -530,12 +532,12 @@ def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Stu
 
 def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
     table = study([(recipe(), done())])
-    for words, told in (
+    for words, message in (
         ({"columns": ["worker"]}, "worker holds no numbers"),
         ({"statistic": "medain"}, "Did you mean 'median'"),
         ({"threshold": 99.0}, "99.0 is not a share"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             table.group("label", **words)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="group: the columns are missing"):
         table.group()
@@ -617,7 +619,7 @@ def test_parquet_reads_back_as_it_was(study: Studies, tmp_path: Path) -> None:
     assert (empty.num_rows, empty.schema) == (0, read.schema)
 
 
-def test_the_ending_says_the_format_and_a_format_may_be_said(study: Studies, tmp_path: Path) -> None:
+def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tmp_path: Path) -> None:
     table = study([(recipe(), done())]).select("label", "final.ood_test")
     assert table.write(tmp_path / "a.md").read_text().startswith("| label | final.ood_test |\n")
     assert table.write(tmp_path / "a.txt").read_text().startswith("label   final.ood_test\n")
@@ -812,7 +814,7 @@ Shell = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def results(study: Studies, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """results("group=label"): `numerate results widths group=label` on a small study, as status and what it said."""
+    """results("group=label"): `numerate results widths group=label` on a small study, as exit status and output."""
     monkeypatch.setenv("COLUMNS", "120")  # what a table shows depends on it
     runs = [
         *seeds(0.1, 0.2, 0.3, hidden_size=64),
@@ -879,7 +881,7 @@ def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("colums=label",), "Did you mean 'columns'"),
         (("columns=",), "columns: the names are missing"),
@@ -894,25 +896,25 @@ def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(
         (("cells=perhaps",), "true or false"),
     ],
 )
-def test_a_mistake_is_told_in_a_line_and_nothing_is_written(
-    words: tuple[str, ...], told: str, results: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_user_error_is_reported_in_a_line_and_nothing_is_written(
+    words: tuple[str, ...], message: str, results: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     status, out, err = results(*words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert len(err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_unknown_study_is_a_mistake_that_names_the_nearest(results: Shell) -> None:
+def test_an_unknown_study_is_a_user_error_that_names_the_nearest(results: Shell) -> None:
     status, _, err = results(address="witdhs")
     assert status == 2
     assert "Did you mean 'widths'" in err
 
 
-def test_a_recipe_and_a_search_are_said_to_be_no_study(results: Shell, study: Studies) -> None:
+def test_a_recipe_and_a_search_are_called_no_study(results: Shell, study: Studies) -> None:
     (study.runs / "rates").mkdir()
     (study.runs / "rates" / "journal.log").write_text("")
     status, _, err = results(address="addition-abacus")
@@ -946,11 +948,11 @@ def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(stu
 
 def labelled(unseen: float, **more: Any) -> dict[str, Any]:
     """What a worker writes of a run on labels: all right in training, `unseen` beyond, at a floor of a tenth."""
-    told = {name: {"value": unseen, "low": 0.0, "high": 1.0, "floor": 0.1} for name in ("unseen", "last", "prefix")}
+    labels = {name: {"value": unseen, "low": 0.0, "high": 1.0, "floor": 0.1} for name in ("unseen", "last", "prefix")}
     accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 1.0}}
     final = {
         "in_distribution": region(1.0) | {"labels": accuracy} | more,
-        "ood_test": region(0.0) | {"labels": told | accuracy} | more,
+        "ood_test": region(0.0) | {"labels": labels | accuracy} | more,
     }
     return done() | {"final": final, "best": final}
 
@@ -988,7 +990,7 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
 
 
 def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_left_out(study: Studies) -> None:
-    """Some were asked beyond 100 and some not; a scheme of which a run failed does not look as if none had."""
+    """Some were evaluated beyond 100 and some not; a scheme of which a run failed does not look as if none had."""
     far = labelled(0.5)
     unseen = {"unseen": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 0.1}}
     far["final"] = {**far["final"], "100+": region(1.0) | {"labels": unseen}}
@@ -1003,10 +1005,10 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     text = groups.text()
     assert "3/4 [30, 95]" in text
     assert "success.of" in text.splitlines()[0]
-    told = " ".join(text.split())
+    joined = " ".join(text.split())
     assert (
         "runs with final.100+.unseen, final.ood_test.unseen or final.in_distribution, each the farthest that it has, "
-        "of at least" in told
+        "of at least" in joined
     )
 
 
@@ -1031,7 +1033,7 @@ def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
-    told = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
+    labels = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
 
     def cells(number: int) -> list[dict[str, Any]]:
         line = {
@@ -1044,7 +1046,7 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
             "seen": False,
         }
         line |= {"checkpoint": "final", "step": 1, "position_offset": 0, "method": "one pass"}
-        return [line | {"labels": {"asked_at": [2], "right_at": [1], **told}}]
+        return [line | {"labels": {"asked_at": [2], "right_at": [1], **labels}}]
 
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table

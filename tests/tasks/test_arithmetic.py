@@ -36,7 +36,7 @@ def values(questions: Questions) -> list[list[int]]:
     seed=st.integers(0, 2**40),
     start=st.integers(0, 10**12),
 )
-def test_sums_are_right_and_operands_have_the_lengths_asked_for(
+def test_sums_are_right_and_operands_have_the_requested_lengths(
     first: Span, second: Span, lengths: str, zero: bool, split: str, seed: int, start: int
 ) -> None:
     task = Arithmetic(first_digits=first, second_digits=second, lengths=lengths, include_zero=zero)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_padding_does_not_change_what_a_question_is() -> None:
     assert np.array_equal(cell.canonical(wide)[:-1], cell.canonical(drawn))
 
 
-def test_held_out_shares_are_what_they_are_said_to_be() -> None:
+def test_held_out_shares_are_as_documented() -> None:
     task = Arithmetic(digits=6)
     fractions = task.canonical(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64
     for split, share in {"test": 0.05, "development": 0.025, "beyond-development": 0.025, "train": 0.9}.items():

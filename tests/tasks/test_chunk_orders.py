@@ -52,13 +52,13 @@ def test_the_published_order_of_a_single_shard_by_hand() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_any_index_is_answered_whatever_was_asked_before(order: ChunkOrder) -> None:
+def test_any_index_may_be_read_in_any_order(order: ChunkOrder) -> None:
     count = 3 * order.per_pass
     one_by_one = triples(order.places(range(count)))
-    asked = np.random.default_rng(0).integers(0, count, 200)
+    indices = np.random.default_rng(0).integers(0, count, 200)
     again = type(order)(**{name: getattr(order, name) for name in order.__dataclass_fields__ if name[0] != "_"})
     assert triples(again.places([count - 1])) == one_by_one[-1:]
-    assert triples(again.places(asked)) == [one_by_one[index] for index in asked]
+    assert triples(again.places(indices)) == [one_by_one[index] for index in indices]
 
 
 @pytest.mark.parametrize("order", [ORDERS[0], ORDERS[1]], ids=repr)
@@ -86,7 +86,9 @@ def test_a_shuffled_order_is_a_function_of_seed_and_pass_and_differs_between_the
     assert first == triples(ShuffledChunks(SIZES, 2, seed=1).places(range(one.per_pass)))
     assert len({tuple(first), tuple(second), tuple(triples(other.places(range(one.per_pass))))}) == 3
     assert sorted(first) == sorted(second)
-    assert first[:4] == [(2, 160, 2), (0, 26, 2), (0, 62, 2), (3, 20, 2)], "a saved run goes on only if it stays so"
+    assert first[:4] == [(2, 160, 2), (0, 26, 2), (0, 62, 2), (3, 20, 2)], (
+        "saved runs resume only if this does not change"
+    )
 
 
 def test_a_shuffled_order_spreads_evenly() -> None:

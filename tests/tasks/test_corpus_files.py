@@ -120,11 +120,11 @@ print(largest)
     assert int(done.stdout) < 600_000_000
 
 
-def refused(place: Path, known: StoredTokenizer, *said: str) -> None:
-    with pytest.raises(UserError) as told:
+def refused(place: Path, known: StoredTokenizer, *messages: str) -> None:
+    with pytest.raises(UserError) as raised:
         open_corpus(place, known)
-    for one in said:
-        assert one in str(told.value)
+    for one in messages:
+        assert one in str(raised.value)
 
 
 def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: StoredTokenizer) -> None:
@@ -144,19 +144,19 @@ def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(
     written: Path, characters: StoredTokenizer
 ) -> None:
     head = written / "stories-0001.bin.head"
-    told = head.read_text()
+    content = head.read_text()
     head.unlink()
     refused(written, characters, "stories-0001.bin", "is not finished")
-    head.write_text(told[:50])
+    head.write_text(content[:50])
     refused(written, characters, "stories-0001.bin.head", "cannot be read")
-    head.write_text(json.dumps(json.loads(told) | {"complete": False}))
+    head.write_text(json.dumps(json.loads(content) | {"complete": False}))
     refused(written, characters, "no head of a whole shard")
 
 
 def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: StoredTokenizer) -> None:
-    told = json.loads((written / "corpus.json").read_text())
-    (written / "corpus.json").write_text(json.dumps(told | {"complete": False}))
-    refused(written, characters, "is not finished", "goes on with it")
+    content = json.loads((written / "corpus.json").read_text())
+    (written / "corpus.json").write_text(json.dumps(content | {"complete": False}))
+    refused(written, characters, "is not finished", "resumes it")
 
 
 def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
@@ -164,7 +164,7 @@ def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
     refused(written, other, "stories-0000.bin was written with another one (characters")
 
 
-def test_it_is_said_when_no_document_begins_in_a_raw_shard(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_a_raw_shard_without_the_start_of_a_document_warns(tmp_path: Path, characters: StoredTokenizer) -> None:
     ids = raw(characters, STORIES)
     ids[ids != characters.begin].tofile(tmp_path / "a.bin")
     with pytest.warns(
@@ -173,7 +173,7 @@ def test_it_is_said_when_no_document_begins_in_a_raw_shard(tmp_path: Path, chara
         assert open_corpus(tmp_path, characters).tokens == len(ids) - len(STORIES)
 
 
-def test_ids_beyond_the_vocabulary_are_told_with_their_place(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_ids_beyond_the_vocabulary_are_refused_with_their_place(tmp_path: Path, characters: StoredTokenizer) -> None:
     ids = raw(characters, STORIES)
     ids[777] = 60_000
     ids.tofile(tmp_path / "a.bin")

@@ -89,9 +89,9 @@ def test_a_cell_of_trained_counts_asks_for_what_is_held_out_and_one_beyond_for_e
     inside, further = task.pinned(count=17), task.pinned(count=80)
     assert inside.held_out("test")
     assert further.held_out("test")
-    asked = set(cells_of(inside.examples("test", 0, 0, 200)))
-    assert len(asked) == 4
-    assert not asked & trained
+    cells = set(cells_of(inside.examples("test", 0, 0, 200)))
+    assert len(cells) == 4
+    assert not cells & trained
     assert len(set(cells_of(further.examples("test", 0, 0, 600)))) == 20
     assert bool(task.divided(inside.examples("test", 0, 0, 5)).all())
     assert not bool(task.divided(further.examples("test", 0, 0, 5)).any())
@@ -147,9 +147,9 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
         FIFTY.pinned(count=100)
 
 
-def test_what_is_asked_never_changes_what_is_trained() -> None:
+def test_evaluation_settings_do_not_change_training() -> None:
     cell = VANILLA.pinned(count=60)
-    assert (cell.count, cell.asked) == (Span(1, 50), Span(60, 60))
+    assert (cell.count, cell.eval_span) == (Span(1, 50), Span(60, 60))
     assert cell.trained_labels() == VANILLA.trained_labels() == 50
     band = VANILLA.beyond()
     assert band is not None
@@ -161,7 +161,7 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"modulus": 1}, "^modulus: "),
         ({"modulus": 10, "number": "before"}, "^modulus: "),
@@ -188,8 +188,8 @@ def test_what_is_asked_never_changes_what_is_trained() -> None:
         ({"eval_count": Span(90, 120)}, "^eval_count: 120 counted on"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Counting(**settings)  # type: ignore[arg-type]
 
 
@@ -214,15 +214,15 @@ def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"count": 155}, r"^count: there are too few different streams of 256 tokens with blocks of 155"),
         ({"eval_count": 154}, r"^eval_count: there are too few"),
         ({"sequence_length": 8, "count": 50}, r"^sequence_length: .* 55 tokens hold a block"),
     ],
 )
-def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_streams_that_are_too_few_to_hold_any_out_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         RaspCounting(**settings)
 
 
@@ -293,7 +293,7 @@ def test_a_stream_draws_every_pair_equally_often_and_asks_for_all_of_it() -> Non
     assert drawn.symbols[:, 2].max() == 155
 
 
-def test_a_cell_of_a_stream_is_one_block_asked_for_what_can_be_known() -> None:
+def test_a_cell_of_a_stream_is_one_block_with_determined_targets() -> None:
     cells = [RaspCounting().pinned(count=count).whole() for count in range(51, 156)]
     assert sum(len(cell) for cell in cells if cell is not None) == 5565, "all that the published test has"
     assert plain_text(RaspCounting().pinned(count=3).longest() or cells[0], 0) == (
@@ -331,4 +331,4 @@ def test_an_auxiliary_task_has_its_share_of_the_rows_that_are_kept(only: int | N
     share = (drawn.facts["task"] == 1).mean()
     assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / len(drawn)), share
     parts = [task.examples("train", 0, start, 5000).symbols for start in (0, 5000)]
-    assert np.array_equal(np.concatenate(parts), drawn.symbols[:10_000]), "whatever the portions asked for"
+    assert np.array_equal(np.concatenate(parts), drawn.symbols[:10_000]), "whatever the portions"

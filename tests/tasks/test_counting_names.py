@@ -25,7 +25,7 @@ every_name = pytest.mark.parametrize("name", PRESETS)
 
 
 def labels_of(name: str, row: list[str]) -> list[str]:
-    """The labels of a row as the paper defines them, told by the name of its task; -1 where nothing is asked."""
+    """The labels of a row as the paper defines them, by the name of its task; -1 for no label."""
     if "raspL" in name:
         return [*row[1:], "?"]
     if name in AUXILIARY:
@@ -33,10 +33,10 @@ def labels_of(name: str, row: list[str]) -> list[str]:
     helper = "<blk>" if "blankhelper" in name else "<pad>" if "padhelper" in name else None
     modulus = int(name.split("_mod")[1].split("_")[0].removesuffix("bos")) if "_mod1" in name or "_mod2" in name else 0
     selective, seen = "selective" in name or name == "debug", Counter[str]()
-    said, pending, start, count = [], "", 0, 0
+    found, pending, start, count = [], "", 0, 0
     for place, token in enumerate(row):
         if token == helper:
-            said.append(pending)
+            found.append(pending)
             continue
         at_once = helper is None
         if selective and token == "<bos>":
@@ -55,8 +55,8 @@ def labels_of(name: str, row: list[str]) -> list[str]:
         else:
             count += 1
             pending = str((count - 1) % modulus + 1 if modulus else start + count)
-        said.append(pending if at_once else "-1")
-    return said
+        found.append(pending if at_once else "-1")
+    return found
 
 
 def auxiliary_labels_of(name: str, row: list[str]) -> list[str]:
@@ -79,7 +79,9 @@ def is_right(name: str, questions: Questions) -> None:
         auxiliary = "task" in questions.facts and questions.facts["task"][row] == 1
         wanted = labels_of(named_tasks()[name].auxiliary_folder or "" if auxiliary else name, text)
         if name == "counting_raspL":
-            wanted = [label if asked != "-1" else "-1" for label, asked in zip(wanted[:-1], labels[:-1], strict=True)]
+            wanted = [
+                label if labelled != "-1" else "-1" for label, labelled in zip(wanted[:-1], labels[:-1], strict=True)
+            ]
             assert labels[:-1] == wanted
             check_stream([*text, labels[-1]])
             continue
@@ -126,10 +128,10 @@ def cases(shared: Path) -> list[dict[str, Any]]:
 def test_the_definition_gives_the_labels_of_every_published_row(cases: list[dict[str, Any]]) -> None:
     assert len(cases) == 27
     for case in cases:
-        said = labels_of(case["task"], case["input"])
+        labels = labels_of(case["task"], case["input"])
         if "raspL" in case["task"]:
-            said[-1] = case["expected"][-1]
-        assert said == case["expected"], case["file"]
+            labels[-1] = case["expected"][-1]
+        assert labels == case["expected"], case["file"]
 
 
 def test_every_published_row_is_read_with_its_labels(cases: list[dict[str, Any]]) -> None:
@@ -224,7 +226,7 @@ def test_the_best_checkpoint_is_chosen_on_the_next_fifth(name: str) -> None:
 
 
 @every_name
-def test_the_most_places_of_a_training_row_that_say_a_count_are_told(name: str) -> None:
+def test_the_most_labels_of_a_training_row(name: str) -> None:
     task = PRESETS[name]
     main = task.tasks[0] if isinstance(task, Mixture) else task
     if name == "counting_raspL":
@@ -353,8 +355,8 @@ def test_words_of_every_task_are_written_and_read_back() -> None:
             text, labels = plain_text(questions, row)
             ids = rows.ids[row, : rows.lengths[row]]
             assert words.decode(ids, vocabulary) == text
-            said = [
-                vocabulary.symbols[i] if asked else "."
-                for i, asked in zip(rows.labels[row], rows.target_mask[row], strict=True)
+            words_of = [
+                vocabulary.symbols[i] if labelled else "."
+                for i, labelled in zip(rows.labels[row], rows.target_mask[row], strict=True)
             ]
-            assert " ".join(said[: rows.lengths[row]]) == labels
+            assert " ".join(words_of[: rows.lengths[row]]) == labels

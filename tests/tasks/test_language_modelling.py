@@ -1,5 +1,5 @@
-"""Promises of running text: every chunk is what the files say, in the order that was asked for, and what is wrong with
-the files is said before anything is trained on them."""
+"""Promises of running text: chunks equal the files' tokens, in the requested order, and damaged files are refused
+before training."""
 
 import pickle
 from pathlib import Path
@@ -58,7 +58,7 @@ def task_of(folder: Path, **settings: object) -> LanguageModeling:
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published", "sequential"])
-def test_an_example_is_the_same_in_whatever_portions_it_is_asked_for(written: Path, order: str) -> None:
+def test_an_example_does_not_depend_on_the_portions(written: Path, order: str) -> None:
     task = task_of(written, order=order)
     count = task.chunks("train") + 30  # into the second pass
     whole = ids(task.examples("train", 3, 0, count))
@@ -198,14 +198,14 @@ def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: P
 # What is wrong with files ---------------------------------------------------------------------------------------------
 
 
-def refused(task: LanguageModeling, *said: str) -> None:
-    with pytest.raises(UserError) as told:
+def refused(task: LanguageModeling, *messages: str) -> None:
+    with pytest.raises(UserError) as raised:
         task.examples("train", 0, 0, 1)
-    for one in said:
-        assert one in str(told.value)
+    for one in messages:
+        assert one in str(raised.value)
 
 
-def test_what_is_missing_is_told_with_the_command_that_makes_it() -> None:
+def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
         refused(catalogue.made("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
     refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
@@ -279,7 +279,7 @@ def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
         task_of(written).examples("beyond-development", 0, 0, 1)
 
 
-def test_another_tokenizer_of_the_house_is_refused_with_what_is_right(written: Path) -> None:
+def test_another_tokenizer_is_refused_with_what_is_right(written: Path) -> None:
     task = task_of(written)
     with pytest.raises(UserError, match="tokenizer=TokenIds layout=NextToken are right"):
         Characters().build_vocabulary(task)

@@ -74,7 +74,7 @@ def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
             assert sum(text.startswith(f"train-{name}/{module} ") for text in held[0]) == 10
 
 
-def test_questions_of_several_files_are_told_apart_by_their_text(tmp_path: Path) -> None:
+def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None:
     folder = dataset(tmp_path, ("a",), ("c",))
     (folder / "train-easy/a.txt").write_text("same?\n1\n" * 50 + "".join(f"own {n}?\n1\n" for n in range(50)))
     (folder / "extrapolate/c.txt").write_text("own 3?\n1\nown 4?\n1\n")
@@ -101,7 +101,7 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"modules": ()}, "modules: none is named"),
         ({"modules": ("a", "a")}, "modules: one stands there twice"),
@@ -111,8 +111,8 @@ def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
         ({"module": 0}, "module: parts have numbers from 1 on"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(UserError, match=f"^{told}"):
+def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
         Mathematics(**settings)  # type: ignore[arg-type]
 
 
@@ -190,7 +190,7 @@ def pieces(task: GeneratedMathematics) -> list[str]:
 # Products ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_product_is_asked_in_words_and_is_right() -> None:
+def test_a_product_in_words_is_right() -> None:
     task = Multiplication(digits=Span(1, 7))
     drawn = task.examples("train", 0, 0, 300)
     for row in range(300):

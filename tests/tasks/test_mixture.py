@@ -70,7 +70,7 @@ def test_a_cell_pins_every_task_and_task_pins_one() -> None:
         task.pinned(task=2)
 
 
-def test_a_task_by_itself_is_seen_where_another_may_have_asked_the_same() -> None:
+def test_a_task_by_itself_is_seen_where_another_may_have_the_same_questions() -> None:
     """Sums of 2 digits without carry are too few to be divided, and are sums: those of the first are then seen too."""
     task = Mixture((Arithmetic("+", digits=2), Arithmetic("+", digits=2, no_carry=True)))
     assert task.tasks[0].held_out("test")

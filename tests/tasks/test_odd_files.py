@@ -1,5 +1,5 @@
 """Promises of every reader of questions: a record that may mean something else than it says is refused by its file and
-line, or counted where that is asked for, and what is only unusual is read as it is written."""
+line, or counted where `skip_bad` is set, and what is only unusual is read as it is written."""
 
 import json
 import time
@@ -52,22 +52,22 @@ READERS: dict[str, Callable[[Path, bool], FileSource]] = {
 }
 
 
-def said(**record: object) -> str:
+def line(**record: object) -> str:
     return json.dumps(record, ensure_ascii=False)
 
 
 def passage(text: str, question: object) -> str:
-    return said(passage={"text": text, "questions": [question]})
+    return line(passage={"text": text, "questions": [question]})
 
 
 SOUND = {
-    "jsonl": said(question="1+1=", answer="2"),
+    "jsonl": line(question="1+1=", answer="2"),
     "tabs": "1+1=\t2",
     "two lines": "1+1=\n2",
     "jokes": "3\tWhy?",
-    "gsm8k": said(question="How many?", answer="So 1.\n#### 1"),
-    "gsm_hard": said(input="How many?", target=-9867630.0),
-    "gsm_plus": said(question="How many?", answer="1", solution="So 1.\n#### 1"),
+    "gsm8k": line(question="How many?", answer="So 1.\n#### 1"),
+    "gsm_hard": line(input="How many?", target=-9867630.0),
+    "gsm_plus": line(question="How many?", answer="1", solution="So 1.\n#### 1"),
     "multirc": passage("Rain.", {"question": "What?", "answers": [{"text": "rain", "label": 1}]}),
 }
 
@@ -79,28 +79,28 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "5,000 digits", f'{{"question": "q", "answer": {"7" * 5000}}}', "has a number of 5,000 digits"),
     ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "has 'answer' twice"),
     ("jsonl", "a key twice inside", '{"question": "q", "answer": 1, "more": {"a": 1, "a": 2}}', "has 'a' twice"),
-    ("jsonl", "no question", said(question="", answer="1"), "has an empty question"),
-    ("jsonl", "a blank question", said(question=" \t ", answer="1"), "has an empty question"),
-    ("jsonl", "no answer", said(question="q", answer=""), "has an empty answer"),
-    ("jsonl", "a blank answer", said(question="q", answer="\u00a0"), "has an empty answer"),
-    ("jsonl", "NUL", said(question="q\0", answer="1"), "has the character NUL"),
+    ("jsonl", "no question", line(question="", answer="1"), "has an empty question"),
+    ("jsonl", "a blank question", line(question=" \t ", answer="1"), "has an empty question"),
+    ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
+    ("jsonl", "a blank answer", line(question="q", answer="\u00a0"), "has an empty answer"),
+    ("jsonl", "NUL", line(question="q\0", answer="1"), "has the character NUL"),
     ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is no JSON"),
-    ("jsonl", "true", said(question="q", answer=True), "neither text nor number but bool"),
-    ("jsonl", "null", said(question="q", answer=None), "neither text nor number but NoneType"),
-    ("jsonl", "a list", said(question="q", answer=["1"]), "neither text nor number but list"),
-    ("jsonl", "an object", said(question="q", answer={"a": 1}), "neither text nor number but dict"),
-    ("jsonl", "no key", said(question="q"), "has no 'answer'; it has: 'question'"),
+    ("jsonl", "true", line(question="q", answer=True), "neither text nor number but bool"),
+    ("jsonl", "null", line(question="q", answer=None), "neither text nor number but NoneType"),
+    ("jsonl", "a list", line(question="q", answer=["1"]), "neither text nor number but list"),
+    ("jsonl", "an object", line(question="q", answer={"a": 1}), "neither text nor number but dict"),
+    ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
     ("jsonl", "a text alone", '"q"', "is no JSON object but str"),
     ("jsonl", "a number alone", "7", "is no JSON object but int"),
     ("jsonl", "cut", '{"question": "q", "ans', "is no JSON"),
-    ("jsonl", "two in a line", said(question="q", answer="1") * 2, "is no JSON"),
+    ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is no JSON"),
     ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is no JSON"),
     ("jsonl", "half of a pair", '{"question": "\\ud800", "answer": "1"}', "has half of a surrogate pair"),
     ("jsonl", "no UTF-8", b'{"question": "\xff", "answer": "1"}', "is no text in UTF-8"),
     ("jsonl", "UTF-16", '{"question": "q", "answer": "1"}'.encode("utf-16"), "is no text in UTF-8"),
-    ("jsonl", "a long question", said(question=LONG, answer="1"), "has 65,538 characters; a question with its answer"),
-    ("jsonl", "a long answer", said(question="q", answer=LONG), "has 65,538 characters; a question with its answer"),
-    ("jsonl", "a long record", said(question="q", answer="1", more="x" * LONGEST_RECORD), "a record has at most"),
+    ("jsonl", "a long question", line(question=LONG, answer="1"), "has 65,538 characters; a question with its answer"),
+    ("jsonl", "a long answer", line(question="q", answer=LONG), "has 65,538 characters; a question with its answer"),
+    ("jsonl", "a long record", line(question="q", answer="1", more="x" * LONGEST_RECORD), "a record has at most"),
     ("tabs", "one column", "q", "has 1 columns, and column 2 is wanted"),
     ("tabs", "three columns", "q\t1\t2", "has 3 columns, and the first line has 2; is a tab in a text?"),
     ("tabs", "no question", "\t1", "has no question in column 1"),
@@ -119,13 +119,13 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jokes", "no joke", "3\t", "has no question in column 2"),
     ("jokes", "NUL", "3\tWhy\0", "has the character NUL"),
     ("jokes", "a long joke", f"3\t{LONG}", "has 65,538 characters"),
-    ("gsm8k", "no answer", said(question="How many?", answer=""), "has an empty answer"),
-    ("gsm8k", "no question", said(question=" ", answer="#### 1"), "has an empty question"),
+    ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
+    ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
     ("gsm8k", "a key twice", '{"question": "a", "question": "b", "answer": "#### 1"}', "has 'question' twice"),
     ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "has NaN"),
-    ("gsm_hard", "no number", said(input="How many?", target="7"), "has no number as its answer but '7'"),
-    ("gsm_plus", "no answer", said(question="How many?", answer="1", solution=""), "has an empty answer"),
-    ("multirc", "no passage", said(text="Rain."), "has no passage with questions"),
+    ("gsm_hard", "no number", line(input="How many?", target="7"), "has no number as its answer but '7'"),
+    ("gsm_plus", "no answer", line(question="How many?", answer="1", solution=""), "has an empty answer"),
+    ("multirc", "no passage", line(text="Rain."), "has no passage with questions"),
     ("multirc", "no question", passage("Rain.", {"question": "", "answers": []}), "has an empty question"),
     ("multirc", "no object", passage("Rain.", 7), "has int where an object with 'question' is right"),
     ("multirc", "no options", passage("Rain.", {"question": "What?", "answers": 7}), "answers that are no list"),
@@ -136,10 +136,10 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "odd", "told"), [one[:1] + one[2:] for one in ODD], ids=[f"{k}, {n}" for k, n, *_ in ODD]
+    ("kind", "odd", "message"), [one[:1] + one[2:] for one in ODD], ids=[f"{k}, {n}" for k, n, *_ in ODD]
 )
 def test_an_odd_record_is_refused_by_its_line_or_counted(
-    kind: str, odd: str | bytes, told: str, tmp_path: Path
+    kind: str, odd: str | bytes, message: str, tmp_path: Path
 ) -> None:
     path, sound = tmp_path / "file", SOUND[kind].encode()
     path.write_bytes(b"\n".join([sound, odd if isinstance(odd, bytes) else odd.encode(), sound, b""]))
@@ -147,7 +147,7 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
     began = time.process_time()
     with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
         READERS[kind](path, False)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
     with pytest.warns(UserWarning, match=rf"^1 record left out.*/file, line {line}: "):
         found = READERS[kind](path, True)
@@ -171,12 +171,12 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "told"), [one[1:] for one in ODD_LISTS], ids=[one[0] for one in ODD_LISTS])
-def test_an_odd_list_of_problems_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "message"), [one[1:] for one in ODD_LISTS], ids=[one[0] for one in ODD_LISTS])
+def test_an_odd_list_of_problems_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "SVAMP.json").write_bytes(content)
     with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
         read_whole(tmp_path / "SVAMP.json", Challenges())
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 ODD_ROWS: list[tuple[str, str | bytes, str]] = [
@@ -192,14 +192,14 @@ ODD_ROWS: list[tuple[str, str | bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("odd", "told"), [one[1:] for one in ODD_ROWS], ids=[one[0] for one in ODD_ROWS])
-def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("odd", "message"), [one[1:] for one in ODD_ROWS], ids=[one[0] for one in ODD_ROWS])
+def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_bytes(b"\n".join([b"a=1", odd if isinstance(odd, bytes) else odd.encode(), b"a=1"]))
     began = time.process_time()
     with pytest.raises(UserError, match=r"rows\.txt, line 2: ") as refused:
         ExampleFile(path=str(path)).whole()
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert time.process_time() - began < 5
 
 
@@ -213,12 +213,12 @@ ODD_LABELS: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("odd", "told"), [one[1:] for one in ODD_LABELS], ids=[one[0] for one in ODD_LABELS])
-def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("odd", "message"), [one[1:] for one in ODD_LABELS], ids=[one[0] for one in ODD_LABELS])
+def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text(f"a b\t1 2\n{odd}\na b\t1 2\n")
     with pytest.raises(UserError, match=r"rows\.tsv, line 2: ") as refused:
         ExampleFile(path=str(tmp_path / "rows.tsv")).whole()
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 UNUSUAL: list[tuple[str, str, tuple[str, str]]] = [

@@ -130,7 +130,7 @@ def test_rows_with_a_beginning_or_without_an_end_are_read(tmp_path: Path) -> Non
     assert all_text(open_row_file(tmp_path / "x")) == ["1+1=2", "1+1=2", ""]
 
 
-def test_what_cannot_be_read_is_told_with_what_would_be_right(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not there; a text file with a row per line"):
         open_row_file(tmp_path / "nothing.txt")
     (tmp_path / "empty.txt").write_text("\n\n")

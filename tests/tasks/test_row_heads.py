@@ -78,7 +78,7 @@ EDITS: dict[str, Callable[[str], str]] = {
     "another symbol": lambda text: text.replace('"+"', '"*"'),
     "a sha256": lambda text: text.replace('"sha256": "', '"sha256": "0'),
     "another count": lambda text: text.replace('"rows": 60', '"rows": 61'),
-    "no checksum": lambda text: json.dumps({name: said for name, said in json.loads(text).items() if name != "sum"}),
+    "no checksum": lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "sum"}),
     "files elsewhere": lambda text: text.replace('"ids.bin"', '"../ids.bin"'),
 }
 
@@ -115,7 +115,7 @@ def test_changed_answers_are_refused_by_every_command(
     assert ExampleFile(path=str(tmp_path / "mine.txt")).space() == 60
 
 
-def test_rows_changed_while_they_are_open_are_refused_when_asked_for_again(folders: Path, tmp_path: Path) -> None:
+def test_rows_changed_while_they_are_open_are_refused(folders: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders / "sums" / "memmap", tmp_path / "rows"))
     task = ExampleFile(path=str(folder))
     assert len(task.questions(np.arange(60))) == 60

@@ -131,14 +131,14 @@ def test_lists_that_are_many_are_held_out(task: SelectiveCounting) -> None:
     assert not seen["train"] & seen["test"]
     small = task.read(" ".join(task.alphabet()[-1 if task.symbols == "letters" else 0]))
     assert not task.divided(small).any()
-    assert task.pinned(count=task.asked.high + 3).held_out("test")
+    assert task.pinned(count=task.eval_span.high + 3).held_out("test")
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    for settings, told in (
+    for settings, message in (
         ({"num_symbols": 1}, "^num_symbols: "),
         ({"num_symbols": 11}, "^num_symbols: there are 2 to 10 kinds of digits"),
-        ({"max_count": None}, "^max_count: counts that have no largest"),
+        ({"max_count": None}, "^max_count: labels need a largest count"),
         ({"composition": "pairs"}, "^composition: pairs are of two kinds"),
         ({"count": 0}, "^count: 0 items"),
         ({"count": 101}, "^count: a list of 101"),
@@ -151,7 +151,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"max_count": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
         ({"symbols": "words"}, "^symbols: "),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             SelectiveCounting(**settings)  # type: ignore[arg-type]
     for text in ("", "a", "3 x", "3 " * 11):
         with pytest.raises(UserError, match=r"^question: "):

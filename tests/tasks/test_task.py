@@ -61,7 +61,7 @@ def same(one: Questions, other: Questions) -> bool:
 
 @every_task
 @pytest.mark.parametrize("split", SPLITS)
-def test_an_example_is_the_same_in_whatever_portions_it_is_asked_for(task: Task, split: str) -> None:
+def test_an_example_does_not_depend_on_the_portions(task: Task, split: str) -> None:
     size = task.block if split == "train" else HELD_OUT_BLOCK
     start, count = size - 30, 60
     whole = task.examples(split, 3, start, count)
@@ -142,11 +142,11 @@ def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it
         def axes(self) -> tuple[str, ...]:
             return ("digits",)
 
-    told = (
+    message = (
         r"^example: Sized has the axes digits, and an example of it does not say its digits; "
         r'Example\(question, answer, \{"digits": 4\}\) gives the size along each axis as a fact$'
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Sized().examples("train", 0, 0, 4)
 
 
@@ -183,7 +183,7 @@ def test_a_small_task_is_seen_and_every_split_draws_from_all_of_it() -> None:
         assert len(set(task.examples(split, 0, 0, 300).hashes().tolist())) == 10
 
 
-def test_a_small_task_that_does_not_say_so_is_told() -> None:
+def test_a_small_task_that_does_not_say_so_is_refused() -> None:
     ten = Questions.of_texts([Example(f"{number}?", str(number)) for number in range(10)])
     fractions = Tiny().canonical(ten) / 2.0**64
     empty = next(split for split, (low, high) in SPLITS.items() if not ((fractions >= low) & (fractions < high)).any())
@@ -205,7 +205,7 @@ def test_the_splits_share_all_questions_out() -> None:
     assert SPLITS["train"] == (0.1, 1.0)
 
 
-def test_mistakes_say_what_would_be_right() -> None:
+def test_errors_say_what_would_be_right() -> None:
     with pytest.raises(
         UserError, match=r"digitz: Doubling has no setting 'digitz'; it has: digits. Did you mean 'digits'\?"
     ):

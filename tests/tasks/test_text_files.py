@@ -63,7 +63,7 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reader", "content", "line", "told"),
+    ("name", "reader", "content", "line", "message"),
     [
         ("a.jsonl", JSONLines(), "\n".join([*LINES[:2], LINES[2][:-5], *LINES[3:]]), 3, "is no JSON"),
         ("b.jsonl", JSONLines(), "\n".join([LINES[0], "[1]"]), 2, "is no JSON object but list"),
@@ -83,12 +83,12 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_line_is_named_and_may_be_left_out_and_counted(
-    name: str, reader: RecordReader, content: str | bytes, line: int, told: str, tmp_path: Path
+    name: str, reader: RecordReader, content: str | bytes, line: int, message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / name, content)
     with pytest.raises(UserError, match=f"{name}, line {line}: ") as refused:
         open_lines(path, reader)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
     if line == 1:
         return

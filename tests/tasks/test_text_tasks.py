@@ -74,7 +74,7 @@ def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, spli
 
 @every_task
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "too many to list"])
-def test_no_row_is_asked_twice_where_more_are_wanted_than_there_are(
+def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
     task: TextTask, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for split in ("development", "test"):
@@ -82,10 +82,10 @@ def test_no_row_is_asked_twice_where_more_are_wanted_than_there_are(
         with monkeypatch.context() as patched:
             if not listed:
                 patched.setattr(text_task, "_WHOLE", 0)
-            asked = questions_of(task, {}, count=43_246, split=split)
-            assert size_of(task, {}, 43_246, split) == task.rows_in(split) == len(asked) == sum(rows.values())
+            questions = questions_of(task, {}, count=43_246, split=split)
+            assert size_of(task, {}, 43_246, split) == task.rows_in(split) == len(questions) == sum(rows.values())
             assert size_of(task, {}, 1, split) == 1
-        assert Counter(pairs(asked)) == rows
+        assert Counter(pairs(questions)) == rows
 
 
 @every_task
@@ -93,8 +93,8 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
     (axis,) = task.axes()
     for (number,) in task.cells():
         pinned = task.pinned(**{axis: number})
-        asked = pinned.examples("test", 0, 0, 4)
-        assert set(asked.facts[axis].tolist()) == {number}
+        questions = pinned.examples("test", 0, 0, 4)
+        assert set(questions.facts[axis].tolist()) == {number}
         assert pinned.trained() == {axis: Span(number, number)}
         assert len(pinned.draw(CounterRNG(1), np.arange(5))) == 5
         assert pinned.longest() is not None
@@ -105,7 +105,7 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
 
 
 @every_task
-def test_what_is_not_there_is_said(task: TextTask) -> None:
+def test_an_unknown_split_is_refused(task: TextTask) -> None:
     with pytest.raises(UserError, match=r"there is no 'tset'.*Did you mean 'test'"):
         task.examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="files have no OOD validation"):
@@ -129,8 +129,8 @@ def test_the_longest_rows_are_found(task: TextTask) -> None:
 def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
-        told = rf"^data_dir: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
-        with pytest.raises(UserError, match=told):
+        message = rf"^data_dir: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
+        with pytest.raises(UserError, match=message):
             presets("Task")[name].examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"^train_file: which questions"):
         QuestionFiles().examples("train", 0, 0, 1)
@@ -164,13 +164,13 @@ def rows(path: Path, lines: list[Any]) -> str:
     return str(path)
 
 
-def asked(*numbers: int) -> list[dict[str, str]]:
+def numbered(*numbers: int) -> list[dict[str, str]]:
     return [{"question": f"{n}?", "answer": str(n)} for n in numbers]
 
 
 def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
-    train = rows(tmp_path / "a.jsonl", asked(1, 2, 3, 4, 5, 2))
-    held, test = rows(tmp_path / "b.jsonl", asked(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", asked(7, 3))
+    train = rows(tmp_path / "a.jsonl", numbered(1, 2, 3, 4, 5, 2))
+    held, test = rows(tmp_path / "b.jsonl", numbered(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", numbered(7, 3))
     task = QuestionFiles(train_file=train, development_file=held, test_files=(test,))
     assert [q for q, _ in whole(task, "train")] == ["1?", "4?", "5?"]
     assert [q for q, _ in whole(task, "development")] == ["2?", "6?"]
@@ -205,18 +205,18 @@ def test_a_split_that_is_all_in_another_says_in_which(
         for key, value in files.items()
     }
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
-    told = (
+    message = (
         rf"has no question left for '{split}': all of it is in {where}; other files are right, or keep_duplicates=true"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
 
 
 def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
-    files = tuple(rows(tmp_path / f"{name}.jsonl", asked(n)) for name, n in (("near", 8), ("far", 9)))
+    files = tuple(rows(tmp_path / f"{name}.jsonl", numbered(n)) for name, n in (("near", 8), ("far", 9)))
     task = QuestionFiles(
-        train_file=rows(tmp_path / "a.jsonl", asked(*range(5))), test_files=files, development_fraction=0.2
+        train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files, development_fraction=0.2
     )
     assert task.trained() == {"test": Span(1, 1)}
     assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["near", "far", "3"]
@@ -233,18 +233,20 @@ def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) 
     task = QuestionFiles(train_file=path, question_field="2", answer_field="1", header=True)
     assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
     assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
-    for header, told in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
-        with pytest.raises(UserError, match=rf"^question_field: .*a\.tsv has no column 'quest'; {told}"):
+    for header, message in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
+        with pytest.raises(UserError, match=rf"^question_field: .*a\.tsv has no column 'quest'; {message}"):
             whole(QuestionFiles(train_file=path, question_field="quest", header=header), "train")
 
 
 @pytest.mark.parametrize("head", ["Question\tAnswer", "input\ttarget", "Prompt\tGold\tID", "question\tgold"])
-def test_a_first_line_that_may_be_a_header_or_a_question_is_refused_until_it_is_said(tmp_path: Path, head: str) -> None:
+def test_a_first_line_that_may_be_a_header_or_a_question_is_refused(tmp_path: Path, head: str) -> None:
     more = {(f"what {n}", str(n)) for n in range(10)}
     path = rows(tmp_path / "a.tsv", ["", head, *("\t".join(one) for one in more)])
     task = QuestionFiles(train_file=path)
-    told = f"^header: .*begins with a line that may name its columns or be a question: {head.replace(chr(9), ', ')}; "
-    with pytest.raises(UserError, match=told):
+    message = (
+        f"^header: .*begins with a line that may name its columns or be a question: {head.replace(chr(9), ', ')}; "
+    )
+    with pytest.raises(UserError, match=message):
         everything(task)
     assert everything(replace(task, header=True)) == more
     assert everything(replace(task, header=False)) == {tuple(head.split("\t")[:2]), *more}
@@ -279,9 +281,9 @@ def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_
     )
     with pytest.raises(
         UserError, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
-    ) as said:
+    ) as raised:
         everything(QuestionFiles(train_file=path))
-    subprocess.run(str(said.value).split("are right: ")[1], shell=True, check=True)
+    subprocess.run(str(raised.value).split("are right: ")[1], shell=True, check=True)
     assert everything(QuestionFiles(train_file=str(tmp_path / "my even.jsonl"))) == more
     assert QuestionFiles(train_file=path, format="tsv", header=False).format == "tsv"
 
@@ -292,14 +294,14 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has 1 questions, too few to divide|leave nothing"):
         whole(
             QuestionFiles(
-                train_file=rows(tmp_path / "b.jsonl", asked(1)), development_fraction=0.5, test_fraction=0.499
+                train_file=rows(tmp_path / "b.jsonl", numbered(1)), development_fraction=0.5, test_fraction=0.499
             ),
             "train",
         )
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"development_fraction": 1.0}, "development_fraction: 1.0 is no share"),
         (
@@ -310,8 +312,8 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
         ({"test": 0}, "test: parts have numbers from 1 on"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=f"^{told}"):
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
         QuestionFiles(**settings)
 
 

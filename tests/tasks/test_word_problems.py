@@ -99,13 +99,13 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
     every = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
     assert every.trained() == {"test": Span(1, 1)}
     assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
-    said = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
-    assert said[0] == [("He has 1000 pens. How many?", "#### 1000")]
-    assert said[1] == [("Large?", "#### -0.00000025")]
-    assert said[2] == [("Changed?", "So 2.\n#### 1/2")]
+    tests = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
+    assert tests[0] == [("He has 1000 pens. How many?", "#### 1000")]
+    assert tests[1] == [("Large?", "#### -0.00000025")]
+    assert tests[2] == [("Changed?", "So 2.\n#### 1/2")]
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
     hard = presets()["gsm_hard"]
-    assert pairs(hard.whole("test")) == said[1]
+    assert pairs(hard.whole("test")) == tests[1]
     assert hard.space() == 17, "it trains on GSM8K"
     (tmp_path / "svamp/SVAMP.json").write_text(
         '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'

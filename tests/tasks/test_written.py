@@ -63,7 +63,7 @@ def test_sums_become_numbers_and_are_spelled_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "rows", "said"),
+    ("order", "rows", "expected"),
     [
         ("reversed", ["321+654=975", "21+9=12", "0+01=01"], ["123+456=579", "12+9=21", "0+10=10"]),
         ("normal", ["123+456=579", "12+9=21"], ["123+456=579", "12+9=21"]),
@@ -74,10 +74,10 @@ def test_sums_become_numbers_and_are_spelled_as_they_were() -> None:
     ],
 )
 def test_the_order_of_a_file_is_found_from_its_answers(
-    order: str, rows: list[str], said: list[str], tmp_path: Path
+    order: str, rows: list[str], expected: list[str], tmp_path: Path
 ) -> None:
     for task in (written(tmp_path / "a.txt", rows), written(tmp_path / "b.txt", rows, digit_order=order)):
-        assert plain(task) == said
+        assert plain(task) == expected
         assert task.questions(np.arange(1)).numbers.lengths.shape[1] == 3
 
 
@@ -211,12 +211,12 @@ def test_a_file_of_2000_rows_on_a_grid_of_400_cells_holds_one_row_in_ten_out(tmp
     cells = [task.pinned(first_digits=a, second_digits=b) for a, b in task.cells()]
     held = [cell for cell in cells if cell.held_out("test")]
     assert 40 < len(held) < len(cells) == 400
-    asked = np.concatenate([cell.whole().hashes() for cell in held])  # type: ignore[union-attr]
-    assert len(asked) == len(task.whole("test")), "every held-out question is asked in its cell"  # type: ignore[arg-type]
-    assert not np.isin(asked, task.whole("train").hashes()).any()  # type: ignore[union-attr]
+    questions = np.concatenate([cell.whole().hashes() for cell in held])  # type: ignore[union-attr]
+    assert len(questions) == len(task.whole("test")), "every held-out question is in its cell"  # type: ignore[arg-type]
+    assert not np.isin(questions, task.whole("train").hashes()).any()  # type: ignore[union-attr]
 
 
-def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: ExampleFile, tmp_path: Path) -> None:
+def test_evaluation_on_another_file_leaves_out_training_rows(large: ExampleFile, tmp_path: Path) -> None:
     trained, unseen = (
         [plain(large, [int(row)])[0] for row in large._rows_of(split)[:3]] for split in ("train", "test")
     )  # type: ignore[index]
@@ -224,9 +224,9 @@ def test_the_rows_of_another_file_are_asked_but_for_those_of_training(large: Exa
     task = large.of_file(str(other.path))  # numbers in the other order than those of training
     cell = task.pinned(first_digits=4, second_digits=4)
     assert cell.held_out("test")
-    asked = cell.whole("test")
-    assert asked is not None
-    assert sorted("".join(plain_text(asked, row)) for row in range(len(asked))) == sorted(unseen)
+    questions = cell.whole("test")
+    assert questions is not None
+    assert sorted("".join(plain_text(questions, row)) for row in range(len(questions))) == sorted(unseen)
     assert [*task.pinned(first_digits=5, second_digits=1).whole("test").facts["first_digits"]] == [5]  # type: ignore[union-attr]
 
 
@@ -262,7 +262,7 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("1+2", "is no sum in reversed order like the first rows"),
         ("+2=2", "is no sum"),
@@ -275,10 +275,10 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
     ],
 )
 def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
-    row: str, told: str, tmp_path: Path
+    row: str, message: str, tmp_path: Path
 ) -> None:
     task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
-    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{told}.*digit_order=text"):
+    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{message}.*digit_order=text"):
         task.questions(np.arange(task.rows.count))
     task.questions(np.arange(1200))
 
@@ -307,7 +307,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
 def test_a_person_may_ask_another_sum() -> None:
     task = ExampleFile(path=str(SUMS))
     assert plain_text(task.read("12+9="), 0) == ("12+9=", "21")
-    with pytest.raises(UserError, match="only sums can be asked"):
+    with pytest.raises(UserError, match="only sums can be read"):
         ExampleFile(path=str(SUMS), digit_order="text").read("12+9=")
 
 
@@ -352,21 +352,21 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     assert record["settings"]["task.path"] == other.path
     written(tmp_path / "other.txt", ["21+1=31", "21111+8=02111", "21111+2=41111"])
     (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
-    assert again["settings"]["task.contents"] != record["settings"]["task.contents"], "asked anew, not remembered"
+    assert again["settings"]["task.contents"] != record["settings"]["task.contents"], "computed again, not cached"
     letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
     with pytest.raises(UserError, match=r"path: .*letters.txt has '-', which no row of training has"):
         run.evaluate("2x1", settings=[f"task.path={letters.path}"])
 
 
-def test_no_row_is_asked_twice_where_more_are_wanted_than_a_file_has(
+def test_no_row_is_drawn_twice_where_more_are_wanted_than_a_file_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = written(tmp_path / "sums.txt", [f"{n}+1={n + 1}" for n in range(1, 10)], digit_order="normal")
     monkeypatch.setattr("numerate.tasks.written._WHOLE", 0)
     assert task.whole() is None
-    asked = questions_of(task, {}, count=100)
-    assert len(asked) == size_of(task, {}, 100) == task.rows_in("test") == 9
-    assert len({plain_text(asked, row) for row in range(9)}) == 9
+    questions = questions_of(task, {}, count=100)
+    assert len(questions) == size_of(task, {}, 100) == task.rows_in("test") == 9
+    assert len({plain_text(questions, row) for row in range(9)}) == 9
 
 
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert holes.cells() == [(4,), (8,), (9,)]
     assert str(default_grid(holes)) == "4+8:9"
     short = replace(holes, question_length=Span(4, 8))
-    assert short.cells() == [(4,), (8,), (9,)], "those longer than the trained ones can be asked"
+    assert short.cells() == [(4,), (8,), (9,)], "longer ones than the trained ones can be evaluated"
     assert str(default_grid(short)) == "4+8"
     assert Arithmetic().cells() is None
     assert str(grid_of(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"

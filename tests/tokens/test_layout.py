@@ -28,15 +28,15 @@ every_layout = pytest.mark.parametrize("layout", EVERY, ids=repr)
 
 @st.composite
 def any_rows(draw: st.DrawFn, labelled: bool) -> Rows:
-    """Rows that ask for anything anywhere: nothing, runs, and places with gaps between them."""
+    """Rows with targets anywhere: none, contiguous ones, and ones with gaps."""
     count = draw(st.integers(1, 5))
     lengths = np.array(draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)))
     longest = int(lengths.max())
     inside = np.arange(longest) < lengths[:, None]
     ids = np.array(draw(st.lists(st.integers(4, 200), min_size=count * longest, max_size=count * longest)))
-    asked = np.array(draw(st.lists(st.booleans(), min_size=count * longest, max_size=count * longest)))
-    ids, asked = (ids.reshape(count, longest) * inside).astype(np.uint8), asked.reshape(count, longest) & inside
-    return Rows(ids, lengths, asked, (ids[:, ::-1] + 1).astype(np.uint8) if labelled else None)
+    mask = np.array(draw(st.lists(st.booleans(), min_size=count * longest, max_size=count * longest)))
+    ids, mask = (ids.reshape(count, longest) * inside).astype(np.uint8), mask.reshape(count, longest) & inside
+    return Rows(ids, lengths, mask, (ids[:, ::-1] + 1).astype(np.uint8) if labelled else None)
 
 
 def rows_for(layout: Layout) -> st.SearchStrategy[Rows]:
@@ -44,7 +44,7 @@ def rows_for(layout: Layout) -> st.SearchStrategy[Rows]:
 
 
 def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
-    """What one row reads and what it must say, token by token."""
+    """Inputs and targets of one row, token by token."""
     length = int(rows.lengths[row])
     ids = rows.ids[row, :length].tolist()
     if isinstance(layout, TokenClassification):
@@ -53,20 +53,20 @@ def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
         return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.target_mask[row], strict=False)]
     if isinstance(layout, Seq2Seq):
         first = question_of(rows, row)
-        said = [i if asks else IGNORE for i, asks in zip(ids, rows.target_mask[row], strict=False)][first:]
-        return [PAD, *ids[first:-1]][: len(said)], said
+        targets = [i if asks else IGNORE for i, asks in zip(ids, rows.target_mask[row], strict=False)][first:]
+        return [PAD, *ids[first:-1]][: len(targets)], targets
     if isinstance(layout, Masked):
         here = rows.target_mask[row, :length]
         read = [UNKNOWN if asks else i for i, asks in zip(ids, here, strict=True)]
         return read, [i if asks else IGNORE for i, asks in zip(ids, here, strict=True)]
-    asked = rows.target_mask[row, 1:length] if layout == Continuation() else [True] * (length - 1)
-    return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], asked, strict=True)]
+    target_mask = rows.target_mask[row, 1:length] if layout == Continuation() else [True] * (length - 1)
+    return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], target_mask, strict=True)]
 
 
 def question_of(rows: Rows, row: int) -> int:
-    """How many tokens of a row come before the first that is asked; all where none is."""
-    asked = np.flatnonzero(rows.target_mask[row, : rows.lengths[row]])
-    return int(asked[0]) if len(asked) else int(rows.lengths[row])
+    """The number of tokens of a row before its first target; all if there is none."""
+    positions = np.flatnonzero(rows.target_mask[row, : rows.lengths[row]])
+    return int(positions[0]) if len(positions) else int(rows.lengths[row])
 
 
 @every_layout
@@ -77,16 +77,16 @@ def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, 
     batch = layout.batch(rows, np.arange(len(rows)) + 10**12)
     total = 0
     for row in range(len(rows)):
-        read, said = plain(layout, rows, row)
+        read, targets = plain(layout, rows, row)
         assert batch.tokens.lengths[row] == len(read)
         assert batch.tokens.ids[row].tolist() == read + [PAD] * (batch.tokens.ids.shape[1] - len(read))
-        assert batch.targets[row].tolist() == said + [IGNORE] * (batch.targets.shape[1] - len(said))
-        asked = [place for place, target in enumerate(said) if target != IGNORE]
+        assert batch.targets[row].tolist() == targets + [IGNORE] * (batch.targets.shape[1] - len(targets))
+        positions = [place for place, target in enumerate(targets) if target != IGNORE]
         most = batch.target_positions.shape[1]
-        last = asked[-1] if asked else 0
-        assert batch.target_positions[row].tolist() == asked + [last] * (most - len(asked))
-        assert batch.target_ids[row].tolist() == [said[p] for p in asked] + [IGNORE] * (most - len(asked))
-        total += len(asked)
+        last = positions[-1] if positions else 0
+        assert batch.target_positions[row].tolist() == positions + [last] * (most - len(positions))
+        assert batch.target_ids[row].tolist() == [targets[p] for p in positions] + [IGNORE] * (most - len(positions))
+        total += len(positions)
     assert batch.counts == {"tokens": total, "examples": len(rows)}
     sources = 0 if batch.source is None else int(batch.source.lengths.sum())
     assert batch.real == int(batch.tokens.lengths.sum()) + sources
@@ -138,7 +138,7 @@ def test_twelve_and_nine_by_hand() -> None:
     assert everything.target_positions.tolist() == [list(range(7))]
 
 
-def test_labels_are_said_where_their_token_stands() -> None:
+def test_labels_are_at_their_tokens() -> None:
     block = Questions(
         ("a", "b", "1", "2"),
         np.array([[0, 1, 0]], dtype=np.int16),
@@ -157,11 +157,11 @@ def test_labels_are_said_where_their_token_stands() -> None:
 
 def test_a_layout_refuses_questions_of_the_other_kind() -> None:
     ids = np.array([[5, 6, END]], dtype=np.uint8)
-    asked = np.ones((1, 3), dtype=np.bool_)
+    target_mask = np.ones((1, 3), dtype=np.bool_)
     with pytest.raises(UserError, match="take TokenClassification"):
-        Continuation().batch(Rows(ids, np.array([3]), asked, labels=ids), np.arange(1))
+        Continuation().batch(Rows(ids, np.array([3]), target_mask, labels=ids), np.arange(1))
     with pytest.raises(UserError, match="take Continuation"):
-        TokenClassification().batch(Rows(ids, np.array([3]), asked), np.arange(1))
+        TokenClassification().batch(Rows(ids, np.array([3]), target_mask), np.arange(1))
     with pytest.raises(UserError, match=r"^targets: 'question' is neither"):
         Continuation("question")  # type: ignore[arg-type]
 

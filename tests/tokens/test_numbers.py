@@ -1,4 +1,4 @@
-"""Promises of every spelling of numbers: writing blocks, spelling one number and reading it back agree."""
+"""Promises of every number format: writing blocks, writing one number and reading it back agree."""
 
 from decimal import Decimal
 from itertools import product
@@ -25,7 +25,7 @@ EVERY += [
     Digits("normal", index_hints=True),
     Digits("answer reversed", 1, 0, 33, index_hints=True),
 ]
-every_spelling = pytest.mark.parametrize("number_format", EVERY, ids=repr)
+every_format = pytest.mark.parametrize("number_format", EVERY, ids=repr)
 
 VOCABULARY = Vocabulary.of(Digits().texts())
 
@@ -48,7 +48,7 @@ def block(numbers: list[Decimal], columns: int = 40) -> Numbers:
     )
 
 
-@every_spelling
+@every_format
 @settings(max_examples=25, deadline=None)
 @given(numbers=st.one_of(*(st.lists(kind, min_size=1, max_size=12) for kind in (whole, pointed, signed, mixed))))
 def test_a_written_block_is_its_numbers_spelled_one_by_one(number_format: NumberFormat, numbers: list[Decimal]) -> None:
@@ -64,7 +64,7 @@ def test_a_written_block_is_its_numbers_spelled_one_by_one(number_format: Number
             assert not row[length:].any()
 
 
-@every_spelling
+@every_format
 @given(number=st.one_of(whole, pointed, signed, mixed), answer=st.booleans(), chance=st.integers(0, 2**64 - 1))
 def test_what_is_spelled_is_read_back(number_format: NumberFormat, number: Decimal, answer: bool, chance: int) -> None:
     symbols = number_format.spell(number, answer=answer, chance=chance)
@@ -74,7 +74,7 @@ def test_what_is_spelled_is_read_back(number_format: NumberFormat, number: Decim
     assert number_format.plain(f"{text}={text}", answer=answer) == f"{plain}={plain}"
 
 
-@every_spelling
+@every_format
 @pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "--1", "1-2", "1+2", "٣", ".5.", "1.-"])
 def test_what_is_no_number_is_read_as_none(number_format: NumberFormat, text: str) -> None:
     for order in (text, text[::-1]):

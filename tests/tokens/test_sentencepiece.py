@@ -24,10 +24,10 @@ LLAMA = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
 
 
 def number(value: int) -> bytes:
-    told = b""
+    encoded = b""
     while value > 127:
-        told, value = told + bytes([value & 127 | 128]), value >> 7
-    return told + bytes([value])
+        encoded, value = encoded + bytes([value & 127 | 128]), value >> 7
+    return encoded + bytes([value])
 
 
 def field(which: int, content: bytes) -> bytes:
@@ -138,19 +138,19 @@ def digest(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (model(BASIC)[:-30], "no whole SentencePiece model"),
         (model([*BASIC, ("\n\n", 4)]), "pieces that users defined"),
         (model(BASIC, kind=4), "words or characters"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "some.model"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=said) as told:
+    with pytest.raises(UserError, match=message) as raised:
         sentencepiece(path)
-    assert "some.model" in str(told.value)
+    assert "some.model" in str(raised.value)
 
 
 def test_a_tokenizer_json_is_read_too_and_is_no_sentencepiece_model() -> None:

@@ -196,7 +196,7 @@ def _group_of_thousands(text: str, written: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "text", "said"),
+    ("numbers", "text", "expected"),
     [
         (RegressionTransformer(), "x = -12.50 and 007", "x = -12.5 and 7"),
         (RegressionTransformer(), "1,000 1e5 .5", "1000 100000 0.5"),
@@ -206,8 +206,8 @@ def _group_of_thousands(text: str, written: str) -> bool:
         (PerDigit(), "1,000 3.14.15 a12b -5 5-3 1e5", "1,000 3.14.15 a12b -5 5-3 1e5"),
     ],
 )
-def test_texts_come_back_as_documented(folder: str, numbers: TextNumberFormat, text: str, said: str) -> None:
-    assert back(Subwords(tokenizer=folder, number_format=numbers), text) == said
+def test_texts_come_back_as_documented(folder: str, numbers: TextNumberFormat, text: str, expected: str) -> None:
+    assert back(Subwords(tokenizer=folder, number_format=numbers), text) == expected
 
 
 def test_what_no_text_gives_is_decoded_too() -> None:
@@ -222,7 +222,7 @@ def test_what_no_text_gives_is_decoded_too() -> None:
 # Vocabularies --------------------------------------------------------------------------------------------------------
 
 
-def test_the_house_has_its_specials_first_and_knows_the_tokenizers_ids(pieces: str) -> None:
+def test_a_vocabulary_starts_with_the_specials_and_has_the_tokenizers_ids(pieces: str) -> None:
     vocabulary = Subwords(tokenizer=pieces, number_format=RegressionTransformer()).build_vocabulary([])
     theirs = tokenizers.Tokenizer.from_file(f"{pieces}/tokenizer.json").get_vocab()
     assert vocabulary.foreign is not None
@@ -250,7 +250,7 @@ def test_each_token_says_what_it_is(pieces: str) -> None:
 
 
 @dataclass(frozen=True)
-class Asked(Task):
+class Listing(Task):
     """Questions from a list."""
 
     def draw(self, draws: CounterRNG, index: Any) -> Questions:
@@ -263,10 +263,10 @@ SOURCE: TextSource = Listed((Example("What is 12?", "12"), Example("What is 5+5?
 def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
     whole = Subwords(tokenizer=pieces, number_format=PerDigit())
     tokenizer = Subwords(tokenizer=pieces, number_format=PerDigit(), vocabulary="occurring")
-    vocabulary = tokenizer.build_vocabulary(Asked())
+    vocabulary = tokenizer.build_vocabulary(Listing())
     assert {"\u2581What", "\u2581is", "\u2581and", "-", ".", "<extra_id_0>", *"0123456789"} <= set(vocabulary.symbols)
     assert not {"12", "100", "\u25815", "<extra_id_12>"} & set(vocabulary.symbols)
-    questions = Asked().examples("train", 0, 0, 9)
+    questions = Listing().examples("train", 0, 0, 9)
     ours, theirs = tokenizer.rows(questions, vocabulary), whole.rows(questions, whole.build_vocabulary([]))
     for cut, full in zip(ours.ids, theirs.ids, strict=True):
         assert [vocabulary.symbols[i] for i in cut] == [whole.build_vocabulary([]).symbols[i] for i in full]
@@ -302,9 +302,9 @@ def test_special_tokens_in_a_text_are_text(
     tokenizer = Subwords(tokenizer=folder, number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
     masks = [vocabulary.ids[mask] for mask in CONTROL if mask in vocabulary.ids and mask[0] == "<"]
-    said = [text for name in CONTROL for text in (name, f"a{name}1", f"x {name} y", f"{name}{name}")]
-    questions = tokenizer.rows([Example(text, text) for text in said], vocabulary)
-    for text, ids, length in zip(said, questions.ids, questions.lengths, strict=True):
+    texts = [text for name in CONTROL for text in (name, f"a{name}1", f"x {name} y", f"{name}{name}")]
+    questions = tokenizer.rows([Example(text, text) for text in texts], vocabulary)
+    for text, ids, length in zip(texts, questions.ids, questions.lengths, strict=True):
         inside = ids[: length - 1].tolist()
         assert not {PAD, BEGIN, END, *masks} & {*inside}, text
         assert ids[length - 1] == END
@@ -400,7 +400,7 @@ def test_labels_are_refused() -> None:
         Subwords(tokenizer=TINY).rows(block, Subwords(tokenizer=TINY).build_vocabulary([]))
 
 
-def test_what_is_longer_than_told_is_cut_and_said() -> None:
+def test_long_texts_are_truncated_with_a_warning() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=PerDigit(), max_length=3)
     vocabulary = tokenizer.build_vocabulary([])
     with pytest.warns(
@@ -416,30 +416,31 @@ def passages(folder: Path) -> None:
     for name, lengths in (("train", (5, 5, 5)), ("val", (5, 60))):
         lines = []
         for number, length in enumerate(lengths):
-            asked = [
+            questions = [
                 {"question": f"who {name} {number}{which}?", "answers": [{"text": "7", "label": 1}]} for which in "ab"
             ]
-            lines.append(json.dumps({"passage": {"text": f"{number} the " * length, "questions": asked}}))
+            lines.append(json.dumps({"passage": {"text": f"{number} the " * length, "questions": questions}}))
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("cut", ["left", "right"])
-def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut_as_published(tmp_path: Path, cut: Any) -> None:
+@pytest.mark.parametrize(("side", "cut"), [("left", "beginning"), ("right", "end")])
+def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut(tmp_path: Path, side: Any, cut: str) -> None:
     passages(tmp_path)
-    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=cut)
+    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=side)
     tokenizer = Subwords(tokenizer="characters", number_format=PerDigit(), max_length=80)
     vocabulary = tokenizer.build_vocabulary(task)
-    end = "beginning" if cut == "left" else "end"
-    told = rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {end}; the longest"
-    with pytest.warns(UserWarning, match=told):
-        rows = tokenizer.rows(task.longest(), vocabulary)  # what is asked of a probe is counted over the data
-    with pytest.warns(UserWarning, match=told):
+    message = (
+        rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
+    )
+    with pytest.warns(UserWarning, match=message):
+        rows = tokenizer.rows(task.longest(), vocabulary)  # a probe counts over the data
+    with pytest.warns(UserWarning, match=message):
         rows = tokenizer.rows(task.examples("test", 0, 0, 4), vocabulary)
-    said = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
-    ends = [text.endswith(tuple(f"who val {n}{which}?7" for n in "01" for which in "ab")) for text in said]
-    assert sum(ends) == (4 if cut == "left" else 2)
+    texts = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
+    ends = [text.endswith(tuple(f"who val {n}{which}?7" for n in "01" for which in "ab")) for text in texts]
+    assert sum(ends) == (4 if cut == "beginning" else 2)
     assert rows.lengths.max() == 80 + 2
-    with pytest.warns(UserWarning, match=r"1 of 1 questions \(those asked\)"):
+    with pytest.warns(UserWarning, match=r"1 of 1 questions \(in memory\)"):
         long = tokenizer.rows(task.read("the " * 60 + "why?"), vocabulary)
     assert ("why?" in tokenizer.decode(long.ids[0], vocabulary)) == (cut == "left")
 
@@ -458,12 +459,12 @@ def test_a_tokenizer_without_digits_is_refused_unless_left_alone(tmp_path: Path)
 
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
-    for name, said in (
+    for name, message in (
         (str(tmp_path), "has no tokenizer.json"),
         (str(tmp_path / "nowhere"), "is not there"),
         ("nobody/has-this-tokenizer", "hub did not give"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             Subwords(tokenizer=name).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model"')
     with pytest.raises(UserError, match=r"is no tokenizer.json"):
@@ -504,18 +505,18 @@ def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
         Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
 
 
-def test_a_tokenizer_that_is_nowhere_is_told_with_both_ways_to_get_it(
+def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
-    with pytest.raises(UserError) as said:
+    with pytest.raises(UserError) as raised:
         Subwords().build_vocabulary([])
-    assert "the Hugging Face hub did not give its tokenizer.json" in str(said.value)
+    assert "the Hugging Face hub did not give its tokenizer.json" in str(raised.value)
     assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
-        said.value
+        raised.value
     )
     with pytest.raises(UserError, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
         Subwords(tokenizer="nobody/other").build_vocabulary([])
@@ -560,7 +561,7 @@ def test_real_tokenizers_write_and_read_real_questions(shared: Path, name: str, 
             assert found == back(tokenizer, found)
 
 
-def test_t5s_special_tokens_are_the_houses(shared: Path) -> None:
+def test_t5s_special_tokens_have_our_ids(shared: Path) -> None:
     tokenizer = Subwords(
         tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), number_format=RegressionTransformer()
     )

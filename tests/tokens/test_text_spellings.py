@@ -1,4 +1,4 @@
-"""Promises of spellings of numbers in texts: many at once are one by one, and what is spelled is read back."""
+"""Promises of number formats for texts: batches equal single numbers, and what is written is read back."""
 
 import json
 import re
@@ -110,7 +110,7 @@ PLAIN = {
     "UNSIGNED": re.compile(_PLAIN),
     "SIGNED": re.compile(rf"(?:(?<![\w)\]}}%.])[-\u2212])?{_PLAIN}"),
 }
-"""The patterns as one would write them, with what must stand before a number said before it."""
+"""The patterns in their natural form, with lookbehinds before the number."""
 
 
 @settings(max_examples=500, deadline=None)
@@ -390,7 +390,7 @@ def test_fone_has_as_many_digits_as_it_was_given() -> None:
     assert FoNE().read(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
 
 
-def test_xval_rounds_what_float32_has_not_where_that_is_asked() -> None:
+def test_xval_rounds_to_float32_with_round_to_float32() -> None:
     found = ["123456789", "-0.1234567891", "1e400"]
     assert XVal().write(found).beyond.tolist() == [True, True, True]  # type: ignore[union-attr]
     written = XVal(round_to_float32=True).write(found)

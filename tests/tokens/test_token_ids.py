@@ -1,4 +1,4 @@
-"""Promises of tokens as they are: the vocabulary is the stored tokenizer's, and every place of a chunk is asked."""
+"""TokenIds: the vocabulary is the stored tokenizer's, and every token of a chunk is a target."""
 
 from pathlib import Path
 

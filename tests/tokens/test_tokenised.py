@@ -155,9 +155,9 @@ def test_several_processes_make_it_once(folder: Path) -> None:
         "spec.loader.exec_module(theirs); print(*theirs.made())"
     )
     both = [subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
-    assert sorted(int(read) for _, read in told) == [0, COUNT]
-    assert [int(rows) for rows, _ in told] == [COUNT, COUNT]
+    outputs = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
+    assert sorted(int(read) for _, read in outputs) == [0, COUNT]
+    assert [int(rows) for rows, _ in outputs] == [COUNT, COUNT]
     assert only(folder).is_dir()
 
 

@@ -60,18 +60,18 @@ def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[s
         if symbol == EMPTY:
             continue
         if symbol >= 0:
-            said = list(questions.alphabet[symbol])
+            symbols = list(questions.alphabet[symbol])
         else:
             slot = -1 - symbol
             value = int("".join(map(str, questions.numbers.digits[row, slot])))
             if questions.numbers.negative is not None and questions.numbers.negative[row, slot]:
                 value = -value
             in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
-            said = tokenizer.number_format.spell(value, answer=in_answer, chance=chance)
-        said = [symbol for each in said for symbol in [*" " * blanks.pop(0), each]]
-        written += said
+            symbols = tokenizer.number_format.spell(value, answer=in_answer, chance=chance)
+        symbols = [symbol for each in symbols for symbol in [*" " * blanks.pop(0), each]]
+        written += symbols
         in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
-        answer += [in_answer] * len(said)
+        answer += [in_answer] * len(symbols)
         if questions.labels is not None and questions.labels[row, piece] >= 0:
             labels[len(written) - 1] = questions.alphabet[questions.labels[row, piece]]
     return (written, answer, labels) if questions.labels is not None else ([*written, "[EOS]"], [*answer, True], labels)
@@ -166,7 +166,7 @@ def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
 
 def test_twelve_and_nine_is_written_as_the_example_says() -> None:
     task = Arithmetic()
-    for tokenizer, text, asked in (
+    for tokenizer, text, mask in (
         (Characters(), "21+9=12", "00000111"),
         (Characters(Digits("normal")), "12+9=21", "00000111"),
         (Characters(add_bos_token=True), "21+9=12", "000000111"),
@@ -175,7 +175,7 @@ def test_twelve_and_nine_is_written_as_the_example_says() -> None:
         rows = tokenizer.rows(task.read("12+9="), vocabulary)
         assert tokenizer.decode(rows.ids[0], vocabulary) == text
         assert rows.ids[0, -1] == END
-        assert "".join(str(int(asks)) for asks in rows.target_mask[0]) == asked
+        assert "".join(str(int(asks)) for asks in rows.target_mask[0]) == mask
 
 
 def test_free_text_is_written_as_it_is() -> None:

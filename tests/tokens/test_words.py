@@ -20,21 +20,21 @@ ALPHABET = ("0", "1", "10", "100", "a", "<pad>", "<blk>", "<bos>")
 
 
 def plain(questions: Questions, row: int, begin: bool) -> tuple[list[str], dict[int, str]]:
-    """What is written, and what is asked where, text by text."""
-    written, said = (["[BOS]"], {}) if begin else ([], {})
+    """The texts of a row, and the label of each position that has one."""
+    written, labels_at = (["[BOS]"], {}) if begin else ([], {})
     prompt = None if questions.prompt_length is None else int(questions.prompt_length[row])
     for piece, symbol in enumerate(questions.symbols[row]):
         if symbol == EMPTY:
             continue
         if prompt is not None and piece >= prompt:
-            said[len(written)] = questions.alphabet[symbol]
+            labels_at[len(written)] = questions.alphabet[symbol]
         if questions.labels is not None and questions.labels[row, piece] >= 0:
-            said[len(written)] = questions.alphabet[questions.labels[row, piece]]
+            labels_at[len(written)] = questions.alphabet[questions.labels[row, piece]]
         written.append(questions.alphabet[symbol])
     if prompt is not None:
-        said[len(written)] = "[EOS]"
+        labels_at[len(written)] = "[EOS]"
         written.append("[EOS]")
-    return written, said
+    return written, labels_at
 
 
 @st.composite
@@ -62,13 +62,13 @@ def test_rows_are_what_the_plain_form_writes_text_by_text(begin: bool, block: Qu
     assert len(rows) == len(block)
     assert rows.ids.dtype == np.uint8
     for row in range(len(block)):
-        written, said = plain(block, row, begin)
+        written, labels_at = plain(block, row, begin)
         length = int(rows.lengths[row])
         assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == written
         assert not rows.ids[row, length:].any()
-        on_progress = rows.ids if rows.labels is None else rows.labels
-        found = {int(p): vocabulary.symbols[on_progress[row, p]] for p in np.flatnonzero(rows.target_mask[row])}
-        assert found == said
+        target_ids = rows.ids if rows.labels is None else rows.labels
+        found = {int(p): vocabulary.symbols[target_ids[row, p]] for p in np.flatnonzero(rows.target_mask[row])}
+        assert found == labels_at
 
 
 def test_the_vocabulary_has_the_specials_and_then_the_texts_in_their_order() -> None:
@@ -83,8 +83,10 @@ def test_the_vocabulary_has_the_specials_and_then_the_texts_in_their_order() -> 
 
 def counted(text: str, labels: str, tokenizer: Words = Words()) -> Rows:
     symbols = [ALPHABET.index(word) for word in text.split()]
-    said = [EMPTY if word == "." else ALPHABET.index(word) for word in labels.split()]
-    block = Questions(ALPHABET, np.array([symbols], np.int16), Numbers.none(1), labels=np.array([said], dtype=np.int16))
+    indices = [EMPTY if word == "." else ALPHABET.index(word) for word in labels.split()]
+    block = Questions(
+        ALPHABET, np.array([symbols], np.int16), Numbers.none(1), labels=np.array([indices], dtype=np.int16)
+    )
     return tokenizer.rows(block, tokenizer.build_vocabulary(ALPHABET))
 
 

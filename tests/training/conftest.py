@@ -30,7 +30,7 @@ TOUCHES = {
 BY_NUMBER = {"os.truncate", "os.remove", "os.rmdir", "os.scandir"}
 """Those that may be given an open file or folder, or a name inside one, for which no path is known."""
 
-UNTOUCHED, TOLD, OTHER, IN_SPITE = 0, 3, 4, 5
+UNTOUCHED, REPORTED, OTHER, IN_SPITE = 0, 3, 4, 5
 """How a failing work ended: never reached, with an error of ours, with another error, well in spite of it."""
 
 Work = Callable[[Path], Any]
@@ -62,8 +62,8 @@ def fail_at_every_moment(folder: Path, code: int, prepare: Work, work: Work, che
 
     def judge(status: int, place: Path) -> bool:
         ended = os.waitstatus_to_exitcode(status)
-        assert ended in (UNTOUCHED, TOLD, IN_SPITE), "an error that is not ours was raised"
-        check(place, ended != TOLD)
+        assert ended in (UNTOUCHED, REPORTED, IN_SPITE), "an error that is not ours was raised"
+        check(place, ended != REPORTED)
         return ended == UNTOUCHED
 
     return _one_after_the_other(folder, prepare, work, touch, judge)
@@ -101,7 +101,7 @@ def _work(place: Path, work: Work, moment: int, touch: Callable[[], None]) -> No
         work(place)
         status = UNTOUCHED if left[0] >= 0 else IN_SPITE
     except (UserError, OperationalError):
-        status = TOLD
+        status = REPORTED
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
@@ -150,8 +150,8 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisks]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-class Asked(Stop):
-    """Asked to stop at the `nth` time that the run looks."""
+class StopAt(Stop):
+    """Requested at the `nth` time that the run looks."""
 
     def __init__(self, nth: int) -> None:
         super().__init__()
@@ -164,6 +164,6 @@ class Asked(Stop):
 
 
 @pytest.fixture(scope="session")
-def asked() -> type[Asked]:
-    """asked(7): a `Stop` that is asked to stop at the seventh time that the run looks."""
-    return Asked
+def stop_at() -> type[StopAt]:
+    """stop_at(7): a `Stop` that is requested at the seventh time that the run looks."""
+    return StopAt

@@ -1,4 +1,4 @@
-"""Promises of the best step: chosen by accuracy or by the development loss, as is right for what is said."""
+"""Promises of the best step: chosen by accuracy or by the development loss, depending on the kind of answers."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def test_accuracy_is_that_of_the_next_sizes_and_the_loss_that_of_development() -
     assert LOSS.score(both, math.nan).value == sys.float_info.max
 
 
-def test_what_is_said_decides_unless_somebody_does() -> None:
+def test_the_kind_of_answers_decides_unless_it_is_set() -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     symbols = EvaluationData(PLAIN.task, PLAIN.tokenizer, PLAIN.layout)
     texts = EvaluationData(GeneratedMathematics(), Characters(), Seq2Seq())
@@ -105,14 +105,14 @@ def small(*more: str) -> Recipe:
     return recipe("addition_rotary", *SMALL, *more)
 
 
-def told(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
     return made.run.folder.head()["best"], [line for line in lines if line.get("split") == "development"]
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
     made = train(small("training.best_metric=loss"), runs_dir=tmp_path, quiet=True)
-    best, lines = told(made)
+    best, lines = best_and_lines(made)
     losses = {line["step"]: line["development_loss"] for line in lines}
     lowest = min(losses, key=lambda step: (losses[step], -step))
     assert lowest < 8, "a rate this high makes it worse again"
@@ -122,27 +122,27 @@ def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> 
     assert results.best == best
 
 
-def test_where_nothing_is_right_the_loss_decides_and_a_run_that_goes_on_knows_it(tmp_path: Path) -> None:
+def test_where_nothing_is_right_the_loss_decides_and_a_resumed_run_keeps_it(tmp_path: Path) -> None:
     wanted = ("training.best_metric=accuracy", "task.digits=6")
     whole = train(small(*wanted), runs_dir=tmp_path / "whole", quiet=True)
-    best, lines = told(whole)
+    best, lines = best_and_lines(whole)
     assert {line["exact"] for line in lines} == {0.0}
     losses = {line["step"]: line["development_loss"] for line in lines}
     assert best["step"] == min(losses, key=lambda step: losses[step]) < 8
     assert best["by"] == "accuracy"
     for steps in (4, 8):
         halves = train(small(*wanted, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
-    assert told(halves)[0] == best
+    assert best_and_lines(halves)[0] == best
 
 
 def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) -> None:
     made = train(small("task.digits=6"), runs_dir=tmp_path, quiet=True)
-    best, lines = told(made)
+    best, lines = best_and_lines(made)
     assert best["step"] == 8, "ties to the later"
     assert not any("development_loss" in line for line in lines)
 
 
-def test_a_run_from_before_there_was_a_choice_goes_on_by_the_present_one(tmp_path: Path) -> None:
+def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:
     made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
     state = made.run.checkpoints("final")[0].state
     old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}

@@ -128,8 +128,8 @@ def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path)
     assert all(0 < earlier < later for earlier, later in pairwise(counted))
     assert run.run.folder.head()["ended"]["flops"] == counted[-1]
     assert run.run.checkpoints()[0].state["progress"]["flops"] == counted[-1]
-    said = (run.run.path / "log.txt").read_text()
-    assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {flop_text(counted[-1])}" in said
+    log = (run.run.path / "log.txt").read_text()
+    assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {flop_text(counted[-1])}" in log
 
 
 def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_operations_can_be_written_as_physicists_do() -> None:
     ("flops", "text"),
     [(8e18, "8.0 exaFLOP"), (6.4e19, "64.0 exaFLOP"), (0, "0.0 FLOP"), (999.96, "1.0 kiloFLOP"), (3e24, "3,000.0")],
 )
-def test_operations_are_said_in_their_unit(flops: float, text: str) -> None:
+def test_operations_are_shown_in_their_unit(flops: float, text: str) -> None:
     assert flop_text(flops).startswith(text)
 
 

@@ -149,7 +149,7 @@ def removed(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [cut_short, garble, emptied, zeroed, removed])
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_and_said(
+def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_with_a_warning(
     tmp_path: Path, name: str, harm: Callable[[Path], None]
 ) -> None:
     put(tmp_path, 100)
@@ -209,7 +209,7 @@ def test_resuming_sets_torn_checkpoints_aside_and_loses_none(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path)) == ["step-000300", "torn-000100", "torn-000300"]
 
 
-def test_without_a_sound_checkpoint_there_is_none_and_it_is_said(tmp_path: Path) -> None:
+def test_without_a_sound_checkpoint_there_is_none_and_a_warning(tmp_path: Path) -> None:
     assert latest_good(tmp_path / "nowhere") == (None, [])
     emptied(put(tmp_path, 100).path / "weights.safetensors")
     found, warnings = resume(tmp_path)
@@ -262,7 +262,7 @@ def test_checkpoints_are_named_final_best_all_or_by_their_step(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "says"), [("400", "no checkpoint of step 400; there are: 100"), ("last", "none of final")]
 )
-def test_a_name_that_is_not_there_is_a_mistake_with_those_that_are(tmp_path: Path, name: str, says: str) -> None:
+def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, name: str, says: str) -> None:
     put(tmp_path, 100)
     with pytest.raises(UserError, match=says):
         by_name(tmp_path, name)
@@ -358,24 +358,24 @@ while True:
 """
 
 
-def test_a_process_killed_again_and_again_goes_on_from_the_last_checkpoint_it_told_of(tmp_path: Path) -> None:
-    told = 0
+def test_a_process_killed_again_and_again_resumes_from_the_last_checkpoint_it_reported(tmp_path: Path) -> None:
+    last_step = 0
     for wait in random.Random(0).choices([0.0, 0.003, 0.01, 0.03, 0.1], k=3):
-        words = [sys.executable, "-c", WRITER, str(tmp_path), str(told)]
+        words = [sys.executable, "-c", WRITER, str(tmp_path), str(last_step)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             assert process.stdout is not None
-            told = int(process.stdout.readline())
+            last_step = int(process.stdout.readline())
             time.sleep(wait)
             os.kill(process.pid, signal.SIGKILL)
-            told = max([told, *map(int, process.stdout.read().split("\n")[:-1])])
+            last_step = max([last_step, *map(int, process.stdout.read().split("\n")[:-1])])
         tidy(tmp_path)
         found, warnings = resume(tmp_path)
         assert found is not None
-        assert found.step in (told, told + 1)
+        assert found.step in (last_step, last_step + 1)
         assert not warnings
         assert torch.equal(found.read()["weights"]["w"], torch.full((500, 500), float(found.step)))
         assert 1 in steps(tmp_path)
-        told = found.step
+        last_step = found.step
 
 
 def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small_disk: Any) -> None:
@@ -426,7 +426,7 @@ def test_an_error_of_safetensors_that_is_no_disk_error_is_not_taken_for_one(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_read_only_place_is_a_mistake_and_reading_still_works(small_disk: Any) -> None:
+def test_a_read_only_place_is_refused_and_reading_still_works(small_disk: Any) -> None:
     place = small_disk(1 << 20)
     put(place, 1)
     small_disk.make_read_only(place)

@@ -1,4 +1,4 @@
-"""Promises of what is asked of running text during training."""
+"""Promises of the evaluation of running text during training."""
 
 import math
 from dataclasses import replace
@@ -25,20 +25,22 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 def trainer_of(recipe: Recipe) -> tuple[Trainer, list[dict[str, Any]]]:
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     with World.joined("cpu") as world:
-        trainer = Trainer(recipe, world, listen=lambda kind, line: told.append(dict(line)) if "split" in line else None)
-    return trainer, told
+        trainer = Trainer(
+            recipe, world, listen=lambda kind, line: records.append(dict(line)) if "split" in line else None
+        )
+    return trainer, records
 
 
 def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recipe: Recipe) -> None:
-    trainer, told = trainer_of(recipe)
+    trainer, records = trainer_of(recipe)
     trainer.train()
     exam, model = trainer.exam, trainer.model.eval()
     batches = [exam.batch(recipe.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
     found = read_language(model, exam, batches)
-    line = told[-1]
-    assert [one["step"] for one in told] == [2, 4]
+    line = records[-1]
+    assert [one["step"] for one in records] == [2, 4]
     assert line["split"] == "development"
     assert "exact" not in line
     assert line["loss"] == pytest.approx(found.loss, rel=1e-5)
@@ -49,9 +51,9 @@ def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recip
 
 
 def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
-    trainer, told = trainer_of(recipe)
+    trainer, records = trainer_of(recipe)
     trainer.train()
-    progress, lowest = trainer.progress, min(told, key=lambda line: line["loss"])
+    progress, lowest = trainer.progress, min(records, key=lambda line: line["loss"])
     assert (progress.best, progress.best_by) == (lowest["step"], "loss")
     assert progress.best_score == pytest.approx(lowest["loss"], rel=1e-5)
 
@@ -60,14 +62,14 @@ def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
 def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(validation_examples=during)))
     development, model = trainer.development, trainer.model.eval()
-    alone = development._foretold(model)
+    alone = development._likelihoods(model)
     world = development.world
-    said: list[dict[str, float]] = []
+    shares: list[dict[str, float]] = []
     calls = []
 
     def sum_values(values: dict[str, float]) -> dict[str, float]:
-        said.append(dict(values))
-        return {name: sum(one[name] for one in said) for name in values}
+        shares.append(dict(values))
+        return {name: sum(one[name] for one in shares) for name in values}
 
     for rank in (0, 1):
         other = replace(world, rank=rank, size=2)
@@ -75,8 +77,8 @@ def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeyp
         monkeypatch.setattr(development, "world", other)
         calls.append(0)
         with model.register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1)):
-            both = development._foretold(model)
-    assert calls[0] == calls[1] > 0  # every process asks equally often
+            both = development._likelihoods(model)
+    assert calls[0] == calls[1] > 0  # every process calls the model equally often
     assert (both.tokens, both.bytes, both.chunks, both.right) == (alone.tokens, alone.bytes, during, alone.right)
     assert both.loss == pytest.approx(alone.loss, rel=1e-6)
     assert both.mean_of_exp == pytest.approx(alone.mean_of_exp, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Promises of what is said before training: digits that a number loss does not see, rows that are left out."""
+"""Promises of the warnings before training: digits that a number loss does not see, rows that are left out."""
 
 import json
 from dataclasses import replace
@@ -53,19 +53,19 @@ def doubts(made: Recipe) -> list[str]:
     return numbers_uncovered(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
 
 
-def test_digits_that_get_no_number_loss_are_told_with_their_share_and_what_would_help(
-    pieces: Path, tmp_path: Path
-) -> None:
+def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy(pieces: Path, tmp_path: Path) -> None:
     pairs = [(f"{n}+{n}=", str(2 * n)) for n in range(40)]  # 5 of 40 answers have one digit
     task = QuestionFiles(
         train_file=questions(tmp_path / "a.jsonl", pairs), development_fraction=0.0, test_fraction=0.025
     )
     cut = Subwords(str(pieces))
-    (told,) = doubts(chosen(cut, task, NumberToken()))
-    said = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
-    share = sum(len(text) == 1 for text in said) / sum(map(len, said))
-    assert told.startswith(f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample")
-    assert told.endswith("tokenizer.number_format=PerDigit makes it 100 %")
+    (warning,) = doubts(chosen(cut, task, NumberToken()))
+    answers = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
+    share = sum(len(text) == 1 for text in answers) / sum(map(len, answers))
+    assert warning.startswith(
+        f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample"
+    )
+    assert warning.endswith("tokenizer.number_format=PerDigit makes it 100 %")
     assert doubts(chosen(replace(cut, number_format=PerDigit()), task, NumberToken())) == []
     assert doubts(chosen(cut, task, NumberToken(number_tokens="numbers"))) == [], "then they all have a value"
     assert doubts(chosen(cut, task, CrossEntropy())) == []
@@ -79,19 +79,19 @@ def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None
     assert (found.digits, found.covered, found.others) == (5, 1, ((" 12", 1),))
 
 
-def test_rows_that_training_has_not_are_told_when_it_starts(tmp_path: Path) -> None:
+def test_rows_left_out_of_training_give_a_warning_at_the_start(tmp_path: Path) -> None:
     pairs = [(f"{n % 10}+1=", str(n % 10 + 1)) for n in range(60)]
     path = questions(tmp_path / "a.jsonl", pairs)
     task = QuestionFiles(train_file=path)
     left = task.holdings.left_out
     assert left > 20
-    (told,) = rows_left_out(task)
-    assert told.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
-    assert "task.keep_duplicates=true keeps them" in told
-    assert task.told() in told
+    (warning,) = rows_left_out(task)
+    assert warning.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
+    assert "task.keep_duplicates=true keeps them" in warning
+    assert task.told() in warning
     assert rows_left_out(replace(task, keep_duplicates=True)) == []
     assert rows_left_out(recipe("addition_rotary").task) == []
-    said: list[str] = []
+    lines: list[str] = []
     small = (
         "model.hidden_size=16",
         "model.backbone.num_layers=1",
@@ -104,15 +104,15 @@ def test_rows_that_training_has_not_are_told_when_it_starts(tmp_path: Path) -> N
         replace(recipe("addition_rotary", *small, "device=cpu"), task=task),
         runs_dir=tmp_path / "runs",
         quiet=True,
-        say=said.append,
+        say=lines.append,
     )
-    assert [text for text in said if "rows of training are left out" in text] == [f"warning: {told}"]
-    assert told in (made.run.path / "log.txt").read_text()
+    assert [text for text in lines if "rows of training are left out" in text] == [f"warning: {warning}"]
+    assert warning in (made.run.path / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("weight", "told"), [(30.0, True), (0.3, False)])
-def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_once(
-    weight: float, told: bool, tmp_path: Path
+@pytest.mark.parametrize(("weight", "warned"), [(30.0, True), (0.3, False)])
+def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_warns_once(
+    weight: float, warned: bool, tmp_path: Path
 ) -> None:
     made = recipe("addition_rotary")
     made = replace(
@@ -121,10 +121,10 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_is_told_
         training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch_size=4),
     )
     on_progress: list[str] = []
-    said: list[str] = []
-    train(made, runs_dir=tmp_path, listen=lambda kind, record: on_progress.append(kind), say=said.append)
-    found = [text for text in said if "number term" in text]
-    assert len(found) == on_progress.count("warning") == told
+    lines: list[str] = []
+    train(made, runs_dir=tmp_path, listen=lambda kind, record: on_progress.append(kind), say=lines.append)
+    found = [text for text in lines if "number term" in text]
+    assert len(found) == on_progress.count("warning") == warned
     assert all("(means over the first 2 steps)" in text for text in found)
     assert all(
         text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash_factor=20") for text in found

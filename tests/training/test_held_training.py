@@ -1,4 +1,4 @@
-"""Promises of training held models: they learn, go on bit by bit, and two processes train what one does.
+"""Promises of training pretrained models: they learn, resume bit by bit, and two processes train what one does.
 
 This file is also the work of each of two processes, which torchrun starts: `test_held_training.py FOLDER`.
 """
@@ -67,7 +67,7 @@ def work(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_a_held_model_learns_is_asked_and_goes_on_bit_by_bit(model: str, tmp_path: Path) -> None:
+def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: str, tmp_path: Path) -> None:
     whole = train(small(model, "training.steps=40"), runs_dir=tmp_path / "whole", quiet=True)
     for steps in (20, 40):
         halves = train(small(model, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
@@ -105,7 +105,7 @@ def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_a_held_model_is_never_stacked(model: str) -> None:
+def test_a_pretrained_model_is_never_stacked(model: str) -> None:
     assert "is trained alone" in str(why_not_stacked(small(model, *["model.dropout=0"] * (model == "t5"))))
 
 

@@ -123,7 +123,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes of a run as Linux tells them")
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_that_is_killed_goes_on_to_the_bits_of_one_that_was_not(corpus: Path, processes: int) -> None:
+def test_a_run_that_is_killed_resumes_to_the_bits_of_one_that_was_not(corpus: Path, processes: int) -> None:
     first = started(corpus, processes, *(["whole"] if processes > 1 else []), "killed")
     killed_after(first, corpus / "killed", 2 * EVERY + 3)
     if processes == 1:

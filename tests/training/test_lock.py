@@ -10,7 +10,7 @@ from numerate.training.lock import Lock, Locked
 fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
 
 
-def test_who_looks_whether_it_is_held_refuses_no_writer_who_begins_at_that_moment(tmp_path: Path) -> None:
+def test_checking_whether_it_is_locked_refuses_no_writer_that_starts_at_that_moment(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)

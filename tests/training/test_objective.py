@@ -109,12 +109,12 @@ def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most
         )
         expected = (1 - alpha) * of_all + alpha * of_drawn
         watched = Recording(model)
-        said = objective.build(VOCABULARY)(watched, batch, StepContext(seed=3, step=step))
-        torch.testing.assert_close(said["cross_entropy"], expected, rtol=1e-6, atol=1e-6)
+        terms = objective.build(VOCABULARY)(watched, batch, StepContext(seed=3, step=step))
+        torch.testing.assert_close(terms["cross_entropy"], expected, rtol=1e-6, atol=1e-6)
         forwards = [((4 - bound, bound), alpha < 1), (drawn, alpha > 0)]
         assert [turns[:2] for turns, _ in watched.calls] == [turns for turns, made in forwards if made]
-        assert all(asked for _, asked in watched.calls)
-        found, wanted = gradient(model, said["cross_entropy"]), gradient(model, expected)
+        assert all(positions for _, positions in watched.calls)
+        found, wanted = gradient(model, terms["cross_entropy"]), gradient(model, expected)
         for name in wanted:
             torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6, msg=name)
 
@@ -125,16 +125,16 @@ def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most
 )
 def test_without_a_loop_it_is_plain_supervision(trunk: Any, objective: Progressive) -> None:
     model = model_of(trunk)
-    plain, said = sums(Supervised(), model), sums(objective, model)
-    assert torch.equal(plain["cross_entropy"], said["cross_entropy"])
-    first, second = gradient(model, plain["cross_entropy"]), gradient(model, said["cross_entropy"])
+    plain, terms = sums(Supervised(), model), sums(objective, model)
+    assert torch.equal(plain["cross_entropy"], terms["cross_entropy"])
+    first, second = gradient(model, plain["cross_entropy"]), gradient(model, terms["cross_entropy"])
     assert all(torch.equal(first[name], second[name]) for name in first)
     watched = Recording(model)
     objective.build(VOCABULARY)(watched, additions(), StepContext(seed=0, step=0))
     assert len(watched.calls) == 1
 
 
-def test_everywhere_and_only_where_asked_are_the_same_loss() -> None:
+def test_everywhere_and_at_targets_only_are_the_same_loss() -> None:
     model = model_of(Loop(num_layers=2, num_loops=4))
     for step in range(3):
         some, everywhere = (sums(Progressive(alpha=0.5, targets_only=only), model, step) for only in (True, False))
@@ -218,7 +218,7 @@ def test_the_mean_of_turns_drawn_by_default() -> None:
 # What is masked ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_does_not_hang_on_equals_signs() -> None:
+def test_target_positions_do_not_depend_on_equals_signs() -> None:
     """Rows with no sign of equality, or with two, ask what they would ask with one: nothing looks for the sign."""
     written = TOKENIZER.rows(TASK.examples("train", 0, 0, 5), VOCABULARY)
     equals = int(np.flatnonzero(np.array(VOCABULARY.symbols) == "=")[0])

@@ -93,7 +93,7 @@ def rates(runs: Path) -> dict[int, float]:
 PLATEAU = "schedule=Plateau(warmup=2,factor=0.5,patience=0,threshold=0.5)"
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_same_rates_and_weights(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_resumes_with_the_same_rates_and_weights(tmp_path: Path) -> None:
     whole = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "whole", quiet=True)
     train(small(PLATEAU, "training.steps=14"), runs_dir=tmp_path / "halves", quiet=True)
     halves = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "halves", quiet=True)
@@ -108,8 +108,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_rates_and_weights(tmp_path
 def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
     made = train(small(PLATEAU, "training.steps=6"), runs_dir=tmp_path, quiet=True)
     lines = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
-    told = [line["development_loss"] for line in lines if "development_loss" in line]
-    assert len(told) == 2
+    losses = [line["development_loss"] for line in lines if "development_loss" in line]
+    assert len(losses) == 2
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
     trainer.model.eval()
@@ -117,7 +117,7 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
     with torch.no_grad():
         loss = trainer.objective(trainer.model, batch, StepContext.fixed())
     counts = trainer.objective.counts(batch)
-    assert told[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
+    assert losses[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
 
 
 def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def together(tmp_path_factory: pytest.TempPathFactory, alone: Path) -> Path:
         torchrun("-m", "numerate", "train", "addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}"),
     ]
     for job in jobs:
-        status, said = ended(job)
-        assert status == 0, said
+        status, output = ended(job)
+        assert status == 0, output
     return folder
 
 
@@ -182,16 +182,16 @@ def load_all(runs: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_two_processes_answers_and_goes_on_in_one(
+def test_a_run_of_two_processes_answers_and_resumes_in_one(
     alone: Path, together: Path, way: str, tmp_path: Path
 ) -> None:
     shutil.copytree(together / f"plain-{way}", tmp_path / "two")
     shutil.copytree(alone / "plain", tmp_path / "one")
-    said: list[str] = []
+    lines: list[str] = []
     longer = small("plain", f"training.steps={LONGER}")
-    train(longer, runs_dir=tmp_path / "two", quiet=True, say=said.append)
+    train(longer, runs_dir=tmp_path / "two", quiet=True, say=lines.append)
     train(longer, runs_dir=tmp_path / "one", quiet=True)
-    assert any("was written by 2 processes and goes on with 1" in text for text in said)
+    assert any("was written by 2 processes and resumes with 1" in text for text in lines)
     assert len(losses(tmp_path / "one")) == LONGER
     assert farthest(losses(tmp_path / "one"), losses(tmp_path / "two")) < 1e-4
     assert farthest(losses(tmp_path / "one"), losses(together / f"from-one-{way}")) < 1e-4
@@ -210,20 +210,20 @@ def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Path, tmp_p
     assert farthest(losses(tmp_path), losses(together / "beside")) < 1e-4
 
 
-def test_a_mistake_is_said_once_and_leaves_no_folder(tmp_path: Path) -> None:
-    status, said = ended(
+def test_an_error_is_reported_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    status, output = ended(
         torchrun(
             "-m", "numerate", "train", "addition_abacus", "training.batch_size=15", f"runs_dir={tmp_path / 'runs'}"
         )
     )
     assert status != 0
-    assert said.count("numerate: training.batch_size: 15 examples cannot be cut equally into 2 processes") == 1
-    assert "exitcode  : 2" in said
-    assert str(Path(numerate.__file__).parent) not in said, "a traceback through the package was shown"
+    assert output.count("numerate: training.batch_size: 15 examples cannot be cut equally into 2 processes") == 1
+    assert "exitcode  : 2" in output
+    assert str(Path(numerate.__file__).parent) not in output, "a traceback through the package was shown"
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> None:
+def test_an_error_of_one_process_ends_all_and_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import os\n"
         "from dataclasses import dataclass\n"
@@ -236,15 +236,15 @@ def test_a_mistake_of_one_process_ends_all_and_is_said_once(tmp_path: Path) -> N
         "            raise UserError('task: this process has had enough')\n"
         "        return super().draw(draws, index)\n"
     )
-    status, said = ended(
+    status, output = ended(
         torchrun(
             "-m", "numerate", "train", "addition_abacus", "--parts", str(tmp_path / "mine.py"), *SMALL[1:],
             "task=Moody", f"runs_dir={tmp_path / 'runs'}",
         )
     )  # fmt: skip
     assert status != 0
-    assert said.count("numerate: task: this process has had enough") == 1
-    assert "exitcode  : 2" in said
+    assert output.count("numerate: task: this process has had enough") == 1
+    assert "exitcode  : 2" in output
 
 
 def test_what_several_blocks_share_is_named() -> None:
@@ -278,7 +278,7 @@ def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
     assert (world.rank, world.size, world.first, world.orphaned) == (0, 1, True, False)
     assert world.sum_counts({"a": 3}) == {"a": 3}
     assert world.highest(143) == 143
-    assert world.said_by_all("x") == ["x"]
+    assert world.all_gather("x") == ["x"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Promises of progress: the time left is told, the log is written, and no terminal ever stops a run."""
+"""Promises of progress: the time left is shown, the log is written, and no terminal ever stops a run."""
 
 import io
 import os
@@ -108,7 +108,7 @@ def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, termina
         assert stream.closed
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_does_not_stop_the_run(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_warns_once_and_does_not_stop_the_run(tmp_path: Path) -> None:
     stream = io.StringIO()
     with ProgressBar(3, log=tmp_path / "missing" / "log.txt", every=0, stream=stream) as progress:
         for step in (1, 2, 3):

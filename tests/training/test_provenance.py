@@ -56,7 +56,7 @@ def test_git_tells_the_commit_and_whether_anything_differs_from_it(
     assert git()["here"]["dirty"] is True
 
 
-def test_without_git_nothing_is_said_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_git_nothing_is_recorded_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git() == {}
 

@@ -38,7 +38,7 @@ class Commands:
 
     runs: Path
     processes: int = 1
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
 
     def start(self) -> "subprocess.Popen[str]":
         many = (*LAUNCH, str(self.processes)) if self.processes > 1 else ()
@@ -61,7 +61,7 @@ class Commands:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-        self.said.append(out)
+        self.output.append(out)
         return process.returncode
 
     def stopped_after(self, step: int, how: "Callable[[subprocess.Popen[str], Commands], None]") -> int:
@@ -113,7 +113,7 @@ class Commands:
 
 
 def heed_hang_up() -> None:
-    """Under `nohup` a process would not be told."""
+    """Under `nohup` a process would get no signal."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -141,7 +141,7 @@ def whole(place: Path) -> "Iterator[Callable[[int], Commands]]":
 
     def wait(processes: int) -> Commands:
         if processes in begun:
-            assert runs[processes].wait_for(begun.pop(processes)) == 0, runs[processes].said
+            assert runs[processes].wait_for(begun.pop(processes)) == 0, runs[processes].output
         return runs[processes]
 
     yield wait
@@ -162,23 +162,23 @@ def same_so_far(stopped: Commands, whole: Commands) -> None:
 
 
 def same_to_the_end(stopped: Commands, whole: Commands) -> None:
-    assert stopped.to_the_end() == 0, stopped.said
+    assert stopped.to_the_end() == 0, stopped.output
     assert stopped.steps()[-1] == whole.steps()[-1] == STEPS
     same_so_far(stopped, whole)
     assert (stopped.folder / "metrics.jsonl").read_bytes() == (whole.folder / "metrics.jsonl").read_bytes()
     assert len({whole.metrics()[0]["loss"], whole.metrics()[-3]["loss"]}) == 2
 
 
-def test_one_process_goes_on_bit_by_bit_after_every_kind_of_stop(
+def test_one_process_resumes_bit_by_bit_after_every_kind_of_stop(
     place: Path, whole: "Callable[[int], Commands]"
 ) -> None:
     run = Commands(place / "one")
     for step, how, status in ((21, CTRL_C, 130), (63, TERMINATED, 143), (105, HUNG_UP, 129), (147, KILLED, -9)):
-        assert run.stopped_after(step, how) == status, run.said
+        assert run.stopped_after(step, how) == status, run.output
         same_so_far(run, whole(1))
-    assert any("stopped at step" in text and "the same command goes on" in text for text in run.said)
+    assert any("stopped at step" in text and "the same command resumes" in text for text in run.output)
     same_to_the_end(run, whole(1))
-    assert "going on from step" in run.said[-1]
+    assert "resuming from step" in run.output[-1]
 
 
 def test_two_processes_go_on_bit_by_bit_after_every_signal_to_their_launcher(

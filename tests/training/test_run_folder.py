@@ -65,7 +65,7 @@ def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path
     assert os.listdir(place.parent) == [place.name]
 
 
-def test_a_file_where_the_runs_should_be_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_where_the_runs_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(UserError, match="not a place"):
         make(tmp_path / "runs")
@@ -122,7 +122,7 @@ def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda text: "", "it holds no settings"),
         (lambda text: text[: text.index("checksum")], "the checksum at its end is missing"),
@@ -131,14 +131,14 @@ def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> No
         (lambda text: text.replace("command: old", "command: new"), "its checksum is another"),
     ],
 )
-def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, told: str) -> None:
+def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, message: str) -> None:
     run = make(tmp_path, command="old")
     run.update_head(notes="x")
     text = run.file("recipe.yaml").read_text()
     assert change(text) != text
     run.file("recipe.yaml").write_text(change(text))
     for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x"), lambda: read(run.path)):
-        with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{told}"):
+        with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{message}"):
             action()
     assert run.file("recipe.yaml").read_text() == change(text)
 
@@ -193,7 +193,7 @@ def test_a_run_is_found_by_path_id_beginning_label_recipe_and_latest(tmp_path: P
     assert [run.path for run in all_runs(tmp_path)] == [first.path, second.path]
 
 
-def test_an_address_with_several_meanings_is_a_mistake_that_lists_them(tmp_path: Path) -> None:
+def test_an_address_with_several_meanings_is_refused_that_lists_them(tmp_path: Path) -> None:
     make(tmp_path, "aaa111aaa111", name="both")
     make(tmp_path, "aaa222aaa222", name="both")
     for address in ("aaa", "both", "addition"):
@@ -201,7 +201,7 @@ def test_an_address_with_several_meanings_is_a_mistake_that_lists_them(tmp_path:
             find(address, tmp_path)
 
 
-def test_an_address_without_a_run_is_a_mistake_with_the_nearest_name(tmp_path: Path) -> None:
+def test_an_address_without_a_run_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     make(tmp_path, "aaa111aaa111", name="quicksort")
     with pytest.raises(UserError, match="Did you mean 'quicksort'"):
         find("quiksort", tmp_path)
@@ -215,7 +215,7 @@ def test_an_address_without_a_run_is_a_mistake_with_the_nearest_name(tmp_path: P
         find("latest", tmp_path / "nowhere")
 
 
-def test_a_checkpoint_or_a_folder_of_weights_in_the_place_of_a_run_is_told_what_to_type(
+def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_what_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(tmp_path).path
@@ -414,7 +414,7 @@ def test_killed_at_any_moment_cutting_and_appending_lose_no_earlier_line(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_disk_that_fails_at_any_moment_is_told_in_our_words_and_harms_no_line(
+def test_a_disk_that_fails_at_any_moment_is_our_error_and_harms_no_line(
     tmp_path: Path, code: int, failing_at_every_moment: Any
 ) -> None:
     def work(place: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_disk_that_fails_at_any_moment_is_told_in_our_words_and_harms_no_line(
     assert failing_at_every_moment(tmp_path, code, _logged, work, check) > 10
 
 
-def test_a_read_only_place_is_a_mistake_that_names_another_way(small_disk: Any) -> None:
+def test_a_read_only_place_is_refused_with_another_way(small_disk: Any) -> None:
     place = small_disk(1 << 20)
     run = make(place)
     small_disk.make_read_only(place)
@@ -473,7 +473,7 @@ import sys, time
 from pathlib import Path
 from numerate.training.run import RunFolder
 with RunFolder(Path(sys.argv[1])).lock("evaluation"):
-    print("held", flush=True)
+    print("locked", flush=True)
     time.sleep(60)
 """
 
@@ -481,7 +481,7 @@ with RunFolder(Path(sys.argv[1])).lock("evaluation"):
 def hold(run: RunFolder) -> "subprocess.Popen[str]":
     process = subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    assert process.stdout.readline() == "locked\n"
     return process
 
 
@@ -562,7 +562,7 @@ def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: P
 
 
 @pytest.mark.parametrize("address", ["x" * 5000, "~nobody-of-this-name/run", "\0", "", "[", "../..", "."])
-def test_an_odd_address_is_a_mistake_and_nothing_worse(tmp_path: Path, address: str) -> None:
+def test_an_odd_address_is_refused_and_nothing_worse(tmp_path: Path, address: str) -> None:
     make(tmp_path, "aaa111")
     make(tmp_path, "aaa222")
     with pytest.raises(UserError):

@@ -1,4 +1,4 @@
-"""Promises of training on running text: texts are tokenised before the first step, a run that goes on reads on where it
+"""Promises of training on running text: texts are tokenised before the first step, a resumed run reads on where it
 stopped, and what does not go together is refused before anything is written."""
 
 import json
@@ -33,7 +33,7 @@ SMALL = (
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """JSON lines to train on, and others that are held out."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -55,71 +55,72 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def prepared(found: Recipe) -> list[str]:
-    """What is said of a recipe's held-out text, once its texts are tokenised."""
+    """The warnings about a recipe's held-out text, once its texts are tokenised."""
     ready(found.task)
     return validation_trained_on(found.task)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published"])
-def test_a_run_that_goes_on_reads_on_where_it_stopped(told: Path, order: str) -> None:
-    at_once = train(small(order, 12), runs_dir=told / "one", quiet=True).run
-    train(small(order, 6), runs_dir=told / "two", quiet=True)
-    parts = train(small(order, 12), runs_dir=told / "two", quiet=True).run
+def test_a_resumed_run_reads_on_where_it_stopped(folder: Path, order: str) -> None:
+    at_once = train(small(order, 12), runs_dir=folder / "one", quiet=True).run
+    train(small(order, 6), runs_dir=folder / "two", quiet=True)
+    parts = train(small(order, 12), runs_dir=folder / "two", quiet=True).run
     one, two = (records(Path(run.folder.path)) for run in (at_once, parts))
     assert [line["loss"] for line in one] == [line["loss"] for line in two]
     for mine, theirs in zip(at_once.model().parameters(), parts.model().parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    held = next(line for line in two if line.get("split") == "development")
-    assert held["perplexity"] > 1
-    assert held["tokens"] > 0
+    held_out = next(line for line in two if line.get("split") == "development")
+    assert held_out["perplexity"] > 1
+    assert held_out["tokens"] > 0
 
 
-def test_what_does_not_go_together_is_refused_before_anything_is_written(told: Path) -> None:
-    right = small("shuffled", 4)
-    for changed, said in (
+def test_what_does_not_go_together_is_refused_before_anything_is_written(folder: Path) -> None:
+    valid = small("shuffled", 4)
+    for changed, message in (
         ("tokenizer=Characters", "tokenizer=TokenIds layout=NextToken are right"),
         ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
     ):
-        with pytest.raises(UserError, match=said):
-            train(override(right, [changed]), runs_dir=told / "runs", quiet=True)
+        with pytest.raises(UserError, match=message):
+            train(override(valid, [changed]), runs_dir=folder / "runs", quiet=True)
     sums = recipe("addition_abacus", "layout=NextToken", "training.steps=2", "device=cpu")
     with pytest.raises(UserError, match="for questions with answers layout=Continuation is right"):
-        train(sums, runs_dir=told / "runs", quiet=True)
+        train(sums, runs_dir=folder / "runs", quiet=True)
     with pytest.raises(UserError, match="train: nowhere is not there"):
-        train(replace(right, task=LanguageModeling("nowhere")), runs_dir=told / "runs", quiet=True)
-    assert not (told / "runs").exists()
+        train(replace(valid, task=LanguageModeling("nowhere")), runs_dir=folder / "runs", quiet=True)
+    assert not (folder / "runs").exists()
 
 
-def test_a_text_that_changed_since_a_run_stopped_is_refused_by_name(told: Path) -> None:
-    train(small("shuffled", 2), runs_dir=told / "runs", quiet=True)
-    text = told / "a.jsonl"
+def test_a_text_that_changed_since_a_run_stopped_is_refused_by_name(folder: Path) -> None:
+    train(small("shuffled", 2), runs_dir=folder / "runs", quiet=True)
+    text = folder / "a.jsonl"
     text.write_text(text.read_text().replace("cats", "dogs"))
     with pytest.raises(UserError, match=r"the contents of .*a\.jsonl have changed since .* was begun on \d{4}-"):
-        train(small("shuffled", 4), runs_dir=told / "runs", quiet=True)
+        train(small("shuffled", 4), runs_dir=folder / "runs", quiet=True)
     text.write_text(text.read_text().replace("dogs", "cats"))
-    assert train(small("shuffled", 4), runs_dir=told / "runs", quiet=True).status == 0
-    held = told / "b.jsonl"
-    held.write_text(held.read_text().replace("cats", "dogs"))
+    assert train(small("shuffled", 4), runs_dir=folder / "runs", quiet=True).status == 0
+    held_out = folder / "b.jsonl"
+    held_out.write_text(held_out.read_text().replace("cats", "dogs"))
     with pytest.raises(UserError, match=r"the contents of .*b\.jsonl have changed"):
-        train(small("shuffled", 6), runs_dir=told / "runs", quiet=True)
+        train(small("shuffled", 6), runs_dir=folder / "runs", quiet=True)
 
 
-def test_held_out_text_that_is_trained_on_too_is_told(told: Path) -> None:
-    stories = (told / "a.jsonl").read_text().splitlines()
-    (told / "b.jsonl").write_text("\n".join(stories[20:30]))
-    said = prepared(small("shuffled", 2))
-    assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in said[0]
-    (told / "b.jsonl").write_text(json.dumps({"text": "Story 20: once there were"}))
+def test_held_out_text_that_is_trained_on_too_gives_a_warning(folder: Path) -> None:
+    stories = (folder / "a.jsonl").read_text().splitlines()
+    (folder / "b.jsonl").write_text("\n".join(stories[20:30]))
+    warnings = prepared(small("shuffled", 2))
+    assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in warnings[0]
+    (folder / "b.jsonl").write_text(json.dumps({"text": "Story 20: once there were"}))
     assert prepared(small("shuffled", 2)) == [], "less than a passage may stand anywhere"
-    (told / "b.jsonl").write_text("\n".join(stories[20:24] + [story.replace("cats", "dogs") for story in stories] * 2))
+    others = [story.replace("cats", "dogs") for story in stories]
+    (folder / "b.jsonl").write_text("\n".join(stories[20:24] + others * 2))
     assert prepared(small("shuffled", 2)) == []
 
 
-def test_a_stop_leaves_the_validation_between_two_batches(asked: Callable[[int], Stop], told: Path) -> None:
-    whole = train(small("shuffled", 6), runs_dir=told / "whole", quiet=True)
+def test_a_stop_leaves_the_validation_between_two_batches(stop_at: Callable[[int], Stop], folder: Path) -> None:
+    whole = train(small("shuffled", 6), runs_dir=folder / "whole", quiet=True)
     due = []
     for nth in (7, 8, 100):  # it looks before each of the six steps, then before each batch of the evaluation
-        parted = train(small("shuffled", 6), runs_dir=told / "parted", quiet=True, stop=asked(nth))
+        parted = train(small("shuffled", 6), runs_dir=folder / "parted", quiet=True, stop=stop_at(nth))
         due.append(parted.run.checkpoints()[0].state["progress"]["due"])
     assert due == ["evaluation", "samples", ""]
     assert (parted.run.path / "metrics.jsonl").read_bytes() == (whole.run.path / "metrics.jsonl").read_bytes()

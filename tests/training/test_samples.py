@@ -106,8 +106,8 @@ def test_each_evaluation_leaves_a_line_for_each_prompt(run: Run) -> None:
 
 def test_samples_are_those_that_the_checkpoint_says_with_dropout_off(run: Run) -> None:
     last = run.folder.records("samples.jsonl")[14:]
-    said = run.generate(PUBLISHED, max_new_tokens=8, seed=0)
-    assert [one.text for one in said] == [one["text"] for one in last]
+    generated = run.generate(PUBLISHED, max_new_tokens=8, seed=0)
+    assert [one.text for one in generated] == [one["text"] for one in last]
     again = run.generate(PUBLISHED, max_new_tokens=8, checkpoint="2")
     assert [one.text for one in again] == [one["text"] for one in run.folder.records("samples.jsonl")[:7]]
 
@@ -167,7 +167,7 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, t
     assert len(samples(one).splitlines()) == 14
 
 
-def test_prompts_that_cannot_be_read_are_told_of(recipe: Recipe, tmp_path: Path) -> None:
+def test_prompts_that_cannot_be_read_give_a_warning(recipe: Recipe, tmp_path: Path) -> None:
     long = Samples(when="end", prompts=("Once", "word " * CONTEXT), max_new_tokens=2)
     trainer = Trainer(replace(recipe, samples=long), World(device=torch.device("cpu")))
     assert [text for text in trainer.warnings if "left out" in text]

@@ -161,9 +161,9 @@ def test_any_tokenizer_and_layout_stacks_as_alone(any_tokenizer: Any) -> None:
         agree_or_say_why(replace(one, evaluation=replace(one.evaluation, grid=None)))
 
 
-@pytest.mark.parametrize("asked_only", [True, False])
-def test_any_loss_stacks_as_alone(any_loss: Any, asked_only: bool) -> None:
-    agree_or_say_why(replace(small(), objective=Supervised(loss=any_loss, targets_only=asked_only)))
+@pytest.mark.parametrize("targets_only", [True, False])
+def test_any_loss_stacks_as_alone(any_loss: Any, targets_only: bool) -> None:
+    agree_or_say_why(replace(small(), objective=Supervised(loss=any_loss, targets_only=targets_only)))
 
 
 def test_any_schedule_stacks_as_alone(any_schedule: Any) -> None:
@@ -239,7 +239,7 @@ def test_members_with_smaller_budgets_leave_and_the_others_go_on() -> None:
     assert left == [1, 0, 3, 2]
     for trainer in found:
         own = [*trainer.model.parameters(), *trainer.parallel.moments(trainer.optimizer).values()]
-        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own), "nobody else's memory is held"
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own), "nobody else's memory is kept"
     for alone, other in zip(trained_alone(recipes), found, strict=True):
         same(alone, other)
 
@@ -278,7 +278,7 @@ def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             lambda model: setattr(model.trunk.blocks[0].mixer, "logit_scale", 2.0),
@@ -288,10 +288,10 @@ def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
         (lambda model: model.head.requires_grad_(False), "not of one shape"),
     ],
 )
-def test_models_that_differ_in_more_than_weights_are_refused(change: Callable[[Any], Any], told: str) -> None:
+def test_models_that_differ_in_more_than_weights_are_refused(change: Callable[[Any], Any], message: str) -> None:
     found = trainers(two(small()))
     change(found[1].model)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         StackedTrainer(found)
 
 

@@ -61,18 +61,18 @@ def test_under_nohup_a_hangup_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_in_another_thread_it_can_be_asked_without_signals() -> None:
-    asked = []
+def test_in_another_thread_it_can_be_requested_without_signals() -> None:
+    requested = []
 
     def work() -> None:
         with Stop() as stop:
             stop.ask()
-            asked.append(stop.requested)
+            requested.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert asked == [True]
+    assert requested == [True]
 
 
 LOOP = """

@@ -58,11 +58,11 @@ def test_the_same_examples_come_whatever_the_processes_and_parts(ranks: int, par
 
 
 def test_a_window_holds_every_example_once_and_each_is_the_one_of_its_index() -> None:
-    task, held = Arithmetic(digits=Span(1, 12)), stream()
+    task, data = Arithmetic(digits=Span(1, 12)), stream()
     found = {}
     for turn in range(16):
-        for row, ids, _ in examples(held.batch(StreamPosition(turn * 24))):
-            found[row] = Characters().decode(ids, held.vocabulary)
+        for row, ids, _ in examples(data.batch(StreamPosition(turn * 24))):
+            found[row] = Characters().decode(ids, data.vocabulary)
         if turn == 7:
             assert sorted(found) == list(range(8 * 24))
     assert sorted(found) == list(range(16 * 24))
@@ -72,7 +72,7 @@ def test_a_window_holds_every_example_once_and_each_is_the_one_of_its_index() ->
         assert text == f"{first[::-1]}+{second[::-1]}={total[::-1]}"
 
 
-def test_a_resumed_run_goes_on_where_it_was() -> None:
+def test_a_resumed_run_continues_where_it_was() -> None:
     whole = stream()
     batches = [examples(whole.batch(StreamPosition(n * 24))) for n in range(20)]
     for turn in (19, 3, 8, 7):
@@ -81,20 +81,20 @@ def test_a_resumed_run_goes_on_where_it_was() -> None:
 
 
 def test_batches_hold_examples_of_like_length_in_an_order_of_their_own() -> None:
-    held = stream(window=16)
+    data = stream(window=16)
     longest, shortest = [], []
     for turn in range(16):
-        lengths = held.batch(StreamPosition(turn * 24)).tokens.lengths
+        lengths = data.batch(StreamPosition(turn * 24)).tokens.lengths
         longest.append(int(lengths.max()))
         shortest.append(int(lengths.min()))
     in_order = np.argsort(longest, kind="stable")
     assert all(longest[a] <= shortest[b] for a, b in pairwise(in_order))
     assert longest != sorted(longest)
     for turn in range(16):
-        tokens = held.batch(StreamPosition(turn * 24)).tokens
+        tokens = data.batch(StreamPosition(turn * 24)).tokens
         keys = list(zip(tokens.lengths.tolist(), tokens.row.tolist(), strict=True))
         assert keys == sorted(keys)
-    other = [int(held.batch(StreamPosition((16 + turn) * 24)).tokens.lengths.max()) for turn in range(16)]
+    other = [int(data.batch(StreamPosition((16 + turn) * 24)).tokens.lengths.max()) for turn in range(16)]
     assert np.argsort(other, kind="stable").tolist() != in_order.tolist()
 
 
@@ -106,19 +106,19 @@ def test_the_seed_changes_examples_and_order() -> None:
 @pytest.mark.parametrize("digits", [Span(1, 5), Span(1, 20)])
 @pytest.mark.parametrize("batch_size", [32, 64, 256])
 def test_padding_stays_under_a_tenth(digits: Span, batch_size: int) -> None:
-    held = stream(Arithmetic(digits=digits), batch_size=batch_size, window=64)
-    batches = [held.batch(StreamPosition(turn * batch_size)) for turn in range(64)]
+    data = stream(Arithmetic(digits=digits), batch_size=batch_size, window=64)
+    batches = [data.batch(StreamPosition(turn * batch_size)) for turn in range(64)]
     pads = sum(int((batch.tokens.ids == PAD).sum()) for batch in batches)
     assert 0 < pads / sum(batch.tokens.ids.numel() for batch in batches) < 0.1
     for batch in batches:
-        assert held.padding(batch) == pytest.approx(float((batch.tokens.ids == PAD).double().mean()), abs=1e-12)
+        assert data.padding(batch) == pytest.approx(float((batch.tokens.ids == PAD).double().mean()), abs=1e-12)
 
 
 def test_batches_are_those_they_have_always_been() -> None:
-    held = stream(Arithmetic(), seed=1, batch_size=64, window=64)
+    data = stream(Arithmetic(), seed=1, batch_size=64, window=64)
     digest = hashlib.sha256()
     for turn in (0, 1, 63, 64):
-        batch = held.batch(StreamPosition(turn * 64))
+        batch = data.batch(StreamPosition(turn * 64))
         for tensor in (batch.tokens.ids, batch.tokens.row, batch.targets, batch.target_positions):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest()[:16] == "abe1a3319b31b490"

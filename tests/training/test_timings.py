@@ -1,4 +1,4 @@
-"""Promises of timings: what is said of speed and memory is what was done, and limits are those of the device's name."""
+"""Promises of timings: speed and memory are those of what was done, and limits are those of the device's name."""
 
 import json
 import time
@@ -77,7 +77,7 @@ def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
     assert products_of("fp32", True, torch.device("cuda")) == "tf32"
 
 
-def test_a_speed_is_said_in_a_few_words() -> None:
+def test_a_speed_is_shown_in_a_few_words() -> None:
     assert speed_text({"tokens_per_second": 950}) == "950 tokens/s"
     assert speed_text({"tokens_per_second": 1_234_567, "share_of_limit": 0.4}) == "1.23M tokens/s (40% of limit)"
 

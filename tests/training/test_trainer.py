@@ -49,8 +49,8 @@ def small(*more: str) -> Recipe:
     return recipe("addition_abacus", *SMALL, *more)
 
 
-def trained(runs: Path, *more: str, said: list[str] | None = None) -> TrainedRun:
-    return train(small(*more), runs_dir=runs, quiet=True, say=(said if said is not None else []).append)
+def trained(runs: Path, *more: str, lines: list[str] | None = None) -> TrainedRun:
+    return train(small(*more), runs_dir=runs, quiet=True, say=(lines if lines is not None else []).append)
 
 
 def metrics(run: TrainedRun) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def copied(run: TrainedRun, place: Path) -> Path:
     return place
 
 
-def test_a_larger_budget_goes_on_with_a_finished_run_as_if_it_had_always_been_larger(
+def test_a_larger_budget_resumes_a_finished_run_as_if_it_had_always_been_larger(
     finished: TrainedRun, tmp_path: Path
 ) -> None:
     longer = trained(copied(finished, tmp_path / "twice"), "training.steps=50")
@@ -100,22 +100,22 @@ def test_a_larger_budget_goes_on_with_a_finished_run_as_if_it_had_always_been_la
 
 
 def test_a_finished_run_is_left_as_it_is(finished: TrainedRun, tmp_path: Path) -> None:
-    said: list[str] = []
-    again = trained(copied(finished, tmp_path), said=said)
+    lines: list[str] = []
+    again = trained(copied(finished, tmp_path), lines=lines)
     assert again.why == "done"
     assert metrics(again) == metrics(finished)
-    assert "already trained to its budget of 30 steps" in said[-1]
+    assert "already trained to its budget of 30 steps" in lines[-1]
 
 
 def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: TrainedRun, tmp_path: Path) -> None:
     runs = copied(finished, tmp_path)
-    said: list[str] = []
+    lines: list[str] = []
     (file,) = runs.glob("*/*/checkpoints/step-000030/weights.safetensors")
     file.write_bytes(file.read_bytes()[:-7])
-    again = trained(runs, said=said)
-    assert "weights.safetensors" in said[0]
-    assert "set aside as torn-000030" in said[0]
-    assert "going on from step 20 of 30" in said[1]
+    again = trained(runs, lines=lines)
+    assert "weights.safetensors" in lines[0]
+    assert "set aside as torn-000030" in lines[0]
+    assert "resuming from step 20 of 30" in lines[1]
     assert same(weights(again), weights(finished))
     assert metrics(again) == metrics(finished)
 
@@ -148,18 +148,18 @@ def test_a_first_step_that_goes_wrong_is_no_matter_of_the_rate(tmp_path: Path) -
     head.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     with pytest.raises(
         OperationalError, match=r"^step 1: the gradient norm is not finite; .* before any update, so no "
-    ) as told:
+    ) as error:
         trainer.train()
-    assert "A lower" not in str(told.value)
-    assert "(Arithmetic), at the loss (" in str(told.value)
+    assert "A lower" not in str(error.value)
+    assert "(Arithmetic), at the loss (" in str(error.value)
 
 
-def test_weights_that_are_not_finite_are_told_before_the_first_step(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_refused_before_the_first_step(tmp_path: Path) -> None:
     trainer = Trainer(small(), World.join("cpu"), RunFolder.create(tmp_path, "spoilt", "0", {"recipe": {}}))
     head = next(p for name, p in trainer.model.named_parameters() if name == "head.weight")
     head.data[1, 2] = torch.inf
     with pytest.raises(
-        OperationalError, match=r"^step 0: the model begins with weights that are not finite: head\.weight; "
+        OperationalError, match=r"^step 0: the model starts with weights that are not finite: head\.weight; "
     ):
         trainer.train()
 
@@ -170,7 +170,7 @@ def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path
     others = [word for word in SMALL if not word.startswith("model.")]
     pair = recipe("addition_rotary", *others, t5, "layout=Seq2Seq", "training.steps=5")
     made = train(pair, runs_dir=tmp_path, quiet=True)
-    (told,) = [line["padding"] for line in metrics(made) if "padding" in line]
+    (padding,) = [line["padding"] for line in metrics(made) if "padding" in line]
     stream = Trainer(pair, World.join("cpu")).stream
     real = padded = 0
     for place in range(0, 80, 16):
@@ -179,12 +179,12 @@ def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path
         for ids in (batch.tokens.ids, batch.source.ids):
             padded += ids.numel()
         real += int(batch.tokens.lengths.sum() + batch.source.lengths.sum())
-    assert 0 < told < 1
-    assert told == pytest.approx(1 - real / padded, abs=1e-4)
+    assert 0 < padding < 1
+    assert padding == pytest.approx(1 - real / padded, abs=1e-4)
     assert 0 <= stream.padding(batch) < 1
 
 
-def test_a_target_stops_the_run_and_a_higher_one_goes_on(tmp_path: Path) -> None:
+def test_a_target_stops_the_run_and_a_higher_one_resumes_it(tmp_path: Path) -> None:
     easy = (
         "task.digits=1",
         "task.include_zero=true",
@@ -205,17 +205,17 @@ def test_a_target_stops_the_run_and_a_higher_one_goes_on(tmp_path: Path) -> None
 
 def test_minutes_are_a_cap_that_the_next_start_goes_beyond(tmp_path: Path) -> None:
     capped = ("training.steps=100000", "training.evaluate_every=100000", "training.minutes=0.003")
-    said: list[str] = []
-    first = trained(tmp_path, *capped, said=said)
+    lines: list[str] = []
+    first = trained(tmp_path, *capped, lines=lines)
     step = first.run.checkpoints()[0].step
     assert (first.why, first.status) == ("minutes", 0)
     assert 0 < step < 100000
-    assert f"stopped at step {step} of 100000" in said[-1]
+    assert f"stopped at step {step} of 100000" in lines[-1]
     assert trained(tmp_path, *capped).run.checkpoints()[0].step > step
 
 
-def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_goes_on_bit_by_bit(
-    asked: Callable[[int], Stop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_resumes_bit_by_bit(
+    stop_at: Callable[[int], Stop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exam, "PIECE", 40)  # so that evaluations have several batches
     chosen = ["training.steps=4", "training.evaluate_every=2", "training.log_every=1", "training.best_metric=loss"]
@@ -229,7 +229,7 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_goe
     undone, read = set(), []
     monkeypatch.setattr(development, "mark", lambda *given: read.append(stop.left > 0) or mark(*given))
     for nth in range(1, 100, 3):
-        stop = asked(nth)
+        stop = stop_at(nth)
         parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)
         if parted.why != "stopped":
             break
@@ -274,7 +274,7 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     assert again.run.folder.head()["began_from"].endswith("step-000030")
 
 
-def test_init_from_another_task_is_a_mistake_that_names_both_and_leaves_no_folder(
+def test_init_from_another_task_is_refused_that_names_both_and_leaves_no_folder(
     finished: TrainedRun, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"^init_from: .* was trained on Arithmetic with \d+ tokens.* of Sorting here"):
@@ -282,7 +282,7 @@ def test_init_from_another_task_is_a_mistake_that_names_both_and_leaves_no_folde
     assert not any(tmp_path.rglob("recipe.yaml"))
 
 
-def test_init_from_another_model_is_a_mistake_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
+def test_init_from_another_model_is_refused_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"init_from: .*embedding.weight has the shape"):
         trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
     assert list(tmp_path.iterdir()) == []

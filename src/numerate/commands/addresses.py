@@ -1,4 +1,4 @@
-"""The runs that are meant by several addresses: runs, and studies in place of their done runs."""
+"""Resolves addresses of runs and studies to folders of runs."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numerate.training.run import runs_directory
 
 @dataclass(frozen=True)
 class Meant:
-    """Folders of runs, each once; how the studies among the addresses call their recipes; what failed in them."""
+    """Unique folders of runs, the labels of recipes in studies, and the failed runs."""
 
     folders: list[Path]
     labels: dict[str, str]
@@ -24,8 +24,8 @@ class Meant:
 def runs_meant(words: Sequence[str], runs_dir: str | None = None) -> Meant:
     """The runs of some addresses, in their order.
 
-    A study, by its folder or its title, stands for its done runs in the order of its plan. Of several addresses those
-    that are files of a study and no runs are passed over, so that `runs/addition_abacus/*` means the runs there also
+    A study, by its folder or title, resolves to its completed runs in the order of its plan. Of several addresses those
+    that are files of a study and no runs are skipped, so that `runs/addition_abacus/*` means the runs there also
     where that folder is a study's too.
 
     Raises `UserError` for an address that is no run and no study, and where nothing is left.
@@ -68,11 +68,11 @@ def _of_a_study(word: str) -> bool:
 
 
 def _study(word: str, runs: Path) -> StudyFolder | None:
-    """The study that is meant, if one is."""
+    """The study at an address, if there is one."""
     path = Path(os.path.expanduser(word))
     if not word.strip("./") or (path / "recipe.yaml").is_file():
         return StudyFolder(path) if word and (path / "plan.jsonl").is_file() else None
-    for place in (path, runs / word, runs / word.replace("-", "_")):
-        if (place / "plan.jsonl").is_file():
-            return StudyFolder(place)
+    for folder in (path, runs / word, runs / word.replace("-", "_")):
+        if (folder / "plan.jsonl").is_file():
+            return StudyFolder(folder)
     return None

@@ -1,4 +1,4 @@
-"""`numerate ask RUN QUESTION`: what the model answers, how sure it is, and the truth."""
+"""`numerate ask RUN QUESTION`: the model's answer, its probability, and the correct answer."""
 
 import argparse
 
@@ -20,12 +20,12 @@ def command(given: argparse.Namespace) -> int:
         changed = run.with_settings(*choice)
         how = f"   {settings_words(changed.settings) or 'as trained'}" if changes else ""
         for question in questions:
-            said = changed.ask(question, own.get("checkpoint", "final"))
+            answer = changed.ask(question, own.get("checkpoint", "final"))
             if changed.exam.running:
-                print(f"{said.as_written}{how}   (the likeliest token each time; `numerate generate` draws)")
+                print(f"{answer.as_written}{how}   (greedy decoding; `numerate generate` samples)")
                 continue
-            judged = "" if said.gold is None else "right   " if said.right else f"wrong, it is {said.gold}   "
-            between = "   " if said.gold is None or " " in said.gold else ""  # labels stand beside what they are of
-            words = f"{said.question}{between}{said.said or '(nothing)'}   {judged}{said.probability:.1%} sure"
-            print(f"{words}   (as the model writes: {said.as_written}){how}")
+            verdict = "" if answer.gold is None else "right   " if answer.right else f"wrong, it is {answer.gold}   "
+            between = "   " if answer.gold is None or " " in answer.gold else ""  # labels stand beside what they are of
+            words = f"{answer.question}{between}{answer.said or '(nothing)'}   {verdict}{answer.probability:.1%} sure"
+            print(f"{words}   (as the model writes: {answer.as_written}){how}")
     return 0

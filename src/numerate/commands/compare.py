@@ -1,4 +1,4 @@
-"""`numerate compare RUN|STUDY ...`: several runs side by side."""
+"""`numerate compare RUN|STUDY ...`: compares runs side by side."""
 
 import argparse
 
@@ -33,8 +33,8 @@ def command(given: argparse.Namespace) -> int:
             absent=absent,
             metric=own.get("metric"),
         )
-    if told := missing_words(len(folders), failed, absent):
-        print(f"{told}\n")
+    if warning := missing_words(len(folders), failed, absent):
+        print(f"{warning}\n")
     print(summary(folders, labels, own.get("metric")))
     print(f"\n{page}")
     return 0

@@ -20,11 +20,11 @@ from numerate.training import disk
 
 _SHOWN = 10
 _TRAINED_ON = 10
-"""Of so many shards a vocabulary is trained, unless `files` says: as published."""
+"""Shards that a vocabulary is trained on by default, as published."""
 
 
 def tokenise(words: list[str]) -> int:
-    """Writes the documents of files to a folder of tokens; given again, it goes on where it stopped."""
+    """Tokenizes the documents of files into a folder of shards; the same command again resumes."""
     names, own = options(words, {"out": str, "tokenizer": str, "field": str, "separator": _separator, "processes": int})
     sources = _sources(names, ("out", "tokenizer", "field", "separator", "processes"))
     if not own.get("out"):
@@ -54,7 +54,7 @@ def tokenise(words: list[str]) -> int:
 
 
 def prepare(words: list[str]) -> int:
-    """Makes a corpus that tasks name, or one of texts of one's own: a part held out, a vocabulary, tokens."""
+    """Prepares a built-in corpus, or one of the user's texts: held-out split, vocabulary, tokens."""
     known = ("out", "size", "tokenizer", "held_out", "field", "separator", "processes")
     names, own = options(
         words,
@@ -95,16 +95,16 @@ def prepare(words: list[str]) -> int:
             )
             found = [(own["out"], made)]
     for name, made in found:
-        print(_told(name, made))
+        print(_summary(name, made))
     return 0
 
 
 def one_of_ours(name: str, own: dict[str, Any], on_progress: Callable[[int, int], None]) -> tuple[str, Prepared]:
-    """A corpus that tasks name, prepared."""
+    """Prepares a built-in corpus."""
     return name, prepared.prepare(name.replace("-", "_"), processes=own.get("processes"), on_progress=on_progress)
 
 
-def _told(name: str, made: Prepared) -> str:
+def _summary(name: str, made: Prepared) -> str:
     train, held = (made.train, made.validation) if made.validation is not None else published_split(made.train)
     lines = [f"{made.folder}: {made.pieces.size:,} pieces"]
     for what, corpus in (("train", train), ("validation", held)):
@@ -128,7 +128,7 @@ def _told(name: str, made: Prepared) -> str:
 
 
 def train(words: list[str]) -> int:
-    """Learns a vocabulary of `size` ids from files of texts: a new folder with a tokenizer.json."""
+    """Trains a tokenizer with `size` ids on text files: a new folder with a tokenizer.json."""
     known = ("size", "out", "kind", "files", "field", "separator")
     names, own = options(
         words, {"size": int, "out": str, "kind": _kind, "files": int, "field": str, "separator": _separator}
@@ -159,25 +159,25 @@ def train(words: list[str]) -> int:
 
 
 def _sources(names: list[str], known: tuple[str, ...]) -> list[str]:
-    """The files and folders among the words; the dataset of Tiny Stories where it is named."""
+    """The files and folders in `names`; the name of a fetched dataset stands for its folder."""
     for name in names:
         key, equals, _ = name.partition("=")
         if equals and not Path(name).exists():
-            told = ", ".join(f"{one}=" for one in known)
-            raise UserError(f"{name!r} is not understood here; options are {told}.{did_you_mean(key, known)}")
+            options_text = ", ".join(f"{one}=" for one in known)
+            raise UserError(f"{name!r} is not understood here; options are {options_text}.{did_you_mean(key, known)}")
     if not names:
         raise UserError(
             "the texts are missing; for example: numerate data tokenise tinystories out=tokens tokenizer=tok"
         )
-    places = []
+    paths = []
     for name in names:
         fetched = data_folder() / name
-        places.append(str(fetched) if not Path(name).expanduser().exists() and fetched.is_dir() else name)
-    return places
+        paths.append(str(fetched) if not Path(name).expanduser().exists() and fetched.is_dir() else name)
+    return paths
 
 
 def _separator(text: str) -> str:
-    """What stands between documents, with `\\n` for a line's end."""
+    """The separator of documents, with `\\n` for a newline."""
     return text.replace("\\n", "\n")
 
 

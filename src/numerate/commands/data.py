@@ -1,4 +1,4 @@
-"""`numerate data`: rows to files, what is in rows, and datasets that others made."""
+"""`numerate data`: write examples to files, show statistics, and download datasets."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ from numerate.training import disk
 from numerate.training.progress import ProgressBar
 
 WRITTEN, LOOKED_AT = 1_000_000, 100_000
-"""How many rows of a task are written, and looked at, unless count= says."""
+"""Default number of rows of a task for `write`, and for `stats`."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -82,15 +82,15 @@ def _write(words: list[str]) -> int:
     with ProgressBar(source.count, label="write") as progress:
         folder = write(source, own["out"], own.get("format", "both"), progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-    for file, told in head["files"].items():
-        print(f"{folder / file}  {disk.size(told['bytes'])}  sha256 {told['sha256'][:16]}")
+    for file, info in head["files"].items():
+        print(f"{folder / file}  {disk.size(info['bytes'])}  sha256 {info['sha256'][:16]}")
     each = f", every row of split {source.split} once (count= draws them)" if source.whole else ""
     print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols{each}")
     return 0
 
 
 def _write_published(name: str, words: list[str], form: str) -> int:
-    """The files of a published task, as its own programs read them."""
+    """Writes the files of a published task in the format of its original code."""
     from numerate.data import published, published_texts
 
     if form != "published":
@@ -114,7 +114,7 @@ def _write_published(name: str, words: list[str], form: str) -> int:
 
 
 def _write_published_texts(name: str, words: list[str]) -> int:
-    """The published files of a dataset of texts. Further words are settings of its task."""
+    """Writes the published files of a text dataset. Further words are settings of its task."""
     from numerate.data import published_texts
 
     settings, own = options(words, {"out": str, "seed": int})
@@ -189,7 +189,7 @@ OWN: dict[str, Callable[[str], Any]] = {"out": str, "count": _count, "split": st
 
 
 def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> Source:
-    """The rows that a name means: of a task, of a recipe, or of a file or folder."""
+    """The rows of a task, a recipe, a file or a folder, by its name."""
     kinds = catalogue.kinds()
     seed, split = own.get("seed"), own.get("split", "train")
     plain = name.replace("-", "_")
@@ -199,8 +199,8 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
         made = catalogue.made("Task", name)
         if made.running:
             raise UserError(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
-        spelled = _settled(made, _of_task(settings))
-        return _of_split(name, spelled.task, spelled.tokenizer, own, split, seed or 0, count)
+        with_tokenizer = _configured(made, _of_task(settings))
+        return _of_split(name, with_tokenizer.task, with_tokenizer.tokenizer, own, split, seed or 0, count)
     if recipe:
         from numerate.studies.naming import named_recipe
 
@@ -214,7 +214,7 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
             raise UserError("seed: the rows of a file are taken as they stand; nothing is drawn")
         parts = [f"task.split={own['split']}"] if "split" in own else []
         file = ExampleFile() if name == "ExampleFile" else ExampleFile(path=name)
-        return Source.of_file(name, _settled(file, [*_of_task(settings), *parts]), own.get("count"))
+        return Source.of_file(name, _configured(file, [*_of_task(settings), *parts]), own.get("count"))
     known = [*kinds["Task"], *kinds["Recipe"]]
     names = ", ".join(known)
     raise UserError(
@@ -222,16 +222,15 @@ def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> 
     )
 
 
-def _settled(task: Task, settings: list[str]) -> TaskWithTokenizer:
-    """A task as its settings make it, and then the tokenizer that writes its texts, as the other settings make it."""
+def _configured(task: Task, settings: list[str]) -> TaskWithTokenizer:
+    """A task with its settings applied, then its default tokenizer with the other settings applied."""
     of_task = [word for word in settings if word.startswith("task")]
-    spelled = _spelled(override(TaskWithTokenizer(task), of_task).task)
-    return override(spelled, [word for word in settings if not word.startswith("task")])
+    with_tokenizer = _with_tokenizer(override(TaskWithTokenizer(task), of_task).task)
+    return override(with_tokenizer, [word for word in settings if not word.startswith("task")])
 
 
-def _spelled(task: Task) -> TaskWithTokenizer:
-    """A task with the tokenizer that writes all its texts: words, where one of them has several characters and there
-    are no numbers."""
+def _with_tokenizer(task: Task) -> TaskWithTokenizer:
+    """A task with its default tokenizer: words where a symbol has several characters and there are no numbers."""
     long = any(len(text) > 1 for text in task.alphabet())
     words = long and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
     return TaskWithTokenizer(task, Words() if words else Characters())
@@ -240,8 +239,8 @@ def _spelled(task: Task) -> TaskWithTokenizer:
 def _of_split(
     name: str, task: Task, tokenizer: Tokenizer, own: Mapping[str, Any], split: str, seed: int, usual: int
 ) -> Source:
-    """So many drawn rows as are wanted; else each question once where a task lists them, else as many as usual."""
-    # A task that draws from a list goes through it once by itself, in the order of a run.
+    """`count` sampled rows; by default each question once if the task can list them, else `usual` rows."""
+    # A task that samples from a list goes through it once by itself, in the order of a run.
     draws_from_list = type(task)._block is not Task._block
     lists = "count" not in own and split in SPLITS and not isinstance(task, ExampleFile)
     lists = lists and not (draws_from_list and split == "beyond-development")
@@ -252,12 +251,12 @@ def _of_split(
 
 
 def _of_task(settings: list[str]) -> list[str]:
-    """Settings of the task, unless they name the tokenizer."""
+    """Prefixes settings with `task.` unless they already name task or tokenizer."""
     return [word if re.match(r"(task|tokenizer)[.=]", word) else f"task.{word}" for word in settings]
 
 
 def summary(found: Statistics, source: Source) -> str:
-    """The statistics as a page of text."""
+    """The statistics as text."""
     first_one = next(source.blocks(1))[0]
     question, answer = plain_text(first_one, 0)
     between, end = ("", " with [EOS]") if first_one.labels is None else ("   ", "")
@@ -297,9 +296,9 @@ def summary(found: Statistics, source: Source) -> str:
         )
     total = sum(found.characters.values())
     often = sorted(found.characters.items(), key=lambda item: -item[1])
-    told = [f"{symbol!r} {count / total:.1%}" for symbol, count in often[:20]]
+    frequent = [f"{symbol!r} {count / total:.1%}" for symbol, count in often[:20]]
     more = f", and {len(often) - 20} more" if len(often) > 20 else ""
-    lines.append(f"characters: {', '.join(told)}{more}")
+    lines.append(f"characters: {', '.join(frequent)}{more}")
     return "\n".join(lines)
 
 

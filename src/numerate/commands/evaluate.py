@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from numerate.commands.executing import executor_asked, executor_of
+from numerate.commands.executing import executor_of, executor_requested
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.errors import UserError
@@ -27,7 +27,7 @@ def command(given: argparse.Namespace) -> int:
         "device": str,
     }
     words, own = options(given.words[1:], kinds)
-    asked = executor_asked(words)
+    with_executor = executor_requested(words)
     words, executor = executor_of(words)
     words, changes = settings(words)
     no_more(words, [*kinds, "executor", "workers", "timeout"])
@@ -38,9 +38,9 @@ def command(given: argparse.Namespace) -> int:
             "points at 50 %"
         )
     if given.dry_run:
-        if asked:
+        if with_executor:
             refuse_shard(executor, own.pop("shard", None))
-        print(run.script(executor, **own, settings=changes) if asked else run.estimate(**own, settings=changes))
+        print(run.script(executor, **own, settings=changes) if with_executor else run.estimate(**own, settings=changes))
         return 0
     progress: list[ProgressBar] = []
 
@@ -52,7 +52,9 @@ def command(given: argparse.Namespace) -> int:
             progress.pop().close()
 
     try:
-        results = run.evaluate(**own, settings=changes, on_progress=on_progress, executor=executor if asked else None)
+        results = run.evaluate(
+            **own, settings=changes, on_progress=on_progress, executor=executor if with_executor else None
+        )
     finally:
         for bar in progress:
             bar.close()

@@ -1,4 +1,4 @@
-"""Who does the work of a command: `executor=ray executor.address=auto workers=8 timeout=3600`."""
+"""The executor of a command: `executor=ray executor.address=auto workers=8 timeout=3600`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 
 SHORT = ("workers", "timeout")
-"""Settings of every executor that may be written without `executor.` before them."""
+"""Settings of every executor that may be written without `executor.`."""
 
 
 _EXAMPLES = {"workers": "2", "timeout": "600"}
@@ -24,7 +24,7 @@ class _Executing:
 
 
 def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
-    """Splits the words of a command into those that do not concern its executor, and the executor that they make.
+    """Splits the words of a command into the others, and the executor that is set.
 
     >>> executor_of(["quickstart", "seeds=3", "executor=ray", "executor.num_gpus=0.25", "workers=8"])
     (['quickstart', 'seeds=3'], Ray(workers=8, ..., num_gpus=0.25))
@@ -47,21 +47,21 @@ def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     return [word for word in words if word not in concerned], made
 
 
-def executor_asked(words: Sequence[str]) -> bool:
-    """Whether any word of a command concerns its executor."""
+def executor_requested(words: Sequence[str]) -> bool:
+    """Whether any word of a command sets its executor."""
     return any(map(_concerned, words))
 
 
 def _as_typed(error: UserError, words: Sequence[str]) -> UserError:
-    """What is wrong with a setting that may be written short, under the name that was typed and with an example."""
-    path, _, said = str(error).partition(": ")
+    """The error of a setting in `SHORT`, under the name that was typed and with an example."""
+    path, _, message = str(error).partition(": ")
     name = path.removeprefix("executor.")
     typed = {_key(word) for word in words} & {name, path}
     if name not in SHORT or len(typed) != 1:
         return error
-    said = said.partition("; for example ")[0]
+    message = message.partition("; for example ")[0]
     word = typed.pop()
-    return UserError(f"{word}: {said}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
+    return UserError(f"{word}: {message}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
 
 
 def _concerned(word: str) -> bool:
@@ -73,7 +73,7 @@ def _key(word: str) -> str:
 
 
 def _refuse_others_setting(path: list[str], chosen: type) -> None:
-    """Says whose setting it is, where it is one of another executor."""
+    """Raises `UserError` for a setting of another executor, naming that executor."""
     name = path[-1]
     if name in settings_of(chosen) or len(path) != 2:
         return

@@ -1,4 +1,4 @@
-"""`numerate export RUN out=FOLDER`: a run as a folder of Hugging Face."""
+"""`numerate export RUN out=FOLDER`: exports a run to Hugging Face format."""
 
 import argparse
 from collections.abc import Callable
@@ -20,6 +20,6 @@ def command(given: argparse.Namespace) -> int:
     if "out" not in own:
         raise UserError(f"out: the folder to write is missing; for example: {_EXAMPLE}")
     run = load(address, own.get("runs_dir"), "cpu")
-    place = export(run, own["out"], name=own.get("checkpoint", "final"), tokenizer=own.get("tokenizer", True))
-    print(place)
+    folder = export(run, own["out"], name=own.get("checkpoint", "final"), tokenizer=own.get("tokenizer", True))
+    print(folder)
     return 0

@@ -1,4 +1,4 @@
-"""`numerate data fetch [NAME ...]`: datasets from their official addresses, or from a folder."""
+"""`numerate data fetch [NAME ...]`: downloads datasets from their official addresses, or copies them."""
 
 import os
 import re
@@ -16,19 +16,19 @@ from numerate.training.progress import ProgressBar
 
 
 def fetch_named(words: list[str], mirror: str | None) -> int:
-    """Fetches datasets; without a name, says which there are. Raises as `fetch` does."""
+    """Fetches datasets; without a name, lists them. Raises as `fetch` does."""
     names, own = options(words, {"unpacked_size": int, "unpacked_members": int})
     limits = Limits(own.get("unpacked_size"), own.get("unpacked_members", MEMBERS))
-    place = None if mirror is None else Path(os.path.expanduser(mirror))
-    if place is not None and not place.is_dir():
-        raise UserError(f"--from: {place} is no folder; one with the layout of {data_folder()} is right")
+    source = None if mirror is None else Path(os.path.expanduser(mirror))
+    if source is not None and not source.is_dir():
+        raise UserError(f"--from: {source} is no folder; one with the layout of {data_folder()} is right")
     if not names:
         print(_table())
         return 0
     for found in dict.fromkeys(map(dataset, names)):
         with _Shown() as shown:
-            said = fetch(found, place, shown.on_progress, limits=limits)
-        print("\n".join([*said, f"{found.name}: {found.what}", f"licence: {found.licence}; {found.source}"]))
+            lines = fetch(found, source, shown.on_progress, limits=limits)
+        print("\n".join([*lines, f"{found.name}: {found.what}", f"licence: {found.licence}; {found.source}"]))
     return 0
 
 
@@ -38,7 +38,7 @@ def _table() -> str:
         for one in ALL.values()
     ]
     table = text_table(("", "size", "there", "licence", ""), rows)
-    return f"{table}\n\nThey come to {data_folder()} (NUMERATE_DATA names another place): numerate data fetch gsm8k"
+    return f"{table}\n\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k"
 
 
 def _size(found: Dataset) -> str:
@@ -46,11 +46,11 @@ def _size(found: Dataset) -> str:
 
 
 _SHOWN = 10_000_000
-"""Files of fewer bytes come without a bar."""
+"""Smaller files (in bytes) are downloaded without a progress bar."""
 
 
 class _Shown:
-    """A bar for each large file that is fetched."""
+    """A progress bar for each large file that is downloaded."""
 
     def __init__(self) -> None:
         self._name = ""

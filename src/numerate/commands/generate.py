@@ -1,4 +1,4 @@
-"""`numerate generate RUN PROMPT`: goes on with texts, told as they come."""
+"""`numerate generate RUN PROMPT`: text generation, streamed as tokens arrive."""
 
 import argparse
 import codecs
@@ -59,10 +59,10 @@ def command(given: argparse.Namespace) -> int:
     prompts = _prompts(words, own.pop("prompts", None))
     out = own.pop("out", None)
     if out is not None:
-        _refuse_place(Path(out))
+        _check_output(Path(out))
     records: list[dict[str, Any]] = []
     stopped = False
-    with _asked_to_stop() as ended:
+    with _stop_on_interrupt() as ended:
         for choice in expand(changes):
             changed = run.with_settings(*choice)
             if changes:
@@ -70,13 +70,13 @@ def command(given: argparse.Namespace) -> int:
             one = len(prompts) * own.get("count", 1) == 1
             screen = _Screen(prompts[0]) if one else None
             passages = changed.generate(
-                prompts, told=screen.told if screen is not None else None, ended=lambda: bool(ended), **own
+                prompts, told=screen.stream if screen is not None else None, ended=lambda: bool(ended), **own
             )
             if screen is not None:
                 screen.end(passages)
             else:
                 _blocks(passages, own.get("count", 1))
-            records += [passage.record() | _told(changed.settings) for passage in passages]
+            records += [passage.record() | _settings_record(changed.settings) for passage in passages]
             stopped = bool(ended)
             if stopped:
                 break
@@ -84,12 +84,12 @@ def command(given: argparse.Namespace) -> int:
         disk.replace(Path(out), b"".join(map(disk.line, records)))
         print(f"numerate: {len(records)} passages are in {out}", file=sys.stderr)
     if stopped:
-        print("numerate: stopped; this is what was said until then", file=sys.stderr)
+        print("numerate: stopped; this is what was generated until then", file=sys.stderr)
     return 130 if stopped else 0
 
 
-def _refuse_place(out: Path) -> None:
-    """Before anything is said: raises `UserError` for a place that no file can be written to."""
+def _check_output(out: Path) -> None:
+    """Raises `UserError` for an output file that cannot be written, before anything is generated."""
     if out.is_dir():
         raise UserError(f"out: {out} is a folder; a file such as out.jsonl is right")
     if out.exists():
@@ -98,12 +98,12 @@ def _refuse_place(out: Path) -> None:
         raise UserError(f"out: there is no folder {out.parent}; one that is there is right")
 
 
-def _told(changed: Any) -> dict[str, Any]:
+def _settings_record(changed: Any) -> dict[str, Any]:
     return {"settings": dict(changed)} if changed else {}
 
 
 def _prompts(words: Sequence[str], file: str | None) -> list[str]:
-    """The prompts among the words, of a file, or of standard input for `-`; one empty prompt where there is none."""
+    """The prompts in `words`, in a file, or from standard input for `-`; one empty prompt if there are none."""
     for word in words:
         if (name := _meant(word)) is not None:
             raise UserError(f"{word!r} is no setting here; {name}= is (a prompt like it can stand in a file, prompts=)")
@@ -131,11 +131,11 @@ _NEAR = {
     "num_samples": "count",
     "penalty": "repetition_penalty",
 }
-"""Settings by names that others give them."""
+"""Common other names of settings."""
 
 
 def _meant(word: str) -> str | None:
-    """The setting that a word such as `temprature=0.5` was to be; None for any other prompt."""
+    """The setting that a word such as `temprature=0.5` was meant as; None for a prompt."""
     name, equals, _ = word.partition("=")
     name = name.replace("-", "_")
     if not equals or not name.isidentifier():
@@ -175,12 +175,12 @@ def _lines(raw: bytes, where: str) -> list[str]:
 
 
 class _Screen:
-    """One passage, as it comes."""
+    """Streams one generated text to the terminal."""
 
     def __init__(self, prompt: str) -> None:
         self.prompt, self.begun = prompt, False
 
-    def told(self, passage: int, text: str) -> None:
+    def stream(self, passage: int, text: str) -> None:
         if not self.begun:
             sys.stdout.write(self.prompt)
             self.begun = True
@@ -196,27 +196,27 @@ class _Screen:
 
 
 def _blocks(passages: Sequence[Passage], count: int) -> None:
-    """Several passages, each below its number."""
+    """Prints several generated texts, each below its number."""
     prompts: list[str] = []
     for number, passage in enumerate(passages):
         if number % count == 0:
             prompts.append(passage.prompt)
-        told = f"=== prompt {len(prompts)}" + (f", sample {number % count + 1} of {count}" if count > 1 else "")
-        print(f"{told} ===\n{passage}\n")
+        header = f"=== prompt {len(prompts)}" + (f", sample {number % count + 1} of {count}" if count > 1 else "")
+        print(f"{header} ===\n{passage}\n")
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """Ctrl-C ends with what was said until then; a second one ends at once."""
-    asked: list[int] = []
+def _stop_on_interrupt() -> Iterator[list[int]]:
+    """Ctrl-C stops and keeps what was generated until then; a second one ends at once."""
+    signals: list[int] = []
 
-    def received(number: int, frame: FrameType | None) -> None:
-        if asked:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
 
-    before = signal.signal(signal.SIGINT, received)
+    before = signal.signal(signal.SIGINT, on_signal)
     try:
-        yield asked
+        yield signals
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""`numerate import FOLDER`: a folder that Hugging Face saved, or weights of the published dual attention, as a run."""
+"""`numerate import FOLDER`: imports a Hugging Face folder, or published dual attention weights, as a run."""
 
 import argparse
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""`numerate list [KIND [PART OF A NAME]]`: what there is. Reads names and first lines; imports no part, so it is quick.
+"""`numerate list [KIND [PART OF A NAME]]`: the available components. Reads names and first lines, imports no component.
 
-What is made by rule, or has a paper's name, is one line of the list; its names are listed when a part of them is given.
+A family of names is one line of the list; its members are listed when a part of their names is given.
 """
 
 import argparse
@@ -16,16 +16,16 @@ TITLES = {
     "Study": "studies",
     "Task": "tasks",
     "Tokenizer": "tokenizers",
-    "NumberFormat": "number spellings",
-    "TextNumberFormat": "text spellings",
+    "NumberFormat": "number formats",
+    "TextNumberFormat": "text number formats",
     "Layout": "layouts",
-    "PositionIds": "numberings",
+    "PositionIds": "position ids",
     "Position": "positions",
     "Mixer": "mixers",
     "ModelSpec": "models",
     "NumberEmbedding": "number embeddings",
-    "Backbone": "trunks",
-    "Initialization": "initialisations",
+    "Backbone": "backbones",
+    "Initialization": "initializations",
     "Loss": "losses",
     "Objective": "objectives",
     "Optimizer": "optimizers",
@@ -43,7 +43,7 @@ def command(options: argparse.Namespace) -> int:
     titles = {
         kind: TITLES.get(kind, kind) for kind in [*TITLES, *(k for k in kinds if k not in TITLES)] if kind in kinds
     }
-    wanted, part = _asked(words, titles)
+    wanted, part = _requested(words, titles)
     found = {kind: _matching(kind, part) if part else _listed(kind) for kind in wanted}
     if not any(found.values()):
         known = [name for kind in wanted for name in (*kinds[kind], *_by_name(kind))]
@@ -57,10 +57,10 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
-    """The kinds that are asked for, and what their names must have in them; all kinds where none is named.
+def _requested(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
+    """The requested kinds, and what their names must contain; all kinds where none is named.
 
-    >>> _asked(["recipes", "counting-samesymbol"], TITLES)
+    >>> _requested(["recipes", "counting-samesymbol"], TITLES)
     (['Recipe'], 'counting_samesymbol')
     """
     if len(words) > 1 and _is_no_kind(words[-1], titles):
@@ -69,34 +69,34 @@ def _asked(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | N
 
 
 def _listed(kind: str) -> dict[str, str]:
-    """The parts of a kind, each with its line; then one line for each sort of names that there are many of."""
+    """The components of a kind, each with its line; then one line for each family of names."""
     lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])}
     title = TITLES.get(kind, kind)
     for pattern, module in catalogue.families(kind).items():
-        lines[pattern] = f"{catalogue.told(module)} See `numerate list {title} {pattern.partition('_')[0]}_`."
+        lines[pattern] = f"{catalogue.module_summary(module)} See `numerate list {title} {pattern.partition('_')[0]}_`."
     for module in catalogue.preset_modules(kind):
         begin, _, rest = module.rpartition(".")[2].partition("_")
-        if rest != "names":  # few names, which do not begin alike, so that they stand in the list
+        if rest != "names":  # few names without a common prefix: listed one by one
             lines |= {name: f"{text[:90]} ..." if len(text) > 90 else text for name, text in _presets(module).items()}
             continue
-        lines[f"{begin}_..."] = f"{catalogue.told(module)} See `numerate list {title} {begin}_`."
+        lines[f"{begin}_..."] = f"{catalogue.module_summary(module)} See `numerate list {title} {begin}_`."
     return lines
 
 
 def _matching(kind: str, part: str) -> dict[str, str]:
-    """Every name of a kind that has `part` in it, each with its line."""
+    """Every name of a kind that contains `part`, each with its line."""
     lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])} | _by_name(kind)
     return {name: line for name, line in lines.items() if part.lower() in name.lower()}
 
 
 def _by_name(kind: str) -> dict[str, str]:
-    """The names that are made by rule, or are those of papers."""
+    """The names of presets and families."""
     presets = {name: text for module in catalogue.preset_modules(kind) for name, text in _presets(module).items()}
     return presets | catalogue.family_names(kind)
 
 
 def _presets(module: str) -> dict[str, str]:
-    """The names that a module gives parts with settings, each with what it stands for."""
+    """The presets of a module by name, each as text."""
     from importlib import import_module
 
     from numerate.config.values import as_text
@@ -105,7 +105,7 @@ def _presets(module: str) -> dict[str, str]:
 
 
 def list_runs(runs_dir: str | None) -> int:
-    """One line per run: where it is, its labels, how far it is trained, how it ended."""
+    """One line per run: its path, labels, last step, and how it ended."""
     from warnings import warn
 
     from numerate.reports.table import text_table
@@ -118,8 +118,8 @@ def list_runs(runs_dir: str | None) -> int:
         steps = checkpoint.steps(run.checkpoints)
         try:
             head = run.head()
-        except UserError as mistake:
-            warn(str(mistake), stacklevel=1)
+        except UserError as error:
+            warn(str(error), stacklevel=1)
             rows.append([f"{run.recipe_name}/{run.id}", "", "", str(steps[-1] if steps else 0), "damaged", ""])
             continue
         budget = head["recipe"].get("training", {}).get("steps")

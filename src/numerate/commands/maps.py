@@ -1,4 +1,4 @@
-"""`numerate maps RUN [PROMPT]`: who attends to whom, as a page with pickers and in a few lines of text."""
+"""`numerate maps RUN [PROMPT]`: attention maps, as an interactive page and a few lines of text."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from numerate.reports.map_records import FOLDER
 from numerate.reports.page import write_text
 
 MOST_LINES = 48
-"""Heads that are told in the terminal."""
+"""Heads shown in the terminal."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -29,19 +29,19 @@ def command(given: argparse.Namespace) -> int:
         "answer": truth,
         "max_tokens": int,
     }
-    words, asked = options(given.words[1:], own)
+    words, chosen = options(given.words[1:], own)
     words, changes = settings(words, "model.")
     prompts, more = words[:1], words[1:]
     if more:
         no_more(more, list(own))
-    if asked.get("max_tokens", 1) < 1:
-        raise UserError(f"max_tokens: {asked['max_tokens']} tokens are none; 1 or more is right")
+    if chosen.get("max_tokens", 1) < 1:
+        raise UserError(f"max_tokens: {chosen['max_tokens']} tokens are none; 1 or more is right")
     ways = expand(changes)
     if len(ways) > 1:
         raise UserError("settings: maps are of one way to run a model; one value for each setting is right")
-    run = load(address, asked.get("runs_dir"), asked.get("device")).with_settings(*ways[0])
-    shape = {name: asked[name] for name in ("checkpoint", "answer", "max_tokens") if name in asked}
-    maps = run.maps(prompts[0] if prompts else "", layers=asked.get("layer"), **shape)
+    run = load(address, chosen.get("runs_dir"), chosen.get("device")).with_settings(*ways[0])
+    shape = {name: chosen[name] for name in ("checkpoint", "answer", "max_tokens") if name in chosen}
+    maps = run.maps(prompts[0] if prompts else "", layers=chosen.get("layer"), **shape)
     record = maps.record()
     if letters(record) > MOST_LETTERS:
         raise UserError(
@@ -49,8 +49,8 @@ def command(given: argparse.Namespace) -> int:
             f"layer={maps.layers[0].layer}, or a shorter prompt is right"
         )
     keep(run, maps)
-    out = Path(asked.get("out") or run.path / FOLDER / f"{maps.name}.html")
-    _tell(record, looks(record))
+    out = Path(chosen.get("out") or run.path / FOLDER / f"{maps.name}.html")
+    _print_summary(record, looks(record))
     print(write_text(out, maps_page(record, run.folder.recipe_name)))
     return 0
 
@@ -59,17 +59,17 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _tell(record: Mapping[str, Any], found: Sequence[HeadSummary]) -> None:
+def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> None:
     answer = record["answered"]
     read = f"{len(record['tokens'])} tokens" + (f", the answer from token {answer} on" if answer else "")
     print(f"{shortened(record['prompt']) or 'the beginning of a document'}: {read}, step {record['step']:,}")
     if words := order_words(record):
         print(f"  {words}.")
-    layers = max(len(look.layer) for look in found)
-    sorts = max(len(look.sort) for look in found)
-    for look in found[:MOST_LINES]:
+    layers = max(len(look.layer) for look in heads)
+    sorts = max(len(look.sort) for look in heads)
+    for look in heads[:MOST_LINES]:
         spread = f"looks at {look.spread:5.1f}" if look.spread is not None else " " * 14
         last = ", ".join(f"{name} {share:.2f}" for name, share in look.last)
         print(f"  {look.layer:<{layers}}  {look.sort:<{sorts}}  {look.head:>2}   {spread}   last token: {last}")
-    if len(found) > MOST_LINES:
-        print(f"  ... {len(found) - MOST_LINES} more heads; layer={record['layers'][-1]['layer']} tells those of one")
+    if len(heads) > MOST_LINES:
+        print(f"  ... {len(heads) - MOST_LINES} more heads; layer={record['layers'][-1]['layer']} shows those of one")

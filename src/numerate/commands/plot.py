@@ -1,4 +1,4 @@
-"""`numerate plot KIND RUN|STUDY ...`: a figure from the records of runs."""
+"""`numerate plot KIND RUN|STUDY ...`: plots a figure from the records of runs."""
 
 import argparse
 
@@ -23,6 +23,6 @@ def command(given: argparse.Namespace) -> int:
     out = own.get("out", f"{kind}.png")
     chosen = {"checkpoint": own.get("checkpoint"), "metric": own.get("metric")}
     print(write_plot(kind, meant.folders, out, labels=labels, titles=meant.labels, **chosen))
-    if told := missing_words(len(meant.folders), meant.missing.failed, meant.missing.absent, "drawn"):
-        print(told)
+    if warning := missing_words(len(meant.folders), meant.missing.failed, meant.missing.absent, "drawn"):
+        print(warning)
     return 0

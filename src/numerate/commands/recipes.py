@@ -1,4 +1,4 @@
-"""What `train` and `run` have in common: a recipe or study, overrides, and where to."""
+"""Common to `train` and `run`: a recipe or study, overrides, and the folder of runs."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from numerate.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Wanted:
-    """A recipe or study, what is changed in it, and the options of the command."""
+    """A recipe or study, its overrides, and the options of the command."""
 
     name: str
     found: Any
@@ -47,8 +47,8 @@ class Wanted:
             if not isinstance(self.found, Study):
                 what = type(self.found).__name__
                 raise UserError(f"{self.name}: is {what}; a Recipe, a Study, or a function that returns one is right")
-            told = f"`numerate run {self.name}` trains, evaluates and reports it"
-            raise UserError(f"{self.name} is a study of several recipes; {told}")
+            hint = f"`numerate run {self.name}` trains, evaluates and reports it"
+            raise UserError(f"{self.name} is a study of several recipes; {hint}")
         recipe = debug(self.found) if self.preset == "debug" else self.found
         return [override(recipe, choice) for choice in expand(self.overrides)]
 

@@ -1,4 +1,4 @@
-"""`numerate report RUN`: writes the page of a run."""
+"""`numerate report RUN`: writes the HTML report of a run."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`numerate results STUDY`: what came of a study as one table, for people and for programs."""
+"""`numerate results STUDY`: the results of a study as a table, for people and for programs."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from numerate.tables.showing import as_text
 from numerate.tables.table import Table, listed
 
 ROWS = 200
-"""Rows that a terminal is shown; a pipe and a file get all."""
+"""Rows shown on a terminal; pipes and files get all."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def command(given: argparse.Namespace) -> int:
 
 @dataclass
 class _Counted:
-    """Rows that are counted while they are looked through: those of cells are not read a second time for it."""
+    """Counts rows while iterating, so that those of cells are read once."""
 
     rows: Iterable[Row]
     count: int = 0
@@ -68,7 +68,7 @@ class _Counted:
 
 
 def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
-    """The table that the options ask for."""
+    """The table selected by the options."""
     conditions = [condition for text in wheres for condition in listed(text, "where")]
     table = runs
     if own.get("cells"):

@@ -31,7 +31,7 @@ from numerate.studies.study import Study, run_study, survey
 from numerate.training.run import runs_directory
 
 MANY, MANY_RUNS = 12, 200
-"""More variants, or runs, than this are shown as a short table, each in a line, instead of side by side."""
+"""More variants, or runs, than this are shown as a short table instead of side by side."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def _show_failures(study: Study, done: Sequence[Done], runs_dir: str | None, tra
     if left:
         ended = sum(one.error is None for one in done)
         what = f"{ended:,} of {len(done):,} runs are done, {len(left):,} are left"
-        print(f"numerate: {what}; the same command goes on", file=sys.stderr)
+        print(f"numerate: {what}; the same command resumes", file=sys.stderr)
 
 
 def _summary(study: Study, folder: StudyFolder, folders: Sequence[Path]) -> str:
@@ -95,7 +95,7 @@ def _summary(study: Study, folder: StudyFolder, folders: Sequence[Path]) -> str:
 
 
 def _first_of(label: str, folder: Path, recipe: Mapping[str, Any]) -> Group:
-    """As much of a variant as tells its task: its recipe, and one cell that it was asked."""
+    """What identifies the task of a variant: its recipe, and one evaluated cell."""
     first = read(folder / "evaluation.jsonl", EVALUATION)[:1]
     cells = [cell_of(record) for record in first if not is_portion(record)]
     return Group(label, (Records(folder, {"recipe": recipe}, cells=cells),))
@@ -104,10 +104,10 @@ def _first_of(label: str, folder: Path, recipe: Mapping[str, Any]) -> Group:
 def short_table(
     title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]], groups: Mapping[str, Group] | None = None
 ) -> str:
-    """Many variants line by line, for each task by itself, the best in the farthest region first: medians over their
+    """A table of many variants for each task, the best in the farthest region first: medians over their
     runs, of labels the accuracy on unseen counts with its floor.
 
-    `variants` has what was found of their runs, `groups` what tells their tasks, where it is known.
+    `variants` has the results of their runs, `groups` what identifies their tasks, where it is known.
     """
     if texts := {label: records for label, records in variants.items() if any(map(_is_of_text, records))}:
         others = {label: records for label, records in variants.items() if label not in texts}
@@ -117,12 +117,12 @@ def short_table(
     parts, judged = [], False
     for name, labels in together:
         rows = [_variant(label, variants[label], groups[label] if groups else None) for label in labels]
-        header = [region for region in REGIONS if any(region in row.told for row in rows)]
+        header = [region for region in REGIONS if any(region in row.text for row in rows)]
         able = any(row.converged for row in rows)
         judged = judged or able
         rows.sort(key=lambda row: [row.median.get(region, -1.0) for region in reversed(header)], reverse=True)
         shown = [
-            [row.label, str(row.runs), *([row.converged] * able), *(row.told.get(region, "") for region in header)]
+            [row.label, str(row.runs), *([row.converged] * able), *(row.text.get(region, "") for region in header)]
             for row in rows[:MOST_ROWS]
         ]
         parts.append(
@@ -142,7 +142,7 @@ def _is_of_text(record: Mapping[str, Any]) -> bool:
 
 
 def _texts(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Variants on running text line by line, the one with the fewest bits per byte first: medians over their runs."""
+    """A table of variants on running text, lowest bits per byte first: medians over their runs."""
     names = ("loss", "perplexity", "bits_per_byte")
     rows = []
     for label, records in variants.items():
@@ -152,7 +152,7 @@ def _texts(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
         each = [[one[name] for one in found if one.get(name) is not None] for name in names]
         rows.append((label, len(records), [statistics.median(values) if values else None for values in each]))
     rows.sort(key=lambda row: [value if value is not None else float("inf") for value in reversed(row[2])])
-    shown = [[label, str(runs), *map(number_text, told)] for label, runs, told in rows[:MOST_ROWS]]
+    shown = [[label, str(runs), *map(number_text, medians)] for label, runs, medians in rows[:MOST_ROWS]]
     table = text_table(["variant", "runs", "loss", "perplexity", "bits per byte"], shown)
     more = f"\n{len(rows) - MOST_ROWS} more: numerate results {title} group=label" * (len(rows) > MOST_ROWS)
     note = "Medians over runs, final checkpoint, the whole validation text; loss in nats per token."
@@ -161,24 +161,24 @@ def _texts(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
 
 @dataclass(frozen=True)
 class _Variant:
-    """A line of the table: by region the median of its runs, and the same in words."""
+    """A line of the table: by region the median of its runs, and the same as text."""
 
     label: str
     runs: int
     converged: str
     median: Mapping[str, float]
-    told: Mapping[str, str]
+    text: Mapping[str, str]
 
 
 def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | None) -> _Variant:
     found = [record["final"] for record in records]
-    medians, told = {}, {}
+    medians, text = {}, {}
     for region in REGIONS:
         each = [_measured(one[region], region) for one in found if region in one]
         if each:
             medians[region] = statistics.median(value for value, _ in each)
             floors = [floor for _, floor in each if floor is not None]
-            told[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
+            text[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
     trained = [
         _measured(one["in_distribution"], "in_distribution")[0] >= CONVERGED
         for one in found
@@ -189,11 +189,11 @@ def _variant(label: str, records: Sequence[Mapping[str, Any]], group: Group | No
     if trained and not parts and not any(trained):
         converged = f"no, {SYMMETRY}" if group is not None and group.by_symmetry else "none"
     reasons = [region["sees_future"] for one in found for region in one.values() if region.get("sees_future")]
-    return _Variant(label, len(records), NO_CLAIM if reasons else converged, medians, told)
+    return _Variant(label, len(records), NO_CLAIM if reasons else converged, medians, text)
 
 
 def _measured(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:
-    """What a region is told by, with its floor: of labels accuracy on unseen counts, within training on all."""
+    """The score of a region, with its floor: of labels accuracy on unseen counts, within training on all."""
     labels = region.get("labels", {})
     found = labels.get("accuracy" if name == "in_distribution" else "unseen")
     if found is None:

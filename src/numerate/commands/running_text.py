@@ -1,4 +1,4 @@
-"""What `numerate sample` and `numerate data stats` show of running text: chunks as text, and counts of a corpus."""
+"""Running text in `numerate sample` and `numerate data stats`: chunks as text, and counts of a corpus."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 
 _COUNTED = 1 << 24
-"""So many tokens of a part are counted, spread over it; of larger corpora the frequencies are of those."""
+"""Most tokens of a part that are counted, in slices spread over it."""
 
 _SLICES = 64
 _FREQUENT = 20
@@ -24,7 +24,7 @@ _BYTES_OF = 1 << 18
 
 
 def texts_among(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModeling]]]:
-    """The names that are of something else, and the running text among them: tasks, recipes, and folders of tokens."""
+    """Splits names into other ones, and tasks, recipes and token folders of running text."""
     rest, found = [], []
     for name in names:
         task = _task_of(name, settings)
@@ -51,16 +51,16 @@ def _task_of(name: str, settings: list[str]) -> Task | None:
     return None
 
 
-def _holds_tokens(place: Path) -> bool:
-    if place.is_dir():
-        return (place / CORPUS).is_file() or (any(place.glob("*.bin")) and not (place / "head.json").is_file())
-    return place.suffix == ".bin" and not (place.parent / "head.json").is_file()
+def _holds_tokens(path: Path) -> bool:
+    if path.is_dir():
+        return (path / CORPUS).is_file() or (any(path.glob("*.bin")) and not (path / "head.json").is_file())
+    return path.suffix == ".bin" and not (path.parent / "head.json").is_file()
 
 
 def stats_of_text(name: str, task: LanguageModeling, own: Mapping[str, Any]) -> str:
     """Documents, tokens, bytes and the most frequent pieces of each part of a corpus, as a page of text.
 
-    What the heads of shards say is taken from there; the rest is counted in up to 16 million tokens of each part, so
+    Counts in the heads of shards are used; the rest is counted in up to 16 million tokens of each part, so
     that large corpora take as long as small ones. Raises `UserError` as `LanguageModeling.corpus` does.
     """
     for option in ("count", "seed", "out"):
@@ -74,11 +74,11 @@ def stats_of_text(name: str, task: LanguageModeling, own: Mapping[str, Any]) -> 
     lines = [f"{name}: running text, {known.size:,} pieces, chunks of {task.context_length:,} tokens", ""]
     table, often = [], []
     for split, corpus in splits.items():
-        counts, looked_at = _counts(corpus, known.size)
-        documents, told = corpus.documents, ""
+        counts, counted = _counts(corpus, known.size)
+        documents, approximately = corpus.documents, ""
         if documents is None:
-            documents = round(counts[known.begin] * corpus.tokens / looked_at)
-            told = "about " * (looked_at < corpus.tokens)
+            documents = round(counts[known.begin] * corpus.tokens / counted)
+            approximately = "about " * (counted < corpus.tokens)
         size, about = corpus.text_bytes, ""
         if size is None:
             part = corpus.shards[0].ids[:_BYTES_OF]
@@ -89,7 +89,7 @@ def stats_of_text(name: str, task: LanguageModeling, own: Mapping[str, Any]) -> 
             (
                 split,
                 f"{len(corpus.shards):,}",
-                f"{told}{documents:,}",
+                f"{approximately}{documents:,}",
                 f"{corpus.tokens:,}",
                 f"{about}{size:,}",
                 f"{size / corpus.tokens:.2f}",
@@ -98,23 +98,23 @@ def stats_of_text(name: str, task: LanguageModeling, own: Mapping[str, Any]) -> 
             )
         )
         shown = np.argsort(-counts, kind="stable")[:_FREQUENT]
-        pieces = ", ".join(f"{known.symbols[i]!r} {counts[i] / looked_at:.1%}" for i in shown.tolist() if counts[i])
-        of = "" if looked_at == corpus.tokens else f" (of {looked_at:,} tokens, spread over it)"
+        pieces = ", ".join(f"{known.symbols[i]!r} {counts[i] / counted:.1%}" for i in shown.tolist() if counts[i])
+        of = "" if counted == corpus.tokens else f" (of {counted:,} tokens, spread over it)"
         often.append(f"most frequent in {split}{of}: {pieces}")
     head = ("", "shards", "documents", "tokens", "bytes", "bytes a token", "tokens a document", "different pieces")
     return "\n".join([*lines, text_table(head, table), "", *often])
 
 
 def _splits(task: LanguageModeling) -> dict[str, Corpus]:
-    """The parts of a corpus; all of it as one, where a lone shard holds nothing out."""
+    """The splits of a corpus; a single one where no shard is held out."""
     if task.validation is None and len(held_out_shards(whole := task.everything())) == len(whole.shards):
         return {"all": whole}
     return {"train": task.corpus("train"), "validation": task.corpus("test")}
 
 
 def _counts(corpus: Corpus, size: int) -> tuple[Any, int]:
-    """How often each piece stands in a corpus, or in slices spread over it, and how many tokens were looked at."""
-    counts, looked_at = np.zeros(size, dtype=np.int64), 0
+    """The counts of each piece in a corpus, or in slices spread over it, and the number of tokens counted."""
+    counts, counted = np.zeros(size, dtype=np.int64), 0
     share = min(1.0, _COUNTED / corpus.tokens)
     for shard in corpus.shards:
         slices = 1 if share == 1.0 else min(_SLICES, len(shard))
@@ -122,13 +122,13 @@ def _counts(corpus: Corpus, size: int) -> tuple[Any, int]:
         for begin in np.linspace(0, len(shard) - wide, slices).astype(int).tolist():
             ids = shard.ids[begin : begin + wide]
             counts += np.bincount(ids, minlength=size)
-            looked_at += len(ids)
+            counted += len(ids)
         shard.release()
-    return counts, max(looked_at, 1)
+    return counts, max(counted, 1)
 
 
 def sample_of_text(task: LanguageModeling, split: str, seed: int, count: int) -> str:
-    """Chunks of running text, each as the text that it is, behind a line that says where it stands in the order."""
+    """Chunks of running text, each below a line with its number."""
     ready(task)
     rows = task.examples(split, seed, 0, count).tokens
     if rows is None:
@@ -141,7 +141,7 @@ def sample_of_text(task: LanguageModeling, split: str, seed: int, count: int) ->
 
 
 def _shown(known: Any, ids: Any) -> str:
-    """The text of ids; where a document begins stands the name of the token that begins one, on a line of its own."""
+    """Decodes ids; each document starts on a line of its own with the BOS token."""
     name = known.symbols[known.begin]
     parts = np.split(ids, np.flatnonzero(ids == known.begin))
     return "\n".join(

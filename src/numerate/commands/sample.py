@@ -1,4 +1,4 @@
-"""`numerate sample RECIPE|TASK`: examples as text and, for a recipe, as the model sees them."""
+"""`numerate sample RECIPE|TASK`: examples as text and, for a recipe, as model inputs and targets."""
 
 import argparse
 from typing import Any
@@ -68,7 +68,7 @@ def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
 
 
 def _apart(question: str, answer: str) -> str:
-    """A text and the answer below it, further in, and an empty line.
+    """A question, its indented answer, and an empty line.
 
     >>> _apart("How many?", "Two and one.\\n#### 3").splitlines()
     ['How many?', '    Two and one.', '    #### 3', '']
@@ -77,16 +77,16 @@ def _apart(question: str, answer: str) -> str:
 
 
 def _aligned(question: str, labels: str) -> str:
-    """A question of words and the labels below them, word by word, and an empty line.
+    """The words of a question with their labels aligned below, and an empty line.
 
     >>> _aligned("9 a a", ". 10 11").splitlines()
     ['9 a  a', '. 10 11', '']
     """
-    read, said = question.split(" "), labels.split(" ")
-    if len(read) != len(said):  # a text with a space in it
+    tokens, targets = question.split(" "), labels.split(" ")
+    if len(tokens) != len(targets):  # a text with a space in it
         return f"{question}\n{labels}\n"
-    widths = [max(map(len, pair)) for pair in zip(read, said, strict=True)]
-    lines = [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=True)) for line in (read, said)]
+    widths = [max(map(len, pair)) for pair in zip(tokens, targets, strict=True)]
+    lines = [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=True)) for line in (tokens, targets)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -115,11 +115,11 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
         if batch.source is not None:
             lines["question"] = _symbols(exam, batch.source.ids[0], batch.source.values)[: int(batch.source.lengths[0])]
         lines |= {
-            "reads": _symbols(exam, tokens.ids[0], tokens.values)[:length],
-            "says": _symbols(exam, batch.targets[0], batch.target_values)[:length],
+            "inputs": _symbols(exam, tokens.ids[0], tokens.values)[:length],
+            "targets": _symbols(exam, batch.targets[0], batch.target_values)[:length],
         }
-        for number, places in enumerate(tokens.position_ids or ()):
-            lines[f"place {number}"] = [f"{p:.4g}" for p in places[min(0, places.shape[0] - 1), :length].tolist()]
+        for number, ids in enumerate(tokens.position_ids or ()):
+            lines[f"position {number}"] = [f"{p:.4g}" for p in ids[min(0, ids.shape[0] - 1), :length].tolist()]
         lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
         width = max(len(text) for line in lines.values() for text in line)
         for label, line in lines.items():
@@ -128,13 +128,13 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     positions = ", ".join(
         f"{number}: {type(p).__name__}({type(p.position_ids).__name__})" for number, p in enumerate(_positions(recipe))
     )
-    drawn = "with the offsets of training step 0" if split == "train" else "as in evaluation"
+    placement = "with the offsets of training step 0" if split == "train" else "as in evaluation"
     encoder = " An encoder reads the question." if batch.source is not None else ""
-    print(f"places {drawn}; positions {positions or 'none'}. A dot: nothing is asked there.{encoder}")
+    print(f"position ids {placement}; positions {positions or 'none'}. A dot: no target there.{encoder}")
 
 
 def _symbols(exam: Any, ids: Any, values: Any) -> list[str]:
-    """The symbols of a row, with the number of each that carries one (`[NUM]=12.5`), and a dot where nothing is."""
+    """The symbols of a row, with the value of number tokens (`[NUM]=12.5`), and a dot for no token."""
     carries, each = exam.carriers.tolist(), [None] * len(ids) if values is None else values[0].tolist()
     return [
         "." if i < 0 else f"{exam.symbols[i]}={value:.7g}" if carries[i] and value is not None else exam.symbols[i]
@@ -143,7 +143,7 @@ def _symbols(exam: Any, ids: Any, values: Any) -> list[str]:
 
 
 def _sample_running(recipe: Any, split: str, count: int) -> None:
-    """Chunks of running text, and the first places of each as the model sees them."""
+    """Prints chunks of running text, and the first tokens of each as model inputs."""
     from numerate.commands.running_text import sample_of_text
 
     vocabulary = recipe.tokenizer.vocabulary(recipe.task)
@@ -153,19 +153,19 @@ def _sample_running(recipe: Any, split: str, count: int) -> None:
         batch = recipe.layout.batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
         symbols = vocabulary.symbols
         lines = {
-            "reads": [symbols[i] for i in batch.tokens.ids[0, :_PLACES].tolist()],
-            "says": ["." if i < 0 else symbols[i] for i in batch.targets[0, :_PLACES].tolist()],
-            "token ids": [str(i) for i in batch.tokens.ids[0, :_PLACES].tolist()],
+            "inputs": [symbols[i] for i in batch.tokens.ids[0, :_SHOWN_TOKENS].tolist()],
+            "targets": ["." if i < 0 else symbols[i] for i in batch.targets[0, :_SHOWN_TOKENS].tolist()],
+            "token ids": [str(i) for i in batch.tokens.ids[0, :_SHOWN_TOKENS].tolist()],
         }
         widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
-        print(f"chunk {row + 1}, its first places:")
+        print(f"chunk {row + 1}, its first tokens:")
         for label, line in lines.items():
             print(f"  {label:<10} " + " ".join(text.rjust(wide) for text, wide in zip(line, widths, strict=True)))
-    print("every place is asked")
+    print("every position has a target")
 
 
-_PLACES = 12
-"""So many places of a chunk are shown as the model sees them."""
+_SHOWN_TOKENS = 12
+"""Tokens of a chunk that are shown as model inputs."""
 
 
 def _positions(recipe: Any) -> tuple[Any, ...]:

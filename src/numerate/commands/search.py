@@ -1,4 +1,4 @@
-"""`numerate search RECIPE`: trials at points of a space of settings, and the best of them on a development score."""
+"""`numerate search RECIPE`: hyperparameter search on a validation score."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from numerate.studies.naming import named_recipe
 def command(given: argparse.Namespace) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("search: starts processes of its own; `numerate search` without torchrun is right")
-    name, settings, executor, own = asked(given)
+    name, settings, executor, own = parse(given)
     options_of_run = [f"runs_dir={own['runs_dir']}"] if "runs_dir" in own else []
     options_of_run += [word for path in given.parts for word in ("--parts", path)]
     found = search(named_recipe(name), settings, executor=executor, called=[name, *options_of_run], **own)
@@ -28,8 +28,8 @@ def command(given: argparse.Namespace) -> int:
     return found.status or int(none_complete)
 
 
-def asked(given: argparse.Namespace) -> tuple[str, list[str], Executor, dict[str, Any]]:
-    """The name of the recipe, the settings, who does the work, and the options of the command itself."""
+def parse(given: argparse.Namespace) -> tuple[str, list[str], Executor, dict[str, Any]]:
+    """Parses recipe name, settings, executor and own options."""
     name = first(given.words, "the recipe", "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)'")
     words, executor = executor_of(given.words[1:])
     numbers = dict.fromkeys(("trials", "seed", "seeds"), int)

@@ -1,4 +1,4 @@
-"""`numerate show RECIPE`: every setting with its value and its meaning, and how many parameters the model has."""
+"""`numerate show RECIPE`: every setting with its value and meaning, and the number of parameters."""
 
 import argparse
 import contextlib
@@ -60,16 +60,16 @@ SLOTS = {
     "Optimizer": "optimizer={}",
     "Schedule": "schedule={}",
 }
-"""Where a recipe takes a part of each kind."""
+"""The setting of a recipe for each kind of component."""
 
 
 def _show_part(kind: str, part: type) -> None:
-    """The settings of a part with their defaults, and how a recipe takes it."""
+    """Prints the settings of a component with their defaults, and how a recipe uses it."""
     print(f"{part.__name__}, {kind}: {catalogue.describe(kind, part.__name__)}\n")
     lines = [(field.name, as_text(field.default), field.metadata["help"]) for field in fields(part)]
     names, values = (min(44, max((len(line[i]) for line in lines), default=0)) for i in (0, 1))
-    for name, value, told in lines:
-        print(f"{name:<{names}}  {value:<{values}}  {told}")
+    for name, value, meaning in lines:
+        print(f"{name:<{names}}  {value:<{values}}  {meaning}")
     if not lines:
         print("no settings")
     print(f"\nuse: numerate train RECIPE '{SLOTS[kind].format(part.__name__)}'")
@@ -80,16 +80,15 @@ def _show(recipe: Recipe) -> None:
     lines = describe_settings(recipe)
     paths = min(44, max(len(path) for path, *_ in lines))
     values = min(34, max(len(value) for _, value, *_ in lines))
-    for path, value, _, told in lines:
-        meaning = told or _what(value)
-        print(f"{path:<{paths}}  {value:<{values}}  {meaning}")
-    print(f"\nparameters: {parameters_told(recipe)}")
+    for path, value, _, meaning in lines:
+        print(f"{path:<{paths}}  {value:<{values}}  {meaning or _what(value)}")
+    print(f"\nparameters: {parameter_count(recipe)}")
     if recipe.paper in PAPERS:
         print(f"\n{PAPERS[recipe.paper]}")
 
 
-def parameters_told(recipe: Recipe) -> str:
-    """How many parameters the model has, in words, or why that is not known here. Nothing is downloaded."""
+def parameter_count(recipe: Recipe) -> str:
+    """The number of parameters of the model as text, or why it is unknown. Downloads nothing."""
     weights = vars(recipe.model).get("weights")
     if weights is not None:
         return f"as many as the weights {weights} have, with the rows of this vocabulary"
@@ -103,7 +102,7 @@ def parameters_told(recipe: Recipe) -> str:
 
 
 def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
-    """The model; it may have billions of weights, and is built without memory for them if it can be."""
+    """Builds the model, without allocating its weights if possible, as they may be billions."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return without_memory(recipe.model, vocabulary, recipe.seed)
     return recipe.model.build(vocabulary, recipe.seed)
@@ -111,11 +110,11 @@ def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Lets the Hugging Face hub answer from what is on this disk alone."""
+    """Sets the Hugging Face hub offline."""
     name, constants = "HF_HUB_OFFLINE", "huggingface_hub.constants"
     before, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
     os.environ[name] = "1"
-    if constants in sys.modules:  # read when it was imported
+    if constants in sys.modules:  # read at import
         setattr(sys.modules[constants], name, True)
     try:
         yield
@@ -128,7 +127,7 @@ def _offline() -> Iterator[None]:
 
 
 def _what(value: str) -> str:
-    """What a list's item is: the first line of its class."""
+    """The first docstring line of a class in a list."""
     return next((catalogue.describe(kind, value) for kind, names in catalogue.kinds().items() if value in names), "")
 
 

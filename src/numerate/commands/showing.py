@@ -1,4 +1,4 @@
-"""How results look in a terminal."""
+"""Results as terminal output."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ def show_evaluation(results: Results) -> None:
 
 
 def _best_by_loss(results: Results) -> str:
-    """Of running text which step is the best, where it was evaluated."""
+    """The best step on running text, if it was evaluated."""
     best = results.best
     if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
         return ""
@@ -73,7 +73,7 @@ def _best_by_loss(results: Results) -> str:
 
 
 def _parts(cells: Sequence[Cell]) -> str:
-    """Parts with names line by line, of which a map by number would say nothing."""
+    """Named parts as a table, for which a heat map has no meaning."""
     rows = [
         [place_words(cell.at, names=cell.names), cell.region, percent(cell.accuracy), bracket(cell.low, cell.high)]
         for cell in cells
@@ -82,7 +82,7 @@ def _parts(cells: Sequence[Cell]) -> str:
 
 
 def _choice(results: Results) -> str:
-    """What of the grid the choice of the best checkpoint was made on."""
+    """The part of the grid that the best checkpoint was selected on."""
     there = any((record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results)
     if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
         return ""
@@ -90,13 +90,13 @@ def _choice(results: Results) -> str:
 
 
 def _first_tokens(results: Results) -> str:
-    """For lists put in order, where it is a measure of its own: how often the first token said is right."""
+    """For sorting: the accuracy of the first generated token."""
     records = [record for record in results if "items" in record["cell"] and "first_correct" in record]
     if not records:
         return ""
-    right, asked = (sum(record[name] for record in records) for name in ("first_correct", "count"))
-    low, high = wilson(right, asked)
-    return f"first label right: {right / asked:.1%} [{low:.1%}, {high:.1%}] of {asked:,} questions, over all cells"
+    correct, count = (sum(record[name] for record in records) for name in ("first_correct", "count"))
+    low, high = wilson(correct, count)
+    return f"first label correct: {correct / count:.1%} [{low:.1%}, {high:.1%}] of {count:,} questions, over all cells"
 
 
 def _words(record: Mapping[str, Any]) -> str:

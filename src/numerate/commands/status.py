@@ -1,4 +1,4 @@
-"""`numerate status STUDY`: how a study stands, once or as it goes on. Imports no torch."""
+"""`numerate status STUDY`: the progress of a study, once or live. Imports no torch."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from numerate.studies.folder import StudyFolder
 from numerate.studies.status import standing, standing_text
 from numerate.training.run import runs_directory
 
-_EVERY = 2.0  # seconds between two looks, and more where a look takes long
+_EVERY = 2.0  # seconds between updates, or longer where an update is slow
 
 
 def command(given: argparse.Namespace) -> int:
@@ -22,13 +22,13 @@ def command(given: argparse.Namespace) -> int:
     if not own.get("watch", False):
         print(standing_text(standing(folder)))
         return 0
-    with contextlib.suppress(KeyboardInterrupt):  # the way to end it while others are at work
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the watch
         _watch(folder)
     return 0
 
 
 def _watch(folder: StudyFolder) -> None:
-    """Shows it again and again until all is done; on a terminal always in the same place."""
+    """Refreshes the status until all is done; on a terminal in place."""
     again = sys.stdout.isatty()
     while True:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""`numerate tokens`: tokenizers of one's own."""
+"""`numerate tokens`: trains tokenizers."""
 
 import argparse
 

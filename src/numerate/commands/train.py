@@ -1,4 +1,4 @@
-"""`numerate train RECIPE`: trains, or goes on."""
+"""`numerate train RECIPE`: trains or resumes."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The words behind a command: its own options, and what is missing or left over. Imports nothing heavy."""
+"""Parses the words of a command: options, settings, missing or unknown words. Imports nothing heavy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from numerate.errors import UserError, did_you_mean
 
 
 def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tuple[list[str], dict[str, Any]]:
-    """Splits the words of a command into those that are not its own, and its own `key=value` options, read.
+    """Splits the words of a command into other words, and its own parsed `key=value` options.
 
     >>> options(["latest", "count=200"], {"count": int})
     (['latest'], {'count': 200})
@@ -27,7 +27,7 @@ def options(words: Sequence[str], own: Mapping[str, Callable[[str], Any]]) -> tu
 
 
 def settings(words: Sequence[str], begin: str = "") -> tuple[list[str], list[str]]:
-    """Splits words into those that are not settings of a recipe, and those that are: `path.to.it=value`.
+    """Splits words into other words, and settings of a recipe: `path.to.it=value`.
 
     >>> settings(["latest", "model.backbone.num_loops=4,8"])
     (['latest'], ['model.backbone.num_loops=4,8'])
@@ -53,7 +53,7 @@ def first(words: Sequence[str], what: str, example: str) -> str:
 
 
 def no_more(words: Sequence[str], own: Sequence[str]) -> None:
-    """Raises `UserError` for words that nothing was made of."""
+    """Raises `UserError` for unknown words."""
     if words:
         key = words[0].partition("=")[0]
         options = f"; options are {', '.join(f'{name}=' for name in own)}" if own else ""

@@ -77,7 +77,7 @@ ALIASES = dict.fromkeys(("lr", "optimizer.lr"), "optimizer.learning_rate")
 """Short forms of settings."""
 
 MOST_RUNS = 100_000
-"""A sweep beyond this is taken for a slip of the pen."""
+"""A larger sweep is an error."""
 
 
 def override(recipe: R, overrides: Sequence[str]) -> R:
@@ -97,11 +97,11 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
             _refuse_first(recipe, path, segments)
         try:
             changed = _put(changed, type(recipe), segments, value, "")
-        except UserError as mistake:
-            near = _elsewhere(recipe, segments[-1]) if "has no setting" in str(mistake) else ""
-            if not near or "Did you mean" in str(mistake):
+        except UserError as error:
+            near = _elsewhere(recipe, segments[-1]) if "has no setting" in str(error) else ""
+            if not near or "Did you mean" in str(error):
                 raise
-            raise UserError(f"{mistake}{near}") from mistake
+            raise UserError(f"{error}{near}") from error
     result: R = built(changed, "")
     return result
 
@@ -124,7 +124,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         choices.append([f"{paths[-1]}={one}" for one in values])
     for path, values in zip(paths, choices, strict=True):
         if len(values) > 1 and paths.count(path) > 1 and not path.endswith("+"):
-            raise UserError(f"{path} is given twice, and once with several values; say all of them in one place")
+            raise UserError(f"{path} is given twice, and once with several values; give all of them in one place")
     if prod(map(len, choices)) > MOST_RUNS:
         raise UserError(f"this is a sweep of {prod(map(len, choices))} runs; at most {MOST_RUNS} are begun at once")
     return [list(chosen) for chosen in product(*choices)]
@@ -201,7 +201,7 @@ def _put_item(items: list[Any], hint: Any, head: str, rest: list[str], text: str
 
 
 def _refuse_first(recipe: Any, path: str, segments: list[str]) -> None:
-    """Says that a first name is unknown, with the deeper place where that name is a setting, if there is just one."""
+    """Raises `UserError` for an unknown first name, with the deeper path of that name, if unique."""
     known = settings_of(type(recipe))
     near = _elsewhere(recipe, segments[-1]) or did_you_mean(segments[0], known)
     if not near:

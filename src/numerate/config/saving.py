@@ -1,6 +1,6 @@
-"""Recipes as plain data, as YAML, and as the twelve characters that identify a run.
+"""Recipes as plain data, as YAML, and their identity hash.
 
-A tree names the class at every node (`kind: LSTM`), so that it can be read back without knowing what to expect. A class
+A tree names the class at every node (`kind: LSTM`), so it can be read back without a schema. A class
 of the user's own stands with its file (`kind: my.py:Bitter`) and with that file's sha256 (`source`).
 
 YAML is read and written by rules of our own on PyYAML's: `1:20`, `no` and `2025-01-01` are texts (other readers make
@@ -76,11 +76,11 @@ def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | 
 
 
 def identity(recipe: object, known: Known | None = None) -> str:
-    """Twelve hexadecimal characters that are the same for the same experiment.
+    """The identity of an experiment: twelve hexadecimal characters of a hash.
 
     A sha256 over everything but the settings declared with `identity=False`, and those declared with `later=True` where
     they have their default. A part of the user's own counts with its
-    class name and the content of its file, not with the file's place.
+    class name and the content of its file, not with the file's path.
     """
     return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), known)[:12]
 
@@ -94,7 +94,7 @@ def fingerprint(recipe: object, counts: Callable[[type, Field[Any]], bool], know
 
 
 def yaml_text(tree: object) -> str:
-    """Plain data as YAML, in its own order."""
+    """Plain data as YAML, in insertion order."""
     yaml, _, dumper = _yaml()
     text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     return text

@@ -1,8 +1,8 @@
-"""Parts of a user's own: classes in a file of theirs, reachable without a fork as `--parts my.py` or `my.py:recipe`.
+"""User-defined components: classes in a user's file, available as `--parts my.py` or `my.py:recipe`.
 
-A file runs only where the user names it, or where it has the contents of one that he named before (`approvals`). A
-saved recipe is data: what it names is looked for among these files by the sha256 that was saved with it, and nothing
-runs before its hash is known. See docs/security.md.
+A file runs only if the user names it, or if its contents equal those of a file named before (`approvals`). A saved
+recipe is data: its classes are looked up in these files by the sha256 saved with it, and nothing runs before its hash
+is checked. See docs/security.md.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from numerate.errors import UserError, did_you_mean, line_in
 
 @dataclass(frozen=True)
 class UserFile:
-    """A user's file as it was read: the bytes that are hashed are the bytes that run, here and in every worker."""
+    """A user's file: the hashed bytes are the bytes that run, here and in every worker."""
 
     path: str
     content: bytes
@@ -41,19 +41,19 @@ class UserFile:
 
 
 _files: dict[str, UserFile] = {}
-"""The files of the user's that are in use, by the name of their module."""
+"""The user's files in use, by module name."""
 
 _sent: dict[str, UserFile] = {}
-"""In a worker, by hash: files that were imported in the command that sent the work; each runs when it is needed."""
+"""In a worker, by hash: files imported by the parent command; each runs when it is needed."""
 
 
 def is_abstract(part: type) -> bool:
-    """Whether a class only describes others: `Mixer` is, `LSTM` is not."""
+    """Whether a class is abstract: `Mixer` is, `LSTM` is not."""
     return inspect.isabstract(part) or ABC in part.__bases__
 
 
 def lacking(part: type) -> list[str]:
-    """The abstract methods that a class was to define and has not; none where it is meant as a base of others."""
+    """The abstract methods that a concrete class lacks; none for an abstract base class."""
     missing = sorted(getattr(part, "__abstractmethods__", ()))
     return [] if ABC in part.__bases__ or any(name in vars(part) for name in missing) else missing
 
@@ -62,8 +62,8 @@ def load_user_parts(path: str | Path) -> ModuleType:
     """Imports a user's file once and puts every part in it into the catalogue, under its class name.
 
     A part is a concrete class of a kind that the catalogue knows (`class Bitter(Mixer)`); it has to be a frozen
-    dataclass in which every field has a default. A file that is already imported is taken as it is, so that its classes
-    stay the same classes. Its contents are approved: recipes that were saved with it can be opened without naming it.
+    dataclass in which every field has a default. A file that is already imported is not imported again. Its
+    contents are approved: recipes that were saved with it can be opened without naming it.
 
     Raises `UserError` for a file that is not there or fails on import (with file and line), for a part that is no spec
     or lacks a method of its kind, and for a name that another part already has.
@@ -80,7 +80,7 @@ def load_user_parts(path: str | Path) -> ModuleType:
 
 
 def user_object(address: str) -> Any:
-    """What stands under a name in a file that the user named: `user_object("my.py:recipe")`.
+    """An object of a file that the user named: `user_object("my.py:recipe")`.
 
     Raises `UserError` for a file or name that is not there.
     """
@@ -94,12 +94,12 @@ def user_object(address: str) -> Any:
 
 
 def saved_object(address: str, source: object) -> Any:
-    """What a saved recipe means by `my.py:Bitter`, where its file had the sha256 `source`.
+    """The class `my.py:Bitter` of a saved recipe, where its file had the sha256 `source`.
 
     It is taken from a file that was named or imported in this process, else from an approved one with exactly these
-    contents, wherever it lies. A file that was named runs also where its contents are others, with a warning.
+    contents, at any path. A file that was named runs also with other contents, with a warning.
 
-    Raises `UserError` where there is none, with how to allow it. Nothing of the file has then been run.
+    Raises `UserError` if there is none, with how to approve it; nothing of the file is run.
     """
     path, _, name = address.rpartition(":")
     module = _at_hand(path, name, source) or _approved(path, source)
@@ -109,13 +109,13 @@ def saved_object(address: str, source: object) -> Any:
 
 
 def user_files() -> tuple[UserFile, ...]:
-    """The user's files that are in use here, for a process that shall know the same parts by `load_user_files`."""
+    """The user's files in use, for `load_user_files` in another process."""
     return tuple(_files[name] for name in sorted(_files) if name in sys.modules)
 
 
 def load_user_files(files: Sequence[UserFile]) -> None:
-    """Runs files that the command which sent this work had run, from the very bytes that it had. Those that Python had
-    imported there run when a recipe needs them, since Python may import them here too.
+    """Runs the files of the parent command from the same bytes. Those imported there run when a recipe needs them, as
+    Python may import them here too.
 
     Raises `UserError` as `load_user_parts` does.
     """
@@ -129,16 +129,16 @@ def load_user_files(files: Sequence[UserFile]) -> None:
 
 
 def approve_imported() -> None:
-    """Approves the files that a script imported, or is, once a run is made with their parts: the user ran them."""
+    """Approves the files of a script and its imports once a run uses their components: the user ran them."""
     for file in user_files():
         if file.by == "imported":
             approve(file.sha256, file.path)
 
 
 def kind_of(part: type) -> tuple[str, str | None]:
-    """How a tree names a class, and the sha256 of its file where it is a user's own.
+    """The name of a class in a tree, and the sha256 of its file if it is the user's.
 
-    A part of the house by its name (`LSTM`); one of a user's file by the file, relative to the current folder where it
+    A part of numerate by its name (`LSTM`); one of a user's file by the file, relative to the current folder where it
     lies in it (`my.py:Bitter`); one of an installed package by its entry point (`acme.mixers:Bitter`).
 
     Raises `UserError` for a class inside a function, which nothing could find again.
@@ -163,8 +163,7 @@ def kind_of(part: type) -> tuple[str, str | None]:
 
 
 def add_packaged_parts() -> None:
-    """Imports what installed packages declare and puts it into the catalogue, so that it can be listed. What cannot be
-    loaded is left out, with a warning."""
+    """Imports the components of installed packages into the catalogue. Those that fail are skipped with a warning."""
     for address in packaged_parts.declared():
         try:
             add_parts([packaged_parts.packaged_part(address)], address)
@@ -173,7 +172,7 @@ def add_packaged_parts() -> None:
 
 
 def add_parts(found: Iterable[Any], shown: str) -> None:
-    """Puts the parts among the things that a module defines into the catalogue; `shown` says in errors where it is."""
+    """Adds the components among `found` to the catalogue; `shown` is the file named in errors."""
     kinds = catalogue.kinds()
     for part in found:
         if isinstance(part, type):
@@ -199,7 +198,7 @@ def _existing(file: Path) -> Path:
 
 
 def _imported(file: str) -> ModuleType | None:
-    """The module that was made of a file already, by us or by Python."""
+    """The module of a file that is already imported, by numerate or by Python."""
     for module in list(sys.modules.values()):
         known = getattr(module, "__file__", None)
         alike = isinstance(known, str) and os.path.basename(known) == os.path.basename(file)
@@ -209,7 +208,7 @@ def _imported(file: str) -> ModuleType | None:
 
 
 def _file_of(module: ModuleType) -> UserFile:
-    """The file of a module: as it was run by us, or as it is, of one that Python imported."""
+    """The file of a module: as run by numerate, or as on disk if Python imported it."""
     if module.__name__ in _files:
         return _files[module.__name__]
     path = os.path.realpath(str(module.__file__))
@@ -245,20 +244,20 @@ def _at_hand(path: str, name: str, source: object) -> ModuleType | None:
 
 
 def _approved(path: str, source: object) -> ModuleType:
-    """The module of an approved file with these contents, run here if it was not yet."""
+    """The module of an approved file with these contents, run if it was not yet."""
     hash_of = source if isinstance(source, str) else ""
-    places = approved_places(hash_of)
-    for place in places:
+    paths = approved_places(hash_of)
+    for candidate in paths:
         try:
-            file = UserFile(os.path.realpath(place), Path(place).read_bytes(), "approved")
+            file = UserFile(os.path.realpath(candidate), Path(candidate).read_bytes(), "approved")
         except OSError:
             continue
         if file.sha256 == hash_of:
             return _started(file)
     if hash_of in _sent:
         return _started(_sent[hash_of])
-    if places:
-        why = f"{places[0]} had the contents that were saved (sha256 {hash_of[:12]}), and is gone or has changed"
+    if paths:
+        why = f"{paths[0]} had the contents that were saved (sha256 {hash_of[:12]}), and is gone or has changed"
     else:
         why = f"no file that you have named before has the contents that were saved (sha256 {hash_of[:12] or 'none'})"
     raise UserError(f"{path}: {why}. Nothing of it was run; --parts FILE names the file that you trust to be it.")
@@ -271,7 +270,7 @@ def _started(file: UserFile) -> ModuleType:
 
 
 def _run(file: UserFile, shown: str) -> ModuleType:
-    """Runs the file from the very bytes that are hashed, under a name that its path and they decide."""
+    """Runs a file from the hashed bytes, as a module named by its path and hash."""
     stem, folder = Path(file.path).stem, str(Path(file.path).parent)
     known = hashlib.sha256(f"{file.path} {file.sha256}".encode()).hexdigest()
     module = ModuleType(f"numerate_user_{stem}_{known[:8]}")

@@ -1,4 +1,4 @@
-"""From text or plain data to typed values, and back to text: what the command line and saved recipes have in common.
+"""Parses text or plain data to typed values, and formats them, for the command line and saved recipes.
 
 A setting's type hint decides how its value is read, so one rule serves `model.num_heads=4`, `LSTM(layers=2)` inside a
 list, and a line of a recipe on disk. Parts being read are `Draft`s, built only at the end: what one override breaks
@@ -91,14 +91,14 @@ def under(path: str, name: object) -> str:
 
 
 def drafted(value: Any) -> Any:
-    """A value opened for changes: a spec as a `Draft`, a tuple as a list, anything else as it is."""
+    """A value as editable draft: a spec as a `Draft`, a tuple as a list, anything else as it is."""
     if is_spec(value):
         return Draft(type(value), {name: getattr(value, name) for name in settings_of(type(value))})
     return list(value) if isinstance(value, tuple) else value
 
 
 def built(value: Any, path: str) -> Any:
-    """The value behind a draft. What a part refuses is said with the path of the part before it."""
+    """Builds the value of a draft. An error of a part is prefixed with its path."""
     if isinstance(value, list):
         return tuple(built(item, under(path, i)) for i, item in enumerate(value))
     if not isinstance(value, Draft):
@@ -107,10 +107,10 @@ def built(value: Any, path: str) -> Any:
     try:
         return value.part(**given)
     except (UserError, ValueError) as error:
-        said = str(error)
-        placed = _PLACED.match(said)
-        joint = "." if placed and placed[1] in settings_of(value.part) else ": "
-        raise UserError(f"{path}{joint}{said}" if path else said) from error
+        message = str(error)
+        with_path = _PLACED.match(message)
+        joint = "." if with_path and with_path[1] in settings_of(value.part) else ": "
+        raise UserError(f"{path}{joint}{message}" if path else message) from error
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ def classes_in(hint: Any) -> list[type]:
 
 
 def type_text(hint: Any) -> str:
-    """A type as a person says it: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
+    """A type as a person writes it: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
     names = []
     for option in alternatives(hint):
         if get_origin(option) is Literal:
@@ -390,8 +390,8 @@ def as_text(value: Any) -> str:
     if is_spec(value):
         plain = Draft(type(value), {})
         given = {name: getattr(value, name) for name in settings_of(type(value))}
-        told = [f"{name}={as_text(item)}" for name, item in given.items() if item != plain.get(name)]
-        return kind_of(type(value))[0] + (f"({', '.join(told)})" if told else "")
+        settings = [f"{name}={as_text(item)}" for name, item in given.items() if item != plain.get(name)]
+        return kind_of(type(value))[0] + (f"({', '.join(settings)})" if settings else "")
     return str(value)
 
 

@@ -1,4 +1,4 @@
-"""Settings that are one of a few words, checked wherever a recipe was made: from Python no reader has seen them."""
+"""Checks `Literal` settings, also of recipes made in Python."""
 
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -8,7 +8,7 @@ from numerate.errors import UserError, did_you_mean
 
 
 def refuse_other_words(part: Any, where: str = "") -> None:
-    """Goes through all settings of a part and of the parts in it.
+    """Checks all settings of a part, recursively.
 
     >>> refuse_other_words(Loop(input_injection="addd"), "model.backbone.")
     numerate.errors.UserError: model.backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean

@@ -1,8 +1,7 @@
-"""Unpacking what was fetched: each file of it whole or not at all, only what is expected, and within limits.
+"""Unpacking downloaded archives: each file atomically, only expected files, and within limits.
 
-Of an archive come the files that the dataset says it holds, and nothing else: neither links, nor what leads out of the
-folder, nor what has the name of something of ours. How large they are and how many is counted while they are read,
-whatever the archive says of itself, and memory does not grow with either.
+Only the files that the dataset lists are extracted: no links, no paths outside the folder, no names of our own records.
+Sizes and members are counted while reading, whatever the archive declares, in constant memory.
 """
 
 import gzip
@@ -24,21 +23,21 @@ from numerate.tasks.fetched_files import RECORD
 from numerate.training import disk
 
 PART = ".part"
-"""How the name of a file ends until all of it is there."""
+"""Suffix of an incomplete file."""
 
 PORTION = 1 << 18
 
 RATIO = 20
-"""So many times its own size an archive may have unpacked; texts have 3 to 10 times."""
+"""Largest ratio of unpacked size to archive size; texts have 3 to 10."""
 
 ROOM = 100_000_000
-"""So many bytes any archive may have unpacked, however small it is."""
+"""Unpacked bytes that any archive may have, however small it is."""
 
 MEMBERS = 10_000
-"""So many members an archive may have, those that are left out included."""
+"""Most members of an archive, including skipped ones."""
 
 _HEADERS = 1 << 22
-"""So many bytes may stand between the contents of two members, or in the list of all of them."""
+"""Most bytes of the headers between two members, or of the list of members."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,18 @@ class Limits:
 
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Told of progress: the file, how many bytes of it there are, and of how many (None: nobody knows)."""
+"""Called with the file, the bytes done, and the total (None: unknown)."""
 
 
 def has_size(path: Path, size: int) -> bool:
-    """Whether a file is there with so many bytes."""
+    """Whether a file exists with this size."""
     return path.is_file() and path.stat().st_size == size
 
 
 def pour(
     read: IO[bytes], written: IO[bytes], name: str, total: int | None, on_progress: ProgressCallback | None
 ) -> int:
-    """Copies what is read to a file, down to the disk. Returns how many bytes that were."""
+    """Copies a stream to a file and syncs it. Returns the number of bytes."""
     done = 0
     while portion := read.read(PORTION):
         written.write(portion)
@@ -88,7 +87,7 @@ def pour(
 def unpack(
     archive: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, limits: Limits = Limits()
 ) -> dict[str, int]:
-    """Unpacks the files of an archive that it shall hold, each whole or not at all. Returns the size of each.
+    """Unpacks the expected files of an archive, each atomically. Returns the size of each.
 
     Raises `OperationalError` for an archive that is damaged or not the one that is meant, and for one beyond the
     limits; that one stays, so that it can be unpacked with larger ones.
@@ -128,7 +127,7 @@ _BROKEN = (
 
 
 class _Count:
-    """What has been read of an archive so far. Raises `OperationalError` beyond the limits."""
+    """Counts what is read of an archive. Raises `OperationalError` beyond the limits."""
 
     def __init__(self, archive: Path, limits: Limits) -> None:
         self._archive, self._most, self._limits = archive, limits.of(archive), limits
@@ -193,7 +192,7 @@ class _Listed(io.FileIO):
 
 
 def _members(archive: Path, remote: Remote, count: _Count) -> Iterator[tuple[str, int | None, IO[bytes]]]:
-    """Name, size as it is said (for progress alone) and content of each file that an archive shall hold.
+    """Name, declared size (for progress alone) and content of each expected file of an archive.
 
     Names are without the folder that they are all in. Left out are all others, and what is no plain file."""
     if remote.unpack == "gz":
@@ -216,23 +215,23 @@ def _members(archive: Path, remote: Remote, count: _Count) -> Iterator[tuple[str
                     found = tar.extractfile(member) if member.isfile() and not member.issparse() else None
                     name = _inside(member.name, remote.holds)
                     if found is not None:
-                        told = _Told(found, stream.content)
+                        watched = _Watched(found, stream.content)
                         if name:
-                            yield name, member.size, told  # type: ignore[misc]
-                        while told.read(PORTION):
+                            yield name, member.size, watched  # type: ignore[misc]
+                        while watched.read(PORTION):
                             pass
 
 
-class _Told(io.RawIOBase):
-    """A stream that says when it is read."""
+class _Watched(io.RawIOBase):
+    """A stream that calls `on_read` before and after each read."""
 
-    def __init__(self, stream: IO[bytes], told: Callable[[], None]) -> None:
-        self._stream, self._told = stream, told
+    def __init__(self, stream: IO[bytes], on_read: Callable[[], None]) -> None:
+        self._stream, self._on_read = stream, on_read
 
     def read(self, size: int = -1) -> bytes:
-        self._told()
+        self._on_read()
         found = self._stream.read(size)
-        self._told()
+        self._on_read()
         return found
 
 

@@ -1,7 +1,7 @@
-"""Texts to corpora of tokens: in several processes, shard by shard, each whole or not at all.
+"""Tokenizes texts into a corpus: in several processes, shard by shard, each written atomically.
 
-The folder says in `corpus.json` what it shall hold, before the first shard. A shard is written beside its place, and
-its head after it; so whoever stops the work anywhere gives the same command again, and what is whole is not made anew.
+`corpus.json` lists the planned shards before the first one is written. A shard is written to a temporary file and its
+head after it, so the same command resumes after any interruption, and complete shards are kept.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from numerate.training import disk
 from numerate.training.lock import Lock
 
 PORTION = 1 << 27
-"""So many bytes of a text file, nearly, become a shard: about as many as a shard of TinyStories has."""
+"""Approximate bytes of text in a shard, as in TinyStories."""
 
 _DOCUMENTS = 512
 _CHARACTERS = 1 << 20
@@ -41,7 +41,7 @@ _CHARACTERS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """Some of the documents of a part, read where they are: those that are `chosen` (None: all), and of each its
+    """A selection of the documents of a part, read in place: those that are `chosen` (None: all), and of each its
     `spans` (None: all), the first character that is taken and the one behind the last.
 
     `share` is what the spans are of a whole document; one that is read in pieces has a span in each. `sha256` of the
@@ -56,7 +56,7 @@ class Taken:
 
     @property
     def size(self) -> float:
-        """About how many bytes are taken."""
+        """The approximate number of bytes."""
         chosen = 1.0 if self.chosen is None else float(self.chosen.mean())
         return self.part.size * chosen * (self.share[1] - self.share[0])
 
@@ -74,7 +74,7 @@ class Taken:
             raise UserError(f"{self.part.path}: has changed while it was read; give the same command again")
 
     def source(self) -> dict[str, Any]:
-        """What a head says of it."""
+        """Its entry in the head of a shard."""
         part, stamp = self.part, self.part.path.stat()
         return {
             "file": part.path.name,
@@ -91,7 +91,7 @@ class Taken:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A shard to be written: what of which files, where, and what its head shall say of both."""
+    """A shard to be written: its sources, its path, and its head."""
 
     taken: tuple[Taken, ...]
     path: Path
@@ -118,8 +118,8 @@ def write_corpus(
     A document is stripped of white space at its ends; before each stands the tokenizer's `begin` id, and nothing behind
     it, as in llama2.c. A list in JSON becomes a shard; larger files of text or of JSON lines become one for each
     `portion` bytes. `field` is what the text of a record is called (`story` in lists, `text` in lines). As many
-    `processes` as there are processors, unless told; each takes less than 300 MB of memory however large the files are.
-    `on_progress` is told how many bytes of how many are done. The same call goes on where an earlier one stopped.
+    `processes` as there are processors by default; each takes less than 300 MB of memory however large the files are.
+    `on_progress` gets the bytes done and the total. The same call resumes an earlier one.
 
     Raises `UserError` that names file and record where one cannot be read, and where `out` holds something else;
     `OperationalError` where a process dies, or the disk is full.
@@ -178,11 +178,11 @@ def write_shards(
     processes: int | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[dict[str, Any]]:
-    """Writes a shard for each of the names, of what is taken for it, and returns their heads; those that are there and
-    whole are not written anew. Raises as `write_corpus` does."""
+    """Writes a shard for each name, from its `taken` documents, and returns their heads; complete shards are
+    kept. Raises as `write_corpus` does."""
     if processes is not None and processes < 1:
         raise UserError(f"processes: {processes} processes do nothing; 1 or more is right")
-    told = {
+    common = {
         "format": FORMAT,
         "kind": "<u2" if known.size <= 1 << 16 else "<u4",
         "vocabulary": known.size,
@@ -191,11 +191,11 @@ def write_shards(
         "tokenizer_name": name,
     }
     jobs = [
-        _Job(several, out / f"{shard}.bin", told | {"sources": [one.source() for one in several]})
+        _Job(several, out / f"{shard}.bin", common | {"sources": [one.source() for one in several]})
         for shard, several in taken.items()
     ]
     plan = {"format": FORMAT, "tokenizer": known.fingerprint, "shards": [job.path.name for job in jobs]}
-    with disk.explained(out, "What is written is kept, and the same command goes on."):
+    with disk.explained(out, "What is written is kept, and the same command resumes."):
         out.mkdir(parents=True, exist_ok=True)
         with Lock(out / "lock").hold("tokenise"):
             _refuse_others(out, plan)
@@ -219,15 +219,15 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
     (`data*.json`) before JSON lines, other JSON, and text. Raises `UserError` where there is none."""
     found: list[Path] = []
     for source in map(Path, sources):
-        place = source.expanduser()
-        if not place.is_dir():
-            found.append(place)
+        path = source.expanduser()
+        if not path.is_dir():
+            found.append(path)
             continue
-        kinds = [sorted(place.glob(pattern)) for pattern in ("data*.json", "*.jsonl", "*.json", "*.txt")]
+        kinds = [sorted(path.glob(pattern)) for pattern in ("data*.json", "*.jsonl", "*.json", "*.txt")]
         texts = [[file for file in files if file.name != RECORD and not _is_licence(file)] for files in kinds]
         inside = next((files for files in texts if files), [])
         if not inside:
-            raise UserError(f"{place}: has no .json, .jsonl or .txt; files of texts are right")
+            raise UserError(f"{path}: has no .json, .jsonl or .txt; files of texts are right")
         found += inside
     if not found:
         raise UserError("corpus: no text is named; files of text, of JSON lines, or shards of TinyStories are right")
@@ -235,12 +235,12 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
 
 
 def _is_licence(file: Path) -> bool:
-    """Whether a file says what may be done with those beside it."""
+    """Whether a file is a licence or a readme."""
     return file.name.upper().startswith(("LICENSE", "LICENCE", "COPYING", "CDLA", "README"))
 
 
 def _refuse_others(out: Path, plan: dict[str, Any]) -> None:
-    """Raises `UserError` for a folder that holds something else."""
+    """Raises `UserError` for a folder that holds other files or another corpus."""
     if (out / CORPUS).is_file():
         try:
             there = json.loads((out / CORPUS).read_text(encoding="utf-8"))
@@ -252,12 +252,12 @@ def _refuse_others(out: Path, plan: dict[str, Any]) -> None:
         raise UserError(f"out: {out} has {others[0]}, and is no corpus that was begun; an empty or new folder is right")
 
 
-def _keep(out: Path, told: dict[str, Any]) -> None:
-    disk.replace(out / CORPUS, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
+def _keep(out: Path, data: dict[str, Any]) -> None:
+    disk.replace(out / CORPUS, json.dumps(data, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
 def _warn_of_one(taken: Mapping[str, tuple[Taken, ...]], heads: Sequence[dict[str, Any]]) -> None:
-    """Says which texts have no separator: each is then one document, which may not be what was meant."""
+    """Warns of texts without a separator, each of which is a single document."""
     for (one,), head in zip(taken.values(), heads, strict=True):
         part = one.part
         if part.form == "text" and part.size == head["sources"][0]["size"] and head["records"] == 1:
@@ -274,11 +274,11 @@ def _warn_of_one(taken: Mapping[str, tuple[Taken, ...]], heads: Sequence[dict[st
 def _written(
     jobs: Sequence[_Job], known: StoredTokenizer, processes: int, on_progress: Callable[[int, int], None] | None
 ) -> list[dict[str, Any]]:
-    """The head of every shard, of those that are there and of those that are written now."""
+    """The head of every shard, existing or written now."""
     total, done = sum(job.size for job in jobs), 0
     heads: dict[int, dict[str, Any]] = {}
 
-    def over(number: int, head: dict[str, Any]) -> None:
+    def finished(number: int, head: dict[str, Any]) -> None:
         nonlocal done
         heads[number] = head
         done += jobs[number].size
@@ -287,11 +287,11 @@ def _written(
 
     for number, job in enumerate(jobs):
         if (head := _whole(job)) is not None:
-            over(number, head)
+            finished(number, head)
     left = [number for number in range(len(jobs)) if number not in heads]
     if min(processes, len(left)) <= 1:
         for number in left:
-            over(number, _write(jobs[number], known))
+            finished(number, _write(jobs[number], known))
         return [heads[number] for number in range(len(jobs))]
     with _backend(min(processes, len(left)), known.file) as backend:
         try:
@@ -299,18 +299,18 @@ def _written(
                 backend.submit(_write_there, jobs[number]): number for number in left
             }
             for future in as_completed(futures):
-                over(futures[future], future.result())
+                finished(futures[future], future.result())
         except BrokenProcessPool as error:
             raise OperationalError(
                 "tokenise: a process died (killed, perhaps for want of memory); what is whole is kept, and the same "
-                "command goes on, processes=1 with the least memory"
+                "command resumes, processes=1 with the least memory"
             ) from error
     return [heads[number] for number in range(len(jobs))]
 
 
 @contextlib.contextmanager
 def _backend(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecutor]:
-    """Processes that have opened a tokenizer. What they have not begun is let go of when anything goes wrong."""
+    """Worker processes with an open tokenizer. Jobs that have not started are cancelled on any error."""
     backend = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (file,))
     try:
         yield backend
@@ -321,11 +321,11 @@ def _backend(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecuto
 
 
 _opened: list[StoredTokenizer] = []
-"""In a process of the crew: its tokenizer."""
+"""The tokenizer of a worker process."""
 
 
 def _begin(file: TokenizerFile) -> None:
-    """Makes a process ready. It ends when the one that began it has ended, in whatever way."""
+    """Initializes a worker process, which exits when its parent has ended."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -344,17 +344,17 @@ def _write_there(job: _Job) -> dict[str, Any]:
 
 
 def _whole(job: _Job) -> dict[str, Any] | None:
-    """The head of a shard that is there, and what was written; None where it has to be written."""
+    """The head of a complete shard; None where it has to be written."""
     head = job.path.with_name(job.path.name + HEAD)
     try:
-        told = json.loads(head.read_text(encoding="utf-8"))
-        there = told | {"sources": [{**one, "sha256": None} for one in told["sources"]]}
+        saved = json.loads(head.read_text(encoding="utf-8"))
+        there = saved | {"sources": [{**one, "sha256": None} for one in saved["sources"]]}
         wanted = job.head | {"sources": [{**one, "sha256": None} for one in job.head["sources"]]}
-        if any(there.get(name) != said for name, said in wanted.items()) or told.get("complete") is not True:
+        if any(there.get(name) != value for name, value in wanted.items()) or saved.get("complete") is not True:
             return None
-        if job.path.stat().st_size != told["tokens"] * np.dtype(told["kind"]).itemsize:
+        if job.path.stat().st_size != saved["tokens"] * np.dtype(saved["kind"]).itemsize:
             return None
-        return told if block_sum(job.path) == told["sum"] else None
+        return saved if block_sum(job.path) == saved["sum"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -365,7 +365,7 @@ def _write(job: _Job, known: StoredTokenizer) -> dict[str, Any]:
     kind, reads = np.dtype(job.head["kind"]), [ReadSoFar() for _ in job.taken]
     found = (text for taken, read in zip(job.taken, reads, strict=True) for text in taken.documents(read))
     tokens = texts = size = unknown = 0
-    with disk.explained(job.path, "What is written is kept, and the same command goes on."):
+    with disk.explained(job.path, "What is written is kept, and the same command resumes."):
         try:
             head.unlink(missing_ok=True)
             with open(beside, "xb") as file:
@@ -386,7 +386,7 @@ def _write(job: _Job, known: StoredTokenizer) -> dict[str, Any]:
             os.replace(beside, job.path)
         finally:
             beside.unlink(missing_ok=True)
-        told = job.head | {
+        record = job.head | {
             "sources": [
                 source | {"sha256": read.sum.hexdigest()}
                 for source, read in zip(job.head["sources"], reads, strict=True)
@@ -399,12 +399,12 @@ def _write(job: _Job, known: StoredTokenizer) -> dict[str, Any]:
             "unknown": unknown,
             "sum": check,
         }
-        disk.replace(head, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
-    return told
+        disk.replace(head, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+    return record
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in lists that are neither long nor large."""
+    """Batches of texts, limited in number and in characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:

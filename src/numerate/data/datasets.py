@@ -1,4 +1,4 @@
-"""Datasets that others made: where each is to be had officially, how large it is, and under which licence."""
+"""Public datasets: official address, size and licence of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,8 @@ from numerate.errors import UserError, did_you_mean
 class Remote:
     """A file at an address.
 
-    - `name`: its place in the folder of the dataset. An archive has it while it is fetched, and goes when it is
-      unpacked.
-    - `size` in bytes and `sha256` where they are pinned; None: what comes at the first time is noted, and said.
+    - `name`: its path in the folder of the dataset. An archive is removed after it is unpacked.
+    - `size` in bytes and `sha256` where they are pinned; None: those of the first download are recorded and shown.
     - `unpack`: whether it is an archive; `holds` are the files that must have come out of it, with their paths in the
       folder. Members of an archive lose their first folder.
     """
@@ -27,18 +26,18 @@ class Remote:
 
     @property
     def licence(self) -> bool:
-        """Whether it is the text of the licence, without which the dataset can be used all the same."""
+        """Whether it is the text of the licence, which is optional."""
         return self.name == "LICENSE"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What is in the folder when it has been fetched."""
+        """The files in the folder after the download."""
         return self.holds or (self.name,)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset: the files of a folder, what they are, whose, and on which terms."""
+    """A dataset: its files, description, licence and source."""
 
     name: str
     folder: str
@@ -49,7 +48,7 @@ class Dataset:
 
     @property
     def size(self) -> int | None:
-        """How many bytes are fetched; None where it is not known of all files."""
+        """Download size in bytes; None if unknown."""
         sizes = [file.size for file in self.files]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -317,7 +316,7 @@ ALL: Mapping[str, Dataset] = {
         ),
     )
 }
-"""Every dataset that can be fetched, by its name."""
+"""Every dataset by its name."""
 
 
 def dataset(name: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Documents from files, one after the other: memory does not grow with the file.
+"""Reads documents from files one at a time, in constant memory.
 
 Four forms: a list of objects in JSON (the shards of TinyStories, `story`), an object a line (`text`), plain text with a
 separator between documents (`<|endoftext|>`), and ids of GPT-2.
@@ -20,11 +20,11 @@ from numerate.tasks.text_files import stamp
 
 SEPARATOR = "<|endoftext|>"
 FIELDS = {"list": "story", "lines": "text"}
-"""What the text of a record is called where nobody says."""
+"""Default field with the text of a record."""
 
 MOST = 1 << 22
-"""So many bytes, or characters, are held of a document: a longer text is read in pieces, a longer JSON record is
-a file that is read in the wrong way."""
+"""Most bytes, or characters, of a document in memory: a longer text is read in pieces, a longer JSON record is
+an error."""
 
 _CHUNK = 1 << 20
 _GPT2_END = 50256
@@ -37,7 +37,7 @@ class FileSpan:
     path: Path
     form: Literal["list", "lines", "text", "gpt2"]
     field: str = ""
-    """What the text of a record is called; of ids of GPT-2 the file of the vocabulary."""
+    """The field with the text of a record; for GPT-2 ids the vocabulary file."""
     separator: str = SEPARATOR
     begin: int = 0
     end: int = 0
@@ -111,7 +111,7 @@ def _behind(file: BinaryIO, start: int, apart: bytes) -> int | None:
 
 
 def documents(part: FileSpan, read: ReadSoFar) -> Iterator[str]:
-    """The documents of a part, stripped of white space at their ends. What is read is noted in `read`.
+    """The documents of a part, stripped of white space at their ends. `read` counts what is read.
 
     Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than `MOST` bytes
     comes in pieces of about as many, one after the other. Raises `UserError` with file and
@@ -149,7 +149,7 @@ def _chunks(part: FileSpan, read: ReadSoFar) -> Iterator[bytes]:
 
 
 def _between(part: FileSpan, read: ReadSoFar, apart: bytes) -> Iterator[tuple[bytes, bool]]:
-    """What stands between separators, and whether it ends there: what is longer than `MOST` comes in pieces."""
+    """The texts between separators, and whether each ends there: longer ones than `MOST` come in pieces."""
     rest = b""
     for number, chunk in enumerate(_chunks(part, read)):
         if number == 0 and part.begin == 0:

@@ -1,8 +1,7 @@
-"""Fetching datasets: whole and checked, or not at all, and going on where it stopped.
+"""Downloading datasets: checked, atomic and resumable.
 
-A file is written beside its place under a name that ends in `.part`; it gets its own name when its size and sha256 are
-right. What was fetched stands in `fetched.json`: address, size and sha256 of each file, also of those that nobody has
-pinned, whose first fetch is then what later ones are compared with.
+A file is written to a name that ends in `.part`, and renamed when its size and sha256 are right. `fetched.json`
+records the address, size and sha256 of each file; without a pinned hash, later downloads are compared with these.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from numerate.training import disk
 _SHOWN = 5
 _TRIES = 4
 _PATIENCE = 60.0
-"""Seconds that a server may be silent."""
+"""Timeout of a connection, in seconds."""
 
 
 def fetch(
@@ -39,11 +38,11 @@ def fetch(
     pause: float = 2.0,
     limits: Limits = Limits(),
 ) -> list[str]:
-    """Puts a dataset into the user's data folder, and returns what is to be said of it, line by line.
+    """Puts a dataset into the user's data folder, and returns a line of status for each file.
 
     With `mirror` the files are copied from there, a folder of datasets as the data folder is one, or the folder of this
-    dataset itself, which need not have the texts of licences; without, from their official addresses, going on where an
-    earlier attempt stopped. A connection that breaks is opened again a few times, with `pause` seconds between.
+    dataset itself, which need not have the texts of licences; without, from their official addresses, resuming an
+    earlier attempt. A connection that breaks is opened again a few times, with `pause` seconds between.
     Archives are unpacked within `limits`.
 
     Raises `OperationalError` where the network or a server fails, and where size or sha256 are not what is pinned, or
@@ -51,7 +50,7 @@ def fetch(
     """
     folder = data_folder() / dataset.folder
     source = None if mirror is None else _folder_in(mirror, dataset)
-    said = []
+    lines = []
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
@@ -60,10 +59,10 @@ def fetch(
                 if _is_there(folder, remote, record):
                     _remove_archive(folder, remote)
                     came = record.get(remote.name, {}).get("url", "elsewhere")
-                    said.append(f"{_named(folder, remote)}: is there, from {came}")
+                    lines.append(f"{_named(folder, remote)}: is there, from {came}")
                     continue
                 if remote.licence and source is not None and not (source / remote.name).is_file():
-                    said.append(f"{source} has no {remote.name}; {remote.url} is its text")
+                    lines.append(f"{source} has no {remote.name}; {remote.url} is its text")
                     continue
                 _refuse_another(folder, remote, record)
                 if source is None:
@@ -77,23 +76,23 @@ def fetch(
                 record[remote.name] = noted
                 disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
                 _remove_archive(folder, remote)
-                said.append(f"{_named(folder, remote)}: {_told(noted, remote, apart)}")
-    return said
+                lines.append(f"{_named(folder, remote)}: {_status(noted, remote, apart)}")
+    return lines
 
 
 def is_fetched(dataset: Dataset) -> bool:
-    """Whether all files of a dataset are in the user's data folder, but for the text of its licence."""
+    """Whether all files of a dataset are in the user's data folder, except the text of its licence."""
     folder = data_folder() / dataset.folder
     return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.licence)
 
 
 def _named(folder: Path, remote: Remote) -> str:
-    """What has come: a file, or what an archive held, which itself is not kept."""
+    """The paths of a file, or of the members of an archive."""
     shown = ", ".join(remote.files[:_SHOWN]) + (", ..." if len(remote.files) > _SHOWN else "")
     return f"{folder}{os.sep}{shown}"
 
 
-def _told(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
+def _status(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
     files = noted.get("files", {remote.name: noted["bytes"]})
     size, sha256 = disk.size(sum(files.values())), str(noted["sha256"])[:16]
     if remote.unpack is None:
@@ -108,7 +107,7 @@ def _told(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
 
 
 def _is_there(folder: Path, remote: Remote, record: Mapping[str, Any]) -> bool:
-    """Whether a file has been fetched, or put there by somebody else, and is what it should be."""
+    """Whether a file is there, downloaded or not, with the expected size and sha256."""
     noted = _noted(remote, record)
     if remote.unpack is None and remote.sha256 is not None:
         noted = {remote.name: Noted(remote.size or -1, remote.sha256)}
@@ -117,12 +116,12 @@ def _is_there(folder: Path, remote: Remote, record: Mapping[str, Any]) -> bool:
 
 
 def _noted(remote: Remote, record: Mapping[str, Any]) -> dict[str, Noted]:
-    """What the record says of each file that came."""
+    """The recorded size and sha256 of each file."""
     return noted_files(record[remote.name], remote.name) if remote.name in record else {}
 
 
 def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> None:
-    """Raises `UserError` where a file that was not fetched, or was edited since, stands in the way; it is somebody's.
+    """Raises `UserError` where a file that was not fetched, or was edited since, would be overwritten.
     (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
     archive = folder / remote.name if remote.unpack is not None else None
     if archive is not None and archive.is_file() and remote.sha256 in (None, sha256_of(archive)):
@@ -157,7 +156,7 @@ def _from_address(
             except _Broken as error:
                 tries, have = (tries + 1 if _size(part) <= have else 1), _size(part)
                 if tries == _TRIES:
-                    kept = f"; {disk.size(have)} are kept, and the same command goes on from there" if have else ""
+                    kept = f"; {disk.size(have)} are kept, and the same command resumes from there" if have else ""
                     raise OperationalError(
                         f"{remote.url}: {error}{kept}. --from DIR takes it from a folder that has the files"
                     ) from error
@@ -172,23 +171,23 @@ def _size(path: Path) -> int:
 
 
 class _Broken(Exception):
-    """A connection that could not be made, or that ended early: worth another attempt."""
+    """A connection that failed or ended early, and is retried."""
 
 
 def _download(remote: Remote, part: Path, on_progress: ProgressCallback | None) -> None:
-    """Appends what is lacking to a part of a file. Raises `_Broken` where that ends early."""
+    """Downloads the rest of a partial file. Raises `_Broken` where that ends early."""
     have, tag = _size(part), _tag(part)
     if (remote.size is not None and have > remote.size) or not (tag or remote.sha256):
-        have = 0  # without a tag nothing says that a part is of the version that the server has now
+        have = 0  # without a tag the part may be of another version than the server has now
     if have and remote.size == have:
         return
-    asked = urllib.request.Request(remote.url, headers={"User-Agent": "numerate", "Accept-Encoding": "identity"})
+    request = urllib.request.Request(remote.url, headers={"User-Agent": "numerate", "Accept-Encoding": "identity"})
     if have:
-        asked.add_header("Range", f"bytes={have}-")
+        request.add_header("Range", f"bytes={have}-")
         if tag:
-            asked.add_header("If-Range", tag)
+            request.add_header("If-Range", tag)
     try:
-        with urllib.request.urlopen(asked, timeout=_PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
             _append(answer, remote, part, have, on_progress)
     except urllib.error.HTTPError as error:
         error.close()
@@ -207,8 +206,8 @@ def _download(remote: Remote, part: Path, on_progress: ProgressCallback | None) 
 
 
 def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, on_progress: ProgressCallback | None) -> None:
-    goes_on = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
-    begin = have if goes_on else 0
+    resumes = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
+    begin = have if resumes else 0
     length = answer.headers.get("Content-Length")
     total = begin + int(length) if length and length.isdecimal() else remote.size
     if remote.size is not None and total != remote.size:
@@ -216,7 +215,7 @@ def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, on_prog
             f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the file that is meant"
         )
     _note_tag(part, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
-    with open(part, "ab" if goes_on else "wb") as file:
+    with open(part, "ab" if resumes else "wb") as file:
         done = begin
         while portion := answer.read(PORTION):
             file.write(portion)
@@ -241,7 +240,7 @@ def _tag(part: Path) -> str:
 
 
 def _note_tag(part: Path, tag: str) -> None:
-    """Notes which version of a file its part is of, so that another one is not taken for its rest."""
+    """Records the version (ETag) of a partial file, so that it is not resumed with another."""
     if tag.startswith("W/"):
         tag = ""
     if tag != _tag(part):
@@ -286,7 +285,7 @@ def _folder_in(mirror: Path, dataset: Dataset) -> Path:
 def _from_mirror(
     mirror: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, called: str
 ) -> dict[str, Any]:
-    """Copies a file, or what would come out of an archive. Raises `UserError` that says which folder is right, one that
+    """Copies a file, or the members of an archive. Raises `UserError` that says which folder is right, one that
     is `called` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
         return _copy(mirror / remote.name, folder / remote.name, remote, on_progress)
@@ -304,10 +303,10 @@ def _from_mirror(
             sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
         )
         for path in found or [mirror / name]:
-            place = path.relative_to(mirror).as_posix()
-            noted = _copy(path, folder / place, None, on_progress)
-            files[place], sums[place] = noted["bytes"], noted["sha256"]
-    together = hashlib.sha256("".join(f"{sum}  {place}\n" for place, sum in sums.items()).encode()).hexdigest()
+            member = path.relative_to(mirror).as_posix()
+            noted = _copy(path, folder / member, None, on_progress)
+            files[member], sums[member] = noted["bytes"], noted["sha256"]
+    together = hashlib.sha256("".join(f"{sum}  {member}\n" for member, sum in sums.items()).encode()).hexdigest()
     size = sum(files.values())
     return {"url": str(mirror), "bytes": size, "sha256": together, "files": files, "sums": sums}
 
@@ -331,7 +330,7 @@ def _remove_archive(folder: Path, remote: Remote) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time fetches into a folder."""
+    """Locks a folder, so that one process at a time downloads into it."""
     import fcntl
 
     with open(folder / ".lock", "ab") as lock:
@@ -351,4 +350,4 @@ def _explained(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder}: cannot be written ({error.strerror}); NUMERATE_DATA names another place for datasets"
             ) from error
-        raise disk.explain(error, folder, "What came is kept, and the same command goes on.") from error
+        raise disk.explain(error, folder, "What came is kept, and the same command resumes.") from error

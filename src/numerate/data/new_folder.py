@@ -1,7 +1,7 @@
-"""A folder that appears under its name when all of it is written, and never over another.
+"""Writing a folder atomically, never over another.
 
-Until then it has another name beside its place, and a lock that ends with the process that writes it: what a killed
-process left is told by that, and cleared away by whoever writes a folder there next.
+Until then it has a temporary name beside its target, and a lock held by the process that writes it. What a killed
+process left is recognised by its free lock, and removed when a folder is next written there.
 """
 
 import contextlib

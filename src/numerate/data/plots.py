@@ -1,4 +1,4 @@
-"""Figures of what is in rows, in the style of reports."""
+"""Figures of the statistics of rows, in the style of reports."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ _MOST_SYMBOLS = 60
 
 
 def draw(found: Statistics, folder: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Writes the figures that there is something to see in, in each format, to a folder, and returns their paths.
+    """Writes the non-empty figures, in each format, to a folder, and returns their paths.
 
     `lengths` (rows, operands, answers), `pairs` (rows and the share of repeated questions by pair of sizes), `carries`
     (the longest chain of each sum), `repeats` (how often questions stand there) and `characters`.
@@ -103,11 +103,11 @@ def characters(found: Statistics) -> Any:
     with styled():
         figure = blank(min(WIDTH, 1.2 + 0.19 * len(shown)), 2.4)
         axes = figure.subplots()
-        places = range(len(shown))
+        positions = range(len(shown))
         colours = [_BAR if symbol.isdigit() else _SECOND for symbol in shown]
-        axes.bar(places, [100 * count / total for count in shown.values()], color=colours, width=0.8)
+        axes.bar(positions, [100 * count / total for count in shown.values()], color=colours, width=0.8)
         names = {" ": "\u2423", "$": r"\$"}  # a space would be nothing, a dollar begins a formula
-        axes.set_xticks(places, [names.get(symbol, symbol) for symbol in shown])
+        axes.set_xticks(positions, [names.get(symbol, symbol) for symbol in shown])
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.8, len(shown) - 0.2)
         more = len(found.characters) - len(shown)
@@ -149,11 +149,11 @@ def _map(
                 j - high[0], i - low[0], words, ha="center", va="center", fontsize=size, color=hexadecimal(ink(paper))
             )
     axes.imshow(picture, aspect="equal" if 0.5 <= down / across <= 2 else "auto", interpolation="nearest")
-    for (first, last), place in ((low, axes.set_yticks), (high, axes.set_xticks)):
+    for (first, last), set_ticks in ((low, axes.set_yticks), (high, axes.set_xticks)):
         every = 1 if last - first < 12 else tick_step(last - first + 1, 10)
         multiples = [value for value in range(first, last + 1) if value % every == 0 and value - first > every / 2]
         at = [first, *multiples] if every > 1 else range(first, last + 1)
-        place([value - first for value in at], [str(value) for value in at])
+        set_ticks([value - first for value in at], [str(value) for value in at])
     axes.set(ylabel=names[0], xlabel=names[1])
     axes.set_title(title)
     axes.tick_params(length=0)

@@ -1,6 +1,6 @@
-"""Texts made ready for language modelling: some held out, a vocabulary learned, and both parts tokenised.
+"""Prepares texts for language modelling: splits off validation documents, trains a vocabulary, tokenizes both parts.
 
-Texts are read where they are, as often as that takes; nothing of them is copied.
+Texts are read in place, several times, and not copied.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from numerate.training.lock import Locked
 from numerate.training.progress import ProgressBar
 
 HELD_OUT = 0.05
-"""The share of documents that are held out for validation, unless somebody says."""
+"""The default share of documents held out for validation."""
 
 SIZE = 4096
-"""Pieces of a vocabulary of one's own, unless somebody says; fewer where the texts do not give as many."""
+"""Default size of a new vocabulary; fewer where the texts do not give as many."""
 
 EXCERPTS = ("czhou578_train-gpt2/val.bin", "czhou578_train-gpt2/test.bin")
 """The files of `tinystories_excerpts`: ids of GPT-2, of which 50256 ends each story."""
 
 LLAMA = ("llama2", "llama")
-"""The folders of the user's tokenizers that Llama's is looked for in; it may not be given away, so nobody else has."""
+"""Folders searched for Llama's tokenizer, whose licence does not allow redistribution."""
 
 _WAITING = 0.5
 
@@ -45,7 +45,7 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A corpus that is ready: its folder, its tokenizer, and its parts. `validation` is None where the shards of
+    """A prepared corpus: its folder, tokenizer and splits. `validation` is None where the shards of
     `train` hold their own."""
 
     folder: Path
@@ -55,18 +55,18 @@ class Prepared:
 
     @property
     def by_position(self) -> bool:
-        """Whether the end of each document is held out, since there are too few for some of them to be."""
+        """Whether the end of each document is held out, as there are too few documents."""
         head = None if self.validation is None else self.validation.shards[0].head
         return head is not None and any(source["share"] != [0.0, 1.0] for source in head.get("sources", ()))
 
 
 def prepare(name: str, *, processes: int | None = None, on_progress: ProgressCallback | None = None) -> Prepared:
-    """Makes one of the corpora that tasks name, in the user's cache; one that is there is opened.
+    """Prepares a built-in corpus in the user's cache, or opens it.
 
     `tiny_stories_2048`: 6,235 stories (5 MB) of TinyStories, of which one in twenty is held out, with a vocabulary of
     2,048 pieces learned from the others; a few seconds. `tiny_stories`: all 50 official shards, with Llama's tokenizer
     where the user has it (`tokenizers/llama2/tokenizer.model` in the user's data), else Mistral's first one, which has
-    as many pieces and may be given away; many minutes, and it goes on where it stopped.
+    as many pieces and a free licence; many minutes; the same call resumes it.
 
     Raises `UserError` that says how to get what is missing, and for an unknown name.
     """
@@ -106,7 +106,7 @@ def prepare_texts(
     portion: int = PORTION,
     on_progress: ProgressCallback | None = None,
 ) -> Prepared:
-    """Documents of files as a new folder with `train`, `validation` and a tokenizer: all of it or nothing.
+    """Prepares documents of files as a new folder with `train`, `validation` and a tokenizer, atomically.
 
     A document is held out where its own hash falls below `held_out`: the same ones whatever stands beside them, and
     none that is in both parts. One that comes again is left out. Where there are so few that one of the parts would be
@@ -144,7 +144,7 @@ def prepare_texts(
 
 
 def opened(folder: Path) -> Prepared:
-    """A corpus that was prepared. Raises `UserError` where it is damaged."""
+    """Opens a prepared corpus. Raises `UserError` where it is damaged."""
     known = pieces(str(folder))
     if (folder / "tokens").is_dir():
         return Prepared(folder, known, open_corpus(folder / "tokens", known), None)
@@ -179,23 +179,23 @@ _AGAIN, _TRAIN, _HELD = range(3)
 
 
 def _divided(parts: Sequence[FileSpan], held_out: float, used: set[str] | None) -> dict[str, list[Taken]]:
-    """The documents of training and of validation. The characters of all of them come to `used`, if it is asked for."""
+    """The documents of training and of validation. All their characters are added to `used`, unless None."""
     seen: set[bytes] = set()
     found: list[tuple[FileSpan, NDArray[np.uint8], str]] = []
     spans: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for part in parts:
-        read, which, sizes, records, place = ReadSoFar(), bytearray(), array("q"), array("q"), _TRAIN
+        read, which, sizes, records, split = ReadSoFar(), bytearray(), array("q"), array("q"), _TRAIN
         for text in documents(part, read):
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if not records or read.records != records[-1]:  # further pieces of a long document stay with the first
-                place = _HELD if int.from_bytes(digest[:8], "little") < held_out * 2**64 else _TRAIN
+                split = _HELD if int.from_bytes(digest[:8], "little") < held_out * 2**64 else _TRAIN
             sizes.append(len(text))
             records.append(read.records)
             if not text or digest in seen:
                 which.append(_AGAIN)
                 continue
             seen.add(digest)
-            which.append(place)
+            which.append(split)
             if used is not None:
                 used.update(text)
         found.append((part, np.frombuffer(bytes(which), np.uint8), read.sum.hexdigest()))
@@ -257,16 +257,16 @@ def _tokenizer_of_tiny_stories() -> str:
 
 
 def _refuse_another(out: Path, known: StoredTokenizer) -> None:
-    """Raises `UserError` where a corpus was begun with another tokenizer."""
+    """Raises `UserError` where a corpus was started with another tokenizer."""
     if (out / "tokenizer.json").is_file() and pieces(str(out)).fingerprint != known.fingerprint:
         raise UserError(
             f"prepare: {out} was begun with another tokenizer than {_tokenizer_of_tiny_stories()}; remove the folder "
-            "to begin anew, or that tokenizer to go on"
+            "to start over, or that tokenizer to resume"
         )
 
 
 class Kilobytes:
-    """A bar over the bytes of all texts."""
+    """A progress bar over the bytes of all texts."""
 
     def __init__(self) -> None:
         self._bar: ProgressBar | None = None

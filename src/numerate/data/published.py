@@ -1,8 +1,8 @@
-"""The files of the published counting tasks, as their own programs read them: JSON lines of inputs and labels.
+"""The files of the published counting tasks in their original format: JSON lines of inputs and labels.
 
 Chang and Bisk (2024), https://arxiv.org/abs/2405.20131; https://github.com/zdxdsw/inductive_counting_with_LMs. A line
-is `[["65", "a", "a"], ["-1", "66", "67"]]`: two lists of texts of equal length, -1 where nothing is asked. What is not
-random is byte for byte as published, with what is odd about it: rows written many times over, the tests of modulus 13
+is `[["65", "a", "a"], ["-1", "66", "67"]]`: two lists of texts of equal length, -1 where there is no label. What is not
+random is byte for byte as published, including its oddities: rows written many times, the tests of modulus 13
 that begin at the trained count of 65, the tests of `shiftedstart3__tr..` and `shiftedstart4` whose rows all end at the
 largest number. What is random follows the same laws, drawn from our own keys.
 """
@@ -29,17 +29,17 @@ from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
 
 BLOCK = 1 << 13
-"""How many rows are held at once."""
+"""Rows per block."""
 
 TRAINING = "/train.txt"
-"""How the names of training files end."""
+"""Suffix of the names of training files."""
 
 Rows = Callable[[], Iterator[Questions]]
 """Blocks of the rows of a file, in order."""
 
 
 def names() -> list[str]:
-    """What can be written: every published task, folder of a task, and auxiliary task."""
+    """Every name that can be written: every published task, folder of a task, and auxiliary task."""
     tasks = named_tasks().values()
     return list(dict.fromkeys([*(task.name for task in tasks), *(task.folder for task in tasks), *AUXILIARY]))
 
@@ -62,12 +62,12 @@ def files(name: str, count: int | None = None, seed: int = 0) -> dict[str, Rows]
         raise UserError(f"{name!r} was not published; see `numerate list tasks`.{did_you_mean(name, names())}")
     main = found.task.tasks[0] if isinstance(found.task, Mixture) else found.task
     rows = _of_task(found, main, found.rows[0] if count is None else count, seed)
-    told = {f"{found.folder}/{file}.txt": part for file, part in rows.items()}
+    main_files = {f"{found.folder}/{file}.txt": part for file, part in rows.items()}
     if found.auxiliary_folder is None or name == found.folder:
-        return told
+        return main_files
     test = f"{found.auxiliary}_test.txt"
     tested = _of_auxiliary(found.auxiliary or "", count)[f"{found.auxiliary}/{test}"]
-    return {**told, f"{found.folder}/{test}": tested, **_of_auxiliary(found.auxiliary_folder, count)}
+    return {**main_files, f"{found.folder}/{test}": tested, **_of_auxiliary(found.auxiliary_folder, count)}
 
 
 def write(
@@ -79,7 +79,7 @@ def write(
 ) -> dict[str, int]:
     """Writes the published files of a task below a new folder and returns how many rows each has.
 
-    The folder appears under its name when all is written; `on_progress` is told how many rows of training there are, of
+    The folder appears under its name when all is written; `on_progress` gets the number of training rows so far, of
     the `total`, and the file that is being written. Raises `UserError` for a folder that is there already, and for a
     name that was not published.
     """
@@ -124,13 +124,13 @@ def lines_of(questions: Questions) -> bytes:
     assert questions.labels is not None
     known: dict[bytes, str] = {}
     lines = []
-    for shown, said in zip(questions.symbols, questions.labels, strict=True):
-        row = shown.tobytes() + said.tobytes()
+    for tokens, labels in zip(questions.symbols, questions.labels, strict=True):
+        row = tokens.tobytes() + labels.tobytes()
         if row not in known:
-            there = shown != EMPTY
-            read = ", ".join(texts[i] for i in shown[there].tolist())
-            asked = ", ".join(texts[i] if i != EMPTY else '"-1"' for i in said[there].tolist())
-            known[row] = f"[[{read}], [{asked}]]\n"
+            valid = tokens != EMPTY
+            read = ", ".join(texts[i] for i in tokens[valid].tolist())
+            targets = ", ".join(texts[i] if i != EMPTY else '"-1"' for i in labels[valid].tolist())
+            known[row] = f"[[{read}], [{targets}]]\n"
         lines.append(known[row])
     return "".join(lines).encode()
 
@@ -156,7 +156,7 @@ def _of_task(named: PublishedTask, task: Task, count: int, seed: int) -> dict[st
 
 
 def _held(task: Counting, count: int, seed: int) -> dict[str, Rows]:
-    """Training draws cells that are not held out; both layouts of a cell stand one behind the other."""
+    """Training draws cells that are not held out; both layouts of a cell are adjacent."""
     trained, layouts = Span.of(task.count), 2 if task.number == "both" else 1
     drawn = replace(task, symbol="same", number="before", helper="none")
     held = np.concatenate([_cells_of(_whole(drawn, split)) for split in ("test", "development")])
@@ -174,7 +174,7 @@ def _held(task: Counting, count: int, seed: int) -> dict[str, Rows]:
 
 
 def _fixed(named: PublishedTask, task: Counting, count: int) -> dict[str, Rows]:
-    """The same few rows many times over."""
+    """A few rows, repeated."""
     trained, allowed = Span.of(task.count), task.allowed
     cells = allowed.cells(trained)
     cells = cells[np.argsort(cells[:, 1], kind="stable")]
@@ -195,7 +195,7 @@ def _fixed(named: PublishedTask, task: Counting, count: int) -> dict[str, Rows]:
 
 
 def _modular(named: PublishedTask, task: Counting, count: int, seed: int) -> dict[str, Rows]:
-    """Every trained count in turn; tested as many counts further."""
+    """Cycles through the trained counts; tests the same number of further counts."""
     trained = Span.of(task.count)
     cells = _cells(np.arange(1, trained.high + 1))
     low = trained.high + (task.modulus != 13)  # 65 is tested and trained
@@ -216,7 +216,7 @@ def _modular(named: PublishedTask, task: Counting, count: int, seed: int) -> dic
 
 
 def _corrupted(task: Counting) -> Questions:
-    """Ten rows of 50 and nine of 100 whose every symbol is 0, for a look at the attention."""
+    """Ten rows of 50 and nine of 100 with all symbols 0, for attention maps."""
     rows = _rows(task, _cells(np.array([50] * 10 + [100] * 9)))
     return replace(rows, symbols=np.where(rows.symbols == EMPTY, EMPTY, 0).astype(np.int16))
 
@@ -237,7 +237,7 @@ def _selective(task: SelectiveCounting, count: int, seed: int) -> dict[str, Rows
 
 
 def _debug(task: Task) -> dict[str, Rows]:
-    """Eight times the same row, as the code was tried with."""
+    """Eight copies of a row, as the published debug files."""
     assert isinstance(task, SelectiveCounting)
     short, long = (task.read(text).take(np.zeros(8, dtype=np.int64)) for text in ("a b b", "a b b a a"))
     return {"train": lambda: iter([short]), "val": lambda: iter([short]), "ood_test": lambda: iter([long])}
@@ -271,7 +271,7 @@ def _whole(task: Task, split: str = "test") -> Questions:
 
 
 def _blocks(rows: Questions, count: int | None = None) -> Iterator[Questions]:
-    """These rows in turn, until there are `count` of them."""
+    """Cycles through these rows until there are `count`."""
     total = len(rows) if count is None else count
     for start in range(0, total, BLOCK):
         yield rows.take(np.arange(start, min(start + BLOCK, total)) % len(rows))
@@ -290,7 +290,7 @@ def _cells_of(questions: Questions) -> NDArray[np.int64]:
 def _cycles(
     task: Counting, cells: NDArray[np.int64], count: int, seed: int = 0, file: str = "train"
 ) -> Iterator[Questions]:
-    """These cells in turn, until there are `count` rows of them."""
+    """Cycles through these cells until there are `count` rows."""
     for start in range(0, count, BLOCK):
         index = np.arange(start, min(start + BLOCK, count))
         yield _rows(task, cells[index % len(cells)], seed, file, start)

@@ -1,4 +1,4 @@
-"""The files of the published number-token-loss system, as its own programs prepare and read them.
+"""The files of the published number token loss in their original format.
 
 Zausinger et al. (2024), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083;
 https://github.com/tum-ai/number-token-loss. Names and formats are as there. What is otherwise: divisions are a function
@@ -107,8 +107,8 @@ def _products(seed: int) -> dict[str, Lines]:
     def of(begin: int, end: int) -> Lines:
         def lines() -> Iterator[list[bytes]]:
             for start in range(begin, end, _BLOCK):
-                places = np.arange(start, min(start + _BLOCK, end))
-                drawn = shuffled(places, count * count, key("products", seed))
+                index = np.arange(start, min(start + _BLOCK, end))
+                drawn = shuffled(index, count * count, key("products", seed))
                 first, second = (drawn // count + low).tolist(), (drawn % count + low).tolist()
                 yield [
                     json_line(Example(f"What is {one} times {other}?", str(one * other)))
@@ -125,7 +125,7 @@ def write(
 ) -> dict[str, int]:
     """Writes the published files of a task below a new folder, and returns how many questions each has.
 
-    The folder appears under its name when all is written; `on_progress` is told how many there are so far, and the
+    The folder appears under its name when all is written; `on_progress` gets the number of questions so far, and the
     file. Raises `UserError` for a folder that is there already, and where the dataset is not there.
     """
     out = Path(out)

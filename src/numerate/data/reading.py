@@ -23,7 +23,7 @@ def open_rows(folder: str | Path) -> "StoredRows":
     (0, '6')
     >>> torch.tensor(rows[7], dtype=torch.long)  # as input of any model
 
-    Nothing is read before it is asked for; several processes may open the same folder. The files are plain, so any
+    Rows are read lazily; several processes may open the same folder. The files are plain, so any
     program can read them: `ids.bin` has the ids of all rows one after the other (type `head["ids"]`, uint8 or uint16),
     row i from `offsets.bin`[i] to `offsets.bin`[i + 1] (int64), all little-endian; `head.json` has the vocabulary.
 
@@ -71,7 +71,7 @@ class StoredRows:
         return self.ids[begin + int(self._answers[row]) : end]
 
     def labels(self, row: int) -> NDArray[Any]:
-        """What is to be said at each token of a row, 0 where nothing is. Raises `UserError` where rows have answers."""
+        """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
         if self._labels is None:
             raise UserError(f"{self.folder}: its rows have an answer behind a question and no labels")
         begin, end = self._ends(row)

@@ -1,4 +1,4 @@
-"""How often questions are repeated, exactly, in a memory that does not grow with their number."""
+"""Exact counts of repeated questions, in constant memory."""
 
 import tempfile
 from pathlib import Path
@@ -65,13 +65,13 @@ class Repeats:
         if self._folder is None:
             return _counted(_joined(self._hashes, np.uint64), _joined(self._cells, np.uint32))
         self._spill()
-        place = Path(self._folder.name)
+        folder = Path(self._folder.name)
         distinct = most = 0
         cells, times = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for part in range(_PARTS):
-            if (place / f"{part}.hashes").is_file():
-                hashes = np.fromfile(place / f"{part}.hashes", np.uint64)
-                found = _counted(hashes, np.fromfile(place / f"{part}.cells", np.uint32))
+            if (folder / f"{part}.hashes").is_file():
+                hashes = np.fromfile(folder / f"{part}.hashes", np.uint64)
+                found = _counted(hashes, np.fromfile(folder / f"{part}.cells", np.uint32))
                 distinct, most = distinct + found.distinct, max(most, found.most)
                 cells, times = _sum(cells, found.cells), _sum(times, found.times)
         return Counts(distinct, cells, times, most)

@@ -1,4 +1,4 @@
-"""Where rows come from: a task that draws them, or files that hold them; block by block."""
+"""Sources of rows: a task that generates them, or files; read block by block."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
 from numerate.vocabulary import Vocabulary
 
 BLOCK = 1 << 15
-"""How many rows are held at once."""
+"""Rows per block."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class TaskWithTokenizer:
 class Source:
     """Rows 0 .. count - 1 of a split of a task, or of a file in the file's own order (`split` is then None).
 
-    `name` is what a person called it. With `whole` the rows are all questions of the split, each once, in the order in
-    which the task lists them, and nothing is drawn but what a tokenizer draws.
+    `name` is as given by the user. With `whole` the rows are all questions of the split, each once, in the order of the
+    task, and only the tokenizer samples.
     """
 
     name: str
@@ -54,10 +54,12 @@ class Source:
             raise UserError(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
 
     @classmethod
-    def of_file(cls, path: str | Path, spelled: TaskWithTokenizer, count: int | None = None) -> "Source":
+    def of_file(cls, path: str | Path, configured: TaskWithTokenizer, count: int | None = None) -> "Source":
         """The first `count` rows of a file, or all."""
-        there = spelled.task.space() or 0
-        return cls(str(path), spelled.task, spelled.tokenizer, there if count is None else min(count, there), None)
+        total = configured.task.space() or 0
+        return cls(
+            str(path), configured.task, configured.tokenizer, total if count is None else min(count, total), None
+        )
 
     @property
     def vocabulary(self) -> Vocabulary:

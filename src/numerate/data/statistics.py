@@ -1,4 +1,4 @@
-"""What is in rows: lengths, carry chains, repeated questions, characters. One pass, in a memory that does not grow."""
+"""Statistics of rows: lengths, carry chains, repeated questions, characters. One pass in constant memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from numerate.tokens.tokenizer import Rows
 from numerate.vocabulary import END, PAD, Vocabulary
 
 _SIDE = 1 << 12
-"""Pairs of lengths up to this are told apart."""
+"""Pairs of lengths are counted separately up to this length."""
 
 
 @dataclass(eq=False)
 class Histogram:
-    """How often each whole number from 0 on came."""
+    """Counts of non-negative integers."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -46,11 +46,11 @@ class Histogram:
         return float((self.counts * np.arange(len(self.counts))).sum() / max(1, self.count))
 
     def median(self) -> int:
-        """The least number that half of all do not exceed."""
+        """The lower median."""
         return int(np.searchsorted(np.cumsum(self.counts), self.count / 2)) if self.count else 0
 
     def tree(self) -> dict[str, Any]:
-        """For JSON: the extremes, the mean, and how often each number came."""
+        """As data for JSON: extremes, median, mean and counts."""
         there = np.flatnonzero(self.counts).tolist()
         found = {"low": self.low(), "median": self.median(), "mean": round(self.mean(), 4), "high": self.high()}
         return found | {"counts": {str(value): int(self.counts[value]) for value in there}}
@@ -58,11 +58,11 @@ class Histogram:
 
 @dataclass(eq=False)
 class Statistics:
-    """What is in rows.
+    """Statistics of rows.
 
     - `rows`: their tokens, [EOS] among them; `answers`: the tokens of the answer without it; `operands`: the digits of
       every number in a question.
-    - `carries`: of each addition of two numbers, the most places in a row that hand on a carry (999 + 1 has 3).
+    - `carries`: of each addition of two numbers, the longest carry chain in digits (999 + 1 has 3).
     - `pairs`: rows by the two sizes of `axes`; `distinct_pairs`: different questions among them; `{(i, j): count}`.
     - `distinct`: different questions; `times`: how many of them stand 1, 2, ... times; `most`: the largest such number.
     - `characters`: how often each symbol comes.
@@ -87,11 +87,11 @@ class Statistics:
 
     @property
     def repeated(self) -> int:
-        """Rows whose question has come before."""
+        """Rows that repeat an earlier question."""
         return self.count - self.distinct
 
     def tree(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """As data for JSON."""
         return {
             "source": self.name,
             "rows": self.count,
@@ -115,7 +115,7 @@ class Statistics:
 
 
 def statistics(source: Source, on_progress: Callable[[int], None] | None = None) -> Statistics:
-    """Goes through the rows of a source once. `on_progress` is told after each block how many rows are done.
+    """The statistics of a source, in one pass. `on_progress` gets the number of rows done after each block.
 
     Raises `UserError` for a row that cannot be read.
     """
@@ -178,8 +178,8 @@ def _operands(questions: Questions, rows: Rows, vocabulary: Vocabulary) -> NDArr
     slots = questions.numbers.lengths.shape[1]
     if not slots or questions.prompt_length is None:
         return _runs(rows, vocabulary)[0]
-    asked = np.arange(questions.symbols.shape[1]) < questions.prompt_length[:, None]
-    there = np.stack([((questions.symbols == -1 - slot) & asked).any(axis=1) for slot in range(slots)], axis=1)
+    in_question = np.arange(questions.symbols.shape[1]) < questions.prompt_length[:, None]
+    there = np.stack([((questions.symbols == -1 - slot) & in_question).any(axis=1) for slot in range(slots)], axis=1)
     lengths: NDArray[np.int64] = questions.numbers.lengths[there]
     return lengths
 
@@ -212,7 +212,7 @@ def _carries(questions: Questions) -> NDArray[np.int64]:
 
 
 def chains(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The most places in a row that hand on a carry when first and second, `[rows, columns]` units first, are added.
+    """The longest carry chain of first + second, `[rows, columns]`, units first.
 
     >>> chains(np.array([[9, 9, 9]], dtype=np.uint8), np.array([[1, 0, 0]], dtype=np.uint8)).tolist()
     [3]

@@ -1,4 +1,4 @@
-"""Vocabularies of one's own: pieces of words learned from texts by byte pair encoding."""
+"""Training byte pair encoding (BPE) vocabularies on texts."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -85,10 +85,10 @@ def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
 
 def keep_tokenizer(known: StoredTokenizer, folder: Path) -> None:
     """Writes a tokenizer to a folder as tokenizer.json and tokenizer_config.json, whatever it was read from."""
-    told = {"tokenizer_class": "PreTrainedTokenizerFast"} | {f"{role}_token": name for role, name in known.file.roles}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {f"{role}_token": name for role, name in known.file.roles}
     with disk.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / "tokenizer_config.json", json.dumps(told, indent=1, ensure_ascii=False).encode())
+        disk.replace(folder / "tokenizer_config.json", json.dumps(config, indent=1, ensure_ascii=False).encode())
         disk.replace(folder / "tokenizer.json", known.file.text.encode())
     if pieces(str(folder)).fingerprint != known.fingerprint:
         raise UserError(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")

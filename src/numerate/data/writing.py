@@ -1,4 +1,4 @@
-"""Writing rows to a folder: as text, as token ids, with a head that says what they are."""
+"""Writing rows to a folder as text and as token ids, with a header that describes them."""
 
 import contextlib
 import hashlib
@@ -33,9 +33,9 @@ def write(
     """Writes the rows of a source to a new folder and returns it.
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
-    task has a label per token, its labels behind a tab, a dot where nothing is said); the memmap is what `open_rows`
+    task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what `open_rows`
     reads. `head.json` says what they are and has the sha256 of each file. Memory does not grow with the count. The
-    folder appears under its name when all is written; `on_progress` is told after each block how many rows there are.
+    folder appears under its name when all is written; `on_progress` gets the number of rows after each block.
 
     Raises `UserError` for a folder that is there already, or where none may be written.
     """
@@ -125,16 +125,16 @@ class _File:
 
 def text_lines(rows: Rows, vocabulary: Vocabulary, between: str = "") -> bytes:
     """The rows as lines of text in UTF-8, with `between` between the tokens."""
-    there = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
-    silent = np.isin(rows.ids, (PAD, BEGIN, END)) | ~there
-    if between or rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~silent, vocabulary)):
+    valid = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+    hidden = np.isin(rows.ids, (PAD, BEGIN, END)) | ~valid
+    if between or rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~hidden, vocabulary)):
         return "".join(_line(rows, row, vocabulary, between) + "\n" for row in range(len(rows))).encode()
     symbols = [symbol if len(symbol) == 1 else "\0" for symbol in vocabulary.symbols]
     plain = all(symbol.isascii() for symbol in symbols)
     table = np.array(list(map(ord, symbols)), dtype=np.uint8 if plain else "<u4")
     codes = np.full((len(rows), rows.ids.shape[1] + 1), ord("\n"), dtype=table.dtype)
     codes[:, :-1] = table[rows.ids]
-    kept = np.concatenate([~silent, np.ones((len(rows), 1), dtype=np.bool_)], axis=1)
+    kept = np.concatenate([~hidden, np.ones((len(rows), 1), dtype=np.bool_)], axis=1)
     line: bytes = codes[kept].tobytes()
     return line if plain else line.decode("utf-32-le").encode()
 
@@ -146,8 +146,8 @@ def _used(ids: NDArray[Any], shown: NDArray[np.bool_], vocabulary: Vocabulary) -
 
 def _line(rows: Rows, row: int, vocabulary: Vocabulary, between: str) -> str:
     ids = rows.ids[row, : rows.lengths[row]].tolist()
-    shown = [place for place, i in enumerate(ids) if i not in (PAD, BEGIN, END)]
-    text = between.join(vocabulary.symbols[ids[place]] for place in shown)
+    shown = [at for at, i in enumerate(ids) if i not in (PAD, BEGIN, END)]
+    text = between.join(vocabulary.symbols[ids[at]] for at in shown)
     if rows.labels is None:
         return text
     labels = rows.labels[row, shown].tolist()

@@ -1,4 +1,4 @@
-"""The metrics of answers that are numbers or texts under one roof: by name, of records, and over several cells."""
+"""All metrics of answers that are numbers or texts: by name, of records, and over several cells."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,8 +28,8 @@ NAMES = (*METRICS, *(f"{name}{BY_MODULE}" for name in METRICS))
 
 
 def told_in(names: Iterable[str], several: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """The names of which any of several has a value; of what was clipped, where anything was."""
-    values = {name: [value for told in several if (value := told.get(name)) is not None] for name in names}
+    """The names of metrics of which any has a value; `clipped` only where it is not 0."""
+    values = {name: [value for measures in several if (value := measures.get(name)) is not None] for name in names}
     return [name for name, found in values.items() if (any(found) if base(name) == "clipped" else found)]
 
 
@@ -59,10 +59,10 @@ def pooled(numbers: Iterable[NumberScores | None], texts: Iterable[TextScores | 
     The shares of numbers right have Wilson's 95 % interval beside, `number_accuracy.low` and `.high`.
     """
     found: dict[str, float | None] = {}
-    cells = [scores for scores in numbers if scores is not None and scores.asked]
+    cells = [scores for scores in numbers if scores is not None and scores.count]
     if cells:
         found |= number_metrics.pooled(cells)
-        low, high = wilson(sum(scores.exact for scores in cells), sum(scores.asked for scores in cells))
+        low, high = wilson(sum(scores.exact for scores in cells), sum(scores.count for scores in cells))
         found |= {"number_accuracy.low": float(low), "number_accuracy.high": float(high)}
     written = [scores for scores in texts if scores is not None and scores.count]
     return found | (text_metrics.pooled(written) if written else {})

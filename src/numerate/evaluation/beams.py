@@ -1,4 +1,4 @@
-"""Beam search: the likeliest whole answers among several that are gone on with, instead of the likeliest next token."""
+"""Beam search."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def beam_search(
     `beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One beam
     is greedy decoding, but that an open answer may end by `most` alone.
 
-    Raises `UserError` for fewer than one beam, `OperationalError` where the model says what is no number.
+    Raises `UserError` for fewer than one beam, `OperationalError` for NaN logits.
     """
     if beams < 1:
         raise UserError(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
@@ -52,7 +52,7 @@ def beam_search(
     reader = _Reader(model, prompts, most, source, beams, position_offset)
     base = torch.arange(rows, device=device)[:, None] * beams
     open_ones = _Answers.none(rows, beams, most, device)
-    open_ones.scores[:, 0] = 0.0  # all begin alike: one goes on
+    open_ones.scores[:, 0] = 0.0  # all are alike at first: one is continued
     ended = _Answers.none(rows, beams, most, device)
     hopeful = torch.ones(rows, 1, dtype=torch.bool, device=device)
     output = reader.output
@@ -63,8 +63,8 @@ def beam_search(
         broken |= found.isnan().any(1)  # which are the highest of all to topk
         parents, ids = flat // scores.shape[-1], flat % scores.shape[-1]
         value = value_beside(output)
-        values = None if value is None else value.view(rows, beams).gather(1, parents)
-        longer = open_ones.longer(place, parents, ids, values, found)
+        new_values = None if value is None else value.view(rows, beams).gather(1, parents)
+        longer = open_ones.longer(place, parents, ids, new_values, found)
         stops = (ids == end) | (place == most - 1)
         best = torch.arange(found.shape[1], device=device) < beams
         final = torch.where(stops & best & hopeful, found / (place + 1) ** length_penalty, NEVER)
@@ -75,11 +75,11 @@ def beam_search(
         hopeful = hopeful & (going[:, :1] / (place + 1) ** length_penalty > worst)
         if place == most - 1 or not bool(hopeful.any()):
             break
-        said = open_ones.values
+        values = open_ones.values
         output = reader.read(
             (base + parents.gather(1, chosen)).flatten(),
             open_ones.ids[..., place].flatten(),
-            None if said is None else said[..., place].flatten(),
+            None if values is None else values[..., place].flatten(),
         )
     if bool(broken.any()):
         raise OperationalError(
@@ -160,7 +160,7 @@ class _Reader:
         self.state: Any = started.state
 
     def read(self, chosen: Int[Tensor, " answers"], ids: Int[Tensor, " answers"], values: Tensor | None) -> Output:
-        """What is said behind these answers, each with one more token."""
+        """The output behind these answers, each with one more token."""
         state = self.model.chosen(self.state, chosen) if self.state is not None else None
         if state is not None:
             started = self.model.step(ids, values, state)
@@ -174,16 +174,16 @@ class _Reader:
         return started.output
 
     def _append(self, chosen: Tensor, ids: Tensor, values: Tensor | None) -> None:
-        held = _rows(self.tokens, chosen)
-        ends = held.lengths[:, None]
-        wide = pad(held.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
-        numbers = held.values
+        tokens = _rows(self.tokens, chosen)
+        ends = tokens.lengths[:, None]
+        wide = pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
+        numbers = tokens.values
         if values is not None or numbers is not None:
-            numbers = torch.ones_like(held.ids, dtype=torch.float32) if numbers is None else numbers
+            numbers = torch.ones_like(tokens.ids, dtype=torch.float32) if numbers is None else numbers
             one = torch.ones_like(ids) if values is None else values
             numbers = pad(numbers, (0, 1), value=1.0).scatter(1, ends, one[:, None].to(numbers.dtype))
-        hidden = None if held.blocked_keys is None else pad(held.blocked_keys, (0, 1))
-        self.tokens = replace(held, ids=wide, lengths=held.lengths + 1, values=numbers, blocked_keys=hidden)
+        hidden = None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1))
+        self.tokens = replace(tokens, ids=wide, lengths=tokens.lengths + 1, values=numbers, blocked_keys=hidden)
 
 
 def _rows(tokens: Tokens, rows: Int[Tensor, " chosen"]) -> Tokens:

@@ -1,4 +1,4 @@
-"""What a cell of a grid costs, told before any work: grids are cut into pieces of about equal cost by it."""
+"""Estimated cost of the cells of a grid, by which grids are cut into pieces of about equal cost."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,27 +14,27 @@ from numerate.evaluation.grid import Cell
 from numerate.tasks.draws import CounterRNG, key
 
 COST_DRAWS = 8
-"""Questions from which the cost of a cell is told."""
+"""Questions from which the cost of a cell is estimated."""
 
 ANCHORS = 12
-"""Sizes of each axis at which the cost of a large grid is told."""
+"""Sizes of each axis at which the cost of a large grid is estimated."""
 
 FEW = 256
-"""So many cells are each told by themselves."""
+"""Up to so many cells are each estimated by themselves."""
 
 
 class RowSize(NamedTuple):
-    """How much a question of a cell is: `time`, the tokens of its longest row, and `asked`, those of its answer."""
+    """The size of a question of a cell: `time`, the tokens of its longest row, and `targets`, those of its answer."""
 
     time: float
-    asked: float
+    targets: float
 
 
 def reading(exam: EvaluationData, cell: Cell) -> RowSize:
-    """How much a question of a cell is, told from a few that are drawn under a key of their own.
+    """The size of a question of a cell, estimated from a few that are drawn under a key of their own.
 
-    A function of the cell, the task and its spelling alone, so that the pieces of a grid are the same on every machine,
-    for whatever answers a task has.
+    A function of the cell, the task and its tokenizer alone, so that the pieces of a grid are the same on every
+    machine, for whatever answers a task has.
     """
     task = exam.task.pinned(**dict(cell)) if cell else exam.task
     draws = CounterRNG(key("cost"))
@@ -48,8 +48,8 @@ def reading(exam: EvaluationData, cell: Cell) -> RowSize:
 def readings(exam: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
     """`reading` of many cells at once: 10,000 in a tenth of a second.
 
-    Where there are many, it is told at up to `ANCHORS` sizes of each axis and is linear between them, as the rows of a
-    sum or a list nearly are. Still a function of the cells, the task and its spelling alone.
+    Where there are many, it is estimated at up to `ANCHORS` sizes of each axis and interpolated linearly, as the rows
+    of a sum or a list nearly are. Still a function of the cells, the task and its tokenizer alone.
     """
     if not cells or exam.task.cells() is not None:
         return {cell: reading(exam, cell) for cell in cells}
@@ -58,8 +58,10 @@ def readings(exam: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]
     anchors = [_anchors(np.unique(own)) for own in sizes.T]
     if len(cells) <= max(FEW, prod(map(len, anchors))):
         return {cell: reading(exam, cell) for cell in cells}
-    told = [reading(exam, tuple(zip(names, place, strict=True))) for place in product(*map(np.ndarray.tolist, anchors))]
-    table = np.array(told).reshape(*map(len, anchors), 2)
+    sizes_at = [
+        reading(exam, tuple(zip(names, place, strict=True))) for place in product(*map(np.ndarray.tolist, anchors))
+    ]
+    table = np.array(sizes_at).reshape(*map(len, anchors), 2)
     found = np.zeros((len(cells), 2))
     between = [_between(own, axis) for own, axis in zip(anchors, sizes.T, strict=True)]
     for corner in product((0, 1), repeat=len(names)):

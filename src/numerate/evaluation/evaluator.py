@@ -1,9 +1,9 @@
-"""Exact match in one forward, and the records that come of it.
+"""Evaluation of a cell: exact match in one forward pass or by decoding, and its record.
 
-For a causal model whose answers have one tokenisation and are fed back by argmax, greedy decoding says exactly the
-right answer if and only if every argmax is right when the right answer is read: by induction over the answer, the
-prefix that decoding reads is then the right one. So one parallel forward scores a whole batch. Where that does not hold
-(`one_pass_holds` says when), answers are decoded token by token.
+For a causal model whose answers have one tokenisation, greedy decoding gives exactly the right answer if and only if
+every argmax is right with teacher forcing: by induction over the answer, the prefix that decoding reads is then the
+right one. So one parallel forward pass scores a whole batch. Where that does not hold (`one_pass_holds`), answers are
+decoded token by token.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from numerate.errors import UserError
 from numerate.evaluation.exam import SPARE, EvaluationData, chunks, questions_of
 from numerate.evaluation.grid import Grid, fits
 from numerate.evaluation.labels import Labels
-from numerate.evaluation.marks import decoded_with_said, labels_of, likelihood, mark_with_said
+from numerate.evaluation.marks import decode_with_predictions, labels_of, likelihood, mark_with_predictions
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.task import Task
@@ -26,14 +26,14 @@ from numerate.tasks.written import ExampleFile
 from numerate.vocabulary import PAD
 
 Method = Literal["one pass", "decoding", "beams"]
-"""How answers are scored: in one forward, by greedy decoding, or by a search with the published number of beams."""
+"""How answers are scored: in one forward pass, by greedy decoding, or by beam search with the published width."""
 
 METHODS: tuple[Method, ...] = ("one pass", "decoding", "beams")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a run is evaluated on when nothing else is said."""
+    """The default evaluation of a run."""
 
     grid: str | None = setting(
         None,
@@ -71,7 +71,7 @@ class Evaluation:
 def one_pass_holds(exam: EvaluationData) -> bool:
     """Whether exact match may be read off one forward: one tokenisation per answer, ids fed back by argmax.
 
-    For aligned labels it always may: what is said is never read.
+    For aligned labels it always may: predictions are never read.
     """
     return not exam.layout.continues or exam.tokenizer.unique
 
@@ -85,8 +85,8 @@ def method_for(exam: EvaluationData, wanted: Method) -> Method:
         return wanted
     if not exam.layout.continues:
         if wanted != "one pass":
-            how = f"layout={type(exam.layout).__name__} has every place said by itself, in one forward"
-            raise UserError(f"method: {wanted!r} is for answers said token by token; {how}, so 'one pass' is right")
+            how = f"layout={type(exam.layout).__name__} predicts every position in one forward pass"
+            raise UserError(f"method: {wanted!r} is for answers decoded token by token; {how}, so 'one pass' is right")
         return "one pass"
     if wanted == "beams":
         return wanted
@@ -109,28 +109,26 @@ def evaluate_cell(
     >>> evaluate_cell(model, exam, {"first_digits": 3, "second_digits": 4}, count=100)
     {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.929988, "high": 0.994498}
 
-    An answer is `correct` if all of it is, the end token included: one that goes on, or stops early, is wrong, for
-    every task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose
-    first token is right (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
-    answers are scored. `first_wrong` counts, for each place of the answer, the questions whose first wrong token stands
-    there. `digit_accuracy` is the share of the asked digits that are right: in one pass behind the right prefix, by
-    decoding behind what the model said itself.
+    An answer is `correct` if all of it is, the end token included: one that is longer or shorter is wrong, for every
+    task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose first
+    token is right (in sorting: the label of the smallest item); it needs no prefix, so it is exact however answers are
+    scored. `first_wrong` counts, for each position of the answer, the questions whose first wrong token is there.
+    `digit_accuracy` is the share of target digits that are right: in one pass with teacher forcing, by decoding behind
+    the model's own tokens.
 
-    A cell that has no more than `count` different questions is asked each of them once; `count` in the record is then
-    how many there were. `seen` says that training may have met them, as they are too few to hold any out.
+    If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
+    there were. `seen` is whether training may have met them, as they are too few to hold any out.
 
-    Where answers are decoded `numbers` says how far those said are from the right ones, and of answers that are texts
-    `texts` how near they are as such: sums by which cells can be taken together
-    (`numerate.evaluation.number_metrics`, `text_metrics`).
+    Where answers are decoded, `numbers` and, of answers that are texts, `texts` have their metrics, as sums that can be
+    merged over cells (`numerate.evaluation.number_metrics`, `text_metrics`).
 
-    For a task with labels the record has `labels` as well: by place in the row how many were asked and right, what
-    follows from it, and what a model that had only memorised would score (`numerate.evaluation.labels`). `sees_future`
-    is there where a model sees at each place what comes later, and says how: nothing may then be claimed of it. `names`
-    has what the sizes of a cell are called, where these have names, so that nobody needs the data to read it.
+    For a task with labels, `labels` has counts by position in the row, metrics, and the score of memorising
+    (`numerate.evaluation.labels`). `sees_future` is how a model sees later tokens at a position, if it does: its scores
+    then mean nothing. `names` are the names of the sizes of a cell, where they have any.
 
     Raises `UserError` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
-    ahead = refuse_ahead(model, exam)
+    future = refuse_ahead(model, exam)
     method = method_for(exam, method)
     task = exam.task.pinned(**cell) if cell else exam.task
     questions = questions_of(exam.task, cell, count=count, seed=seed, split=split)
@@ -139,24 +137,26 @@ def evaluate_cell(
     first_wrong: list[np.ndarray] = []
     labels: list[Labels] = []
     decoded = method != "one pass" or exam.layout.masks
-    told = TextAnswers(exam.tokenizer, exam.vocabulary, questions) if decoded else None
+    answers = TextAnswers(exam.tokenizer, exam.vocabulary, questions) if decoded else None
     for batch in chunks(exam, questions, model):
         if method == "one pass":
-            marks, said, values = mark_with_said(model, exam, batch, position_offset)
+            marks, predictions, values = mark_with_predictions(model, exam, batch, position_offset)
         else:
             spare = SPARE if exam.texts else 0
-            marks, said, values = decoded_with_said(model, exam, batch, position_offset, spare, method == "beams")
-        if told is not None:
-            said = said.where(batch.target_ids != IGNORE, PAD) if exam.layout.masks else said
-            told.add(said.tolist(), None if values is None else values.tolist())
+            marks, predictions, values = decode_with_predictions(
+                model, exam, batch, position_offset, spare, method == "beams"
+            )
+        if answers is not None:
+            predictions = predictions.where(batch.target_ids != IGNORE, PAD) if exam.layout.masks else predictions
+            answers.add(predictions.tolist(), None if values is None else values.tolist())
             if exam.texts:
-                told.read(*likelihood(model, batch, position_offset))
+                answers.read(*likelihood(model, batch, position_offset))
         correct += int(marks.right.sum())
         digits, digits_right = digits + marks.digits, digits_right + marks.digits_right
         first_wrong.append(marks.first_wrong.cpu().numpy())
         labels += [labels_of(exam, batch, marks)] if exam.labelled else []
-    places = np.concatenate(first_wrong)
-    histogram = np.bincount(places[places >= 0]) if (places >= 0).any() else np.zeros(0, dtype=int)
+    positions = np.concatenate(first_wrong)
+    histogram = np.bincount(positions[positions >= 0]) if (positions >= 0).any() else np.zeros(0, dtype=int)
     low, high = wilson(correct, count)
     names = {axis: name for axis, size in cell.items() if (name := exam.task.cell_name(axis, size)) != str(size)}
     return {
@@ -166,23 +166,23 @@ def evaluate_cell(
         "count": count,
         "low": round(float(low), 6),
         "high": round(float(high), 6),
-        "first_correct": count - int((places == 0).sum()),
+        "first_correct": count - int((positions == 0).sum()),
         "digit_accuracy": round(digits_right / digits, 6) if digits else None,
         "first_wrong": histogram.tolist(),
         "position_offset": position_offset,
         "seen": not task.held_out(split),
         "method": method,
         **({"labels": Labels.together(labels).record()} if labels else {}),
-        **(told.record() if told is not None else {}),
-        **({"sees_future": ahead} if ahead is not None else {}),
+        **(answers.record() if answers is not None else {}),
+        **({"sees_future": future} if future is not None else {}),
     }
 
 
 def refuse_ahead(model: Model, exam: EvaluationData) -> str | None:
-    """How a model sees at each place what comes later in its row, in words; None where it does not, as a model should.
+    """How a model sees later tokens at a position, in words; None where it does not, and where answers are masked.
 
-    Where answers are masked it has nothing to see of them. Raises `UserError` where answers would have to be decoded,
-    token by token: what such a model says to a prefix is not what it says to the whole row.
+    Raises `UserError` where answers would have to be decoded
+    token by token: the predictions of such a model on a prefix are not those on the whole row.
     """
     if exam.layout.masks:
         return None
@@ -195,8 +195,8 @@ def refuse_ahead(model: Model, exam: EvaluationData) -> str | None:
 
 
 def grid_of(task: Task, text: str | None) -> Grid:
-    """The grid of a recipe: as its setting says, or the default one. A task over files that was put in the place of a
-    recipe's own has the sizes that its files have, so that a grid of another number of axes is not meant for it.
+    """The grid of a recipe: its setting, or the default one, which also replaces a grid with another number of axes,
+    as where a task over files replaced the task of the recipe.
 
     >>> str(grid_of(QuestionFiles(train_file="q.jsonl"), "1:12x1:12"))
     '1'
@@ -205,7 +205,7 @@ def grid_of(task: Task, text: str | None) -> Grid:
 
 
 def replaced_grid(task: Task, text: str | None) -> str | None:
-    """Says that the grid of a recipe is not meant for its task, and which one is taken; None where it is."""
+    """A warning that the grid of a recipe does not fit its task, and which one is used; None where it fits."""
     if text is None or not _is_of_another(task, text):
         return None
     axes = ", ".join(task.axes()) or "no axis"

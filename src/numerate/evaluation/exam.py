@@ -29,7 +29,7 @@ SPARE = 10
 
 
 class EvaluationData:
-    """The asking side of a recipe: questions as batches."""
+    """The evaluation data of a recipe: questions as batches."""
 
     def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
         self.task, self.tokenizer = task, tokenizer
@@ -42,12 +42,12 @@ class EvaluationData:
 
     @property
     def labelled(self) -> bool:
-        """Whether what is asked are labels, each at its own place, so that right ones are counted by place too."""
+        """Whether targets are labels at their own positions, so that correct ones are counted by position too."""
         return not self.layout.continues and not self.layout.masks
 
     @property
     def running(self) -> bool:
-        """Whether it is running text, of which every token is asked, and nothing is right or wrong as a whole."""
+        """Whether it is running text, of which every token is a target, and no row is right or wrong as a whole."""
         return self.task.running
 
     @cached_property
@@ -57,12 +57,12 @@ class EvaluationData:
 
     @cached_property
     def texts(self) -> bool:
-        """Whether questions and answers are texts in a file: one of them tells."""
+        """Whether questions and answers are texts in a file."""
         return not self.running and self.task.draw(CounterRNG(key("cost")), np.arange(1)).texts is not None
 
     @cached_property
     def trained_labels(self) -> int | None:
-        """The most labels that a row of training has; None where the task does not say."""
+        """The most labels that a row of training has; None if unknown."""
         return self.task.trained_labels() if self.labelled else None
 
     def batch(self, questions: Questions, first: int = 0) -> Batch:
@@ -74,11 +74,11 @@ class EvaluationData:
         return self._digit.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def is_carrier(self, ids: Tensor) -> Tensor:
-        """Which are tokens that stand for any number, with the number beside them."""
+        """Which ids are tokens for any number, whose value is given with them."""
         return self.carriers.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
-        """Tokens of the largest questions of a task: what tables of places are checked against."""
+        """Tokens of the largest questions of a task: for checks of tables of positions."""
         largest = {axis: span.high for axis, span in task.trained().items()}
         pinned = task.pinned(**largest) if largest else task
         known = pinned.longest()
@@ -147,7 +147,7 @@ def chunks(exam: EvaluationData, questions: Questions, model: Model) -> "Sequenc
 
 
 def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:
-    """What a cell is asked: `count` questions of a split, or each that there is, where those are no more."""
+    """The questions of a cell: `count` questions of a split, or all of them, where there are no more."""
     pinned = task.pinned(**cell) if cell else task
     whole = pinned.whole(split)
     if whole is not None and len(whole) <= count:
@@ -156,13 +156,13 @@ def questions_of(task: Task, cell: Mapping[str, int], *, count: int, seed: int =
 
 
 def size_of(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
-    """How many questions a cell is asked where `count` are wanted: fewer, where there are no more."""
+    """How many questions a cell has where `count` are requested: fewer, where there are no more."""
     pinned = task.pinned(**cell) if cell else task
     whole = pinned.whole(split)
     return at_most(pinned, count, split) if whole is None else min(count, len(whole))
 
 
 def at_most(task: Task, count: int, split: str) -> int:
-    """So many questions of a split, or as many as it has rows, where it is one of files: none is asked twice."""
+    """`count`, or as many as a split of files has rows: none is repeated."""
     rows = task.rows_in(split)
     return count if rows is None else min(count, rows)

@@ -13,33 +13,33 @@ from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.vocabulary import END, PAD
 
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
-"""The next token of each row, from its logits and how many tokens have been said."""
+"""The next token of each row, from its logits and how many tokens have been generated."""
 
 OnTokens = Callable[[Sequence[int | None]], Collection[int]]
-"""Told what each row has just said, None for one that had ended; answers which rows shall end with that."""
+"""Called with the new token of each row, None for one that had ended; returns the rows that shall end with it."""
 
 BETWEEN = 8
-"""Tokens between two questions to a device whether all rows have ended: each makes the host wait for it."""
+"""Tokens between two checks whether all rows have ended: each synchronizes with the device."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What was said after each prompt: `ids` up to and with the end token, PAD behind it; `lengths` of it.
+    """The tokens generated after each prompt: `ids` up to and with the end token, PAD behind it; their `lengths`.
 
-    `log_probability` is the model's own of all it said, in nats. `values` are the numbers that its number head said
-    beside each token, 1 behind the end; None for a model without one. They mean something where [NUM] was said.
-    `stopped` tells which rows ended by a token that ends a text, and not because no more was allowed.
+    `log_probability` is the model's own of all of them, in nats. `values` are the numbers that its number head predicts
+    with each token, 1 behind the end; None for a model without one. They have a meaning where the token is [NUM].
+    `stopped` are the rows that ended with an end token, and not at the maximum length.
     """
 
-    ids: Int[Tensor, "rows said"]
+    ids: Int[Tensor, "rows tokens"]
     lengths: Int[Tensor, " rows"]
     log_probability: Float[Tensor, " rows"]
-    values: Float[Tensor, "rows said"] | None = None
+    values: Float[Tensor, "rows tokens"] | None = None
     stopped: Bool[Tensor, " rows"] | None = None
 
 
 class ModelReader(ABC):
-    """Reads tokens and holds the output behind the last one of each row."""
+    """Reads tokens and keeps the output behind the last one of each row."""
 
     output: Output
 
@@ -65,9 +65,9 @@ class Cached(ModelReader):
 
 
 class Plain(ModelReader):
-    """The whole prefix is read again for every token: the plain form that `Cached` is tested against.
+    """The whole prefix is read again for every token: the reference that `Cached` is tested against.
 
-    It computes every place in full, so that it leans neither on a cache nor on what is computed at asked places only.
+    It computes every position, so that it uses neither a cache nor computation at target positions only.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class Plain(ModelReader):
         self.output = self._read()
 
     def _read(self) -> Output:
-        values = None if self.values is None else self.values[:, : self.time]
+        read_values = None if self.values is None else self.values[:, : self.time]
         read = replace(
-            self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=values, position_ids=None
+            self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=read_values, position_ids=None
         )
         output = self.model(self.model.assign_positions(read, StepContext.fixed(self.position_offset)), self.source)
-        at, said = self.lengths - 1, output.values
-        own = None if said is None else said[self.rows, at][:, None]
+        last, values = self.lengths - 1, output.values
+        own = None if values is None else values[self.rows, last][:, None]
         return Output(
-            output.hidden[self.rows, at][:, None], output.head, number_head=own if own is None else lambda _: own
+            output.hidden[self.rows, last][:, None], output.head, number_head=own if own is None else lambda _: own
         )
 
 
@@ -112,34 +112,34 @@ def speak(
     *,
     on_progress: OnTokens | None = None,
 ) -> Generated:
-    """Says up to `most` tokens after what a reader has read, each as `choose` says, or until every row has said one
+    """Generates up to `most` tokens after what a reader has read, each chosen by `choose`, or until every row has one
     of `stop`.
 
-    Nothing waits for the device between tokens but, every `BETWEEN` of them, the question whether all have ended; on a
-    CPU, and where somebody listens (`on_progress`), it is asked at each. The number that a number head says beside a
-    token is read with that token. A model with a regression head says its number and the end, whatever it finds likely.
+    The host synchronizes with the device only every `BETWEEN` tokens, to check whether all rows have ended; on a CPU,
+    and with `on_progress`, at each token. The number that a number head predicts with a token is read with that token.
+    A model with a regression head gives its number and the end token, whatever their probability.
     """
     device = reader.output.hidden.device
     ends = torch.tensor(list(stop), dtype=torch.long, device=device)
     regression = None if model.regression is None else (model.regression, stop[0] if stop else END)
-    said: list[Tensor] = []
+    tokens: list[Tensor] = []
     numbers: list[Tensor] = []
     total: Any = 0.0
     done = torch.zeros(rows, dtype=torch.bool, device=device)
     lengths = torch.zeros(rows, dtype=torch.long, device=device)
     stopped = done
-    for place in range(most):
+    for step in range(most):
         output = reader.output
         logits = output.logits[:, -1]
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
-        fixed = None if regression is None else regression[min(place, 1)]
-        chosen = choose(logits, place) if fixed is None else torch.full_like(lengths, fixed)
-        # An end that no token is (-1) can be said by a regression head alone.
+        fixed = None if regression is None else regression[min(step, 1)]
+        chosen = choose(logits, step) if fixed is None else torch.full_like(lengths, fixed)
+        # -1, an end that no token is, can be chosen by a regression head alone.
         score = logits.gather(1, chosen[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
         total = total + torch.where(done, 0.0, score)
         chosen = torch.where(done, PAD, chosen)
-        said.append(chosen)
+        tokens.append(chosen)
         value = value_beside(output)
         numbers += [] if value is None else [torch.where(done, 1.0, value)]
         lengths = lengths + ~done
@@ -147,24 +147,24 @@ def speak(
         stopped = stopped | ending
         before, done = done, done | ending
         if on_progress is not None:
-            told = [None if over else i for i, over in zip(chosen.tolist(), before.tolist(), strict=True)]
-            done[list(on_progress(told))] = True
-        if place == most - 1:
+            new = [None if over else i for i, over in zip(chosen.tolist(), before.tolist(), strict=True)]
+            done[list(on_progress(new))] = True
+        if step == most - 1:
             break
-        looked = device.type == "cpu" or on_progress is not None or place % BETWEEN == BETWEEN - 1
-        if looked and bool(done.all()):
+        check = device.type == "cpu" or on_progress is not None or step % BETWEEN == BETWEEN - 1
+        if check and bool(done.all()):
             break
         reader.read(chosen, value)
-    if not said:
+    if not tokens:
         empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return Generated(empty, lengths, torch.zeros(rows, device=device), None, stopped)
-    longest = int(lengths.max())  # a device may have been a few tokens ahead of the question
-    ids = torch.stack(said[:longest], dim=1)
+    longest = int(lengths.max())  # a device may have been a few tokens ahead of the check
+    ids = torch.stack(tokens[:longest], dim=1)
     return Generated(ids, lengths, total, torch.stack(numbers[:longest], dim=1) if numbers else None, stopped)
 
 
-def likeliest(logits: Float[Tensor, "rows vocabulary"], place: int) -> Int[Tensor, " rows"]:
-    """The likeliest next token of each row; of several that are equally likely the one with the lowest id."""
+def most_probable(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
+    """The most probable next token of each row; of ties the one with the lowest id."""
     return logits.argmax(-1)
 
 
@@ -172,16 +172,16 @@ def likeliest(logits: Float[Tensor, "rows vocabulary"], place: int) -> Int[Tenso
 def greedy(
     model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
 ) -> Generated:
-    """Always the likeliest next token, up to `most` tokens or until every row has said `end`.
+    """Greedy decoding of up to `most` tokens, or until every row has `end`.
 
     Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
     """
     reader = Cached(model, prompts, most, source, position_offset)
-    return speak(model, reader, likeliest, len(prompts.ids), most, (end,))
+    return speak(model, reader, most_probable, len(prompts.ids), most, (end,))
 
 
 def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
-    """The number that is said beside the last token of each row, None for a model without a number head."""
+    """The number predicted with the last token of each row, None for a model without a number head."""
     values = output.values
     return None if values is None else values[:, -1]
 
@@ -190,5 +190,7 @@ def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
 def greedy_uncached(
     model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
 ) -> Generated:
-    """The same by reading the whole prefix again for every token: the plain form that `greedy` is tested against."""
-    return speak(model, Plain(model, prompts, most, source, position_offset), likeliest, len(prompts.ids), most, (end,))
+    """The same without a cache: the reference that `greedy` is tested against."""
+    return speak(
+        model, Plain(model, prompts, most, source, position_offset), most_probable, len(prompts.ids), most, (end,)
+    )

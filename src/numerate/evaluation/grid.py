@@ -82,8 +82,8 @@ class Grid:
         - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
         - `low:high:step` takes every step-th value from low on: `1:100:5x1:100:5`.
         - `equal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `equal:200:1000:100` with a step.
-        - Several parts are joined by `+`: `1:20x1:20+equal:101:160`. A cell that is in two of them is asked once. (Not
-          by a comma, which makes a sweep of several recipes.)
+        - Several parts are joined by `+`: `1:20x1:20+equal:101:160`. A cell that is in two of them is evaluated
+          once. (Not by a comma, which makes a sweep of several recipes.)
         - The published tiers have names (`NAMED`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
 
         Raises `UserError` for any other text.
@@ -163,11 +163,11 @@ def _values(text: str, whole: str, axes: Sequence[str]) -> range:
     stepped = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
     try:
         span = Span.parse(stepped[1] if stepped else text)
-    except UserError as mistake:
+    except UserError as error:
         if "," in whole:
-            raise UserError(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from mistake
+            raise UserError(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from error
         near = did_you_mean(text, NAMED) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        raise UserError(f"grid: {mistake} (a grid reads like {example}).{near}") from mistake
+        raise UserError(f"grid: {error} (a grid reads like {example}).{near}") from error
     step = int(stepped[2]) if stepped else 1
     if span.high > MOST_CELLS:
         raise UserError(f"grid: {whole!r} has a size above {MOST_CELLS:,}, which nothing is that long")
@@ -200,7 +200,7 @@ def region(cell: Mapping[str, int], trained: Mapping[str, Span], validation: Map
 def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], float]) -> list[Cell]:
     """The cells of piece `number` (from 1) of `of` pieces that cost about the same.
 
-    The dearest cell goes first, each to the piece that has cost least so far: every cell is in exactly one piece, and
+    The most expensive cell first, each is added to the cheapest piece so far: every cell is in exactly one piece, and
     the pieces are a function of the cells alone. The cells of a piece come in the grid's order.
     """
     if not 1 <= number <= of:
@@ -217,8 +217,8 @@ def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], fl
 
 
 def mixed(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
-    """The items in an order of which every stretch holds dear and cheap ones alike: if costs are told too high or too
-    low for one kind of them, it is so for all stretches.
+    """The items in an order in which every stretch has expensive and cheap ones alike: if costs of one kind are
+    estimated too high or too low, all stretches are affected alike.
 
     By rank r of their costs, at the fraction of r times the golden ratio, whose values in any interval are spread
     evenly over r (Weyl 1916, https://doi.org/10.1007/BF01475864).

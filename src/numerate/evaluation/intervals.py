@@ -1,4 +1,4 @@
-"""Intervals of shares: how far a measured share may be from the true one. All shares are fractions from 0 to 1."""
+"""Confidence intervals of proportions, which are fractions from 0 to 1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,23 +36,23 @@ def wilson(
     """Score interval of a share, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
     It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 right of 100 gives
-    (0.963, 1.0), not (1, 1). Nothing asked gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
+    (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
 
     >>> tuple(round(bound, 3) for bound in wilson(99, 100))
     (0.946, 0.998)
 
-    Raises `UserError` for counts that cannot be (more right than asked) and for a level outside 0 to 1.
+    Raises `UserError` for counts that cannot be (more correct than counted) and for a level outside 0 to 1.
     """
     z = NormalDist().inv_cdf((1.0 + checked_level(level)) / 2.0)
-    right, asked = _counts(correct, count)
-    trials = np.maximum(asked, 1.0)
-    share = right / trials
+    k, n = _counts(correct, count)
+    trials = np.maximum(n, 1.0)
+    share = k / trials
     scale = 1.0 + z**2 / trials
     centre = (share + z**2 / (2.0 * trials)) / scale
     half = z * np.sqrt(share * (1.0 - share) / trials + z**2 / (4.0 * trials**2)) / scale
     # At the ends the bound is 0 or 1 exactly; rounding would leave 1e-17.
-    low = np.where((asked == 0) | (right == 0), 0.0, np.maximum(centre - half, 0.0))
-    high = np.where((asked == 0) | (right == asked), 1.0, np.minimum(centre + half, 1.0))
+    low = np.where((n == 0) | (k == 0), 0.0, np.maximum(centre - half, 0.0))
+    high = np.where((n == 0) | (k == n), 1.0, np.minimum(centre + half, 1.0))
     if low.ndim == 0:
         return float(low), float(high)
     return low, high
@@ -71,7 +71,7 @@ def clopper_pearson(
     true share at least as often as it says whatever that share is, and for that is wider than Wilson's, which covers
     about as often as it says on average; Brown, Cai and DasGupta (2001), https://doi.org/10.1214/ss/1009213286, advise
     Wilson's for common use. Take this one where a claim must hold for certain. Numbers in, numbers out; arrays in,
-    arrays out. Nothing asked gives (0, 1). Right to 1e-12 for counts up to 10 million.
+    arrays out. A count of 0 gives (0, 1). Right to 1e-12 for counts up to 10 million.
 
     >>> tuple(round(bound, 4) for bound in clopper_pearson(99, 100))
     (0.9455, 0.9997)
@@ -81,18 +81,16 @@ def clopper_pearson(
     Raises `UserError` for counts that cannot be or are not whole, and for a level outside 0 to 1.
     """
     checked_level(level)
-    right, asked = np.broadcast_arrays(*_counts(correct, count))
-    if np.any(right != np.floor(right)) or np.any(asked != np.floor(asked)):
-        raise UserError(
-            "correct: an exact interval is of whole counts; give how many were right and how many were asked"
-        )
+    k, n = np.broadcast_arrays(*_counts(correct, count))
+    if np.any(k != np.floor(k)) or np.any(n != np.floor(n)):
+        raise UserError("correct: an exact interval is of whole counts; give the number of correct answers and of all")
     tail = (1.0 - level) / 2.0
     # With right and wrong exchanged the upper bound is the lower one of the other side, so both are found in log odds.
-    low = _expit(_lower_log_odds(right.ravel(), asked.ravel(), tail))
-    high = _expit(-_lower_log_odds((asked - right).ravel(), asked.ravel(), tail))
-    if right.ndim == 0:
+    low = _expit(_lower_log_odds(k.ravel(), n.ravel(), tail))
+    high = _expit(-_lower_log_odds((n - k).ravel(), n.ravel(), tail))
+    if k.ndim == 0:
         return float(low[0]), float(high[0])
-    return low.reshape(right.shape), high.reshape(right.shape)
+    return low.reshape(k.shape), high.reshape(k.shape)
 
 
 def binomial_tail(successes: int, count: int, share: float) -> float:
@@ -103,7 +101,7 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
 
     Raises `UserError` for counts that cannot be and for a share outside 0 to 1.
     """
-    right, asked = _counts(successes, count)
+    k, n = _counts(successes, count)
     if not 0.0 <= share <= 1.0:
         raise UserError(f"share: {share} is no probability; it lies between 0 and 1")
     if successes <= 0:
@@ -112,7 +110,7 @@ def binomial_tail(successes: int, count: int, share: float) -> float:
         return share
     if successes < count * share:  # the longer side: one minus the other tail
         return 1.0 - binomial_tail(count - successes + 1, count, 1.0 - share)
-    return float(np.exp(_log_tail(right[None], asked[None], np.array([log(share / (1.0 - share))]))[0][0]))
+    return float(np.exp(_log_tail(k[None], n[None], np.array([log(share / (1.0 - share))]))[0][0]))
 
 
 def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: int = 1) -> Proportion:
@@ -122,17 +120,17 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: 
     Wilson interval. With unequal counts the interval is Wilson's for the count that would leave a mean of equal
     weights as uncertain, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval
     does not use: it is therefore a little too wide, never too narrow, when counts are equal. Where each question was
-    asked several times (`repeats`, such as placements), the interval is as wide as for one.
+    repeated (`repeats`, such as position offsets), the interval is as wide as for one.
 
     >>> region_mean([(100, 100), (50, 100)]).value
     0.75
 
-    Raises `UserError` without cells, or for a cell where nothing was asked.
+    Raises `UserError` without cells, or for a cell with count 0.
     """
     if not cells:
         raise UserError("cells: a mean over no cells; give at least one (correct, count)")
     if any(count < 1 for _, count in cells):
-        raise UserError("cells: a cell where nothing was asked has no share; leave it out")
+        raise UserError("cells: a cell with count 0 has no share; leave it out")
     # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
     # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
     by_count: dict[int, int] = {}
@@ -155,12 +153,12 @@ def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
     (0.2, 0.0524, 0.3339)
 
-    Raises `UserError` for counts that cannot be or are not whole, and where nothing was asked.
+    Raises `UserError` for counts that cannot be or are not whole, and for a count of 0.
     """
     if not all(np.isfinite(number) and number == np.floor(number) for number in (*first, *second)):
-        raise UserError(f"difference: {first} and {second}: give whole numbers, how many were right and how many asked")
+        raise UserError(f"difference: {first} and {second}: give whole numbers, (correct, count)")
     if first[1] < 1 or second[1] < 1:
-        raise UserError(f"difference: {first} and {second}: where nothing was asked there is no share to compare")
+        raise UserError(f"difference: {first} and {second}: a count of 0 has no share to compare")
     one, two = first[0] / first[1], second[0] / second[1]
     low_one, high_one = wilson(*first, level)
     low_two, high_two = wilson(*second, level)
@@ -198,12 +196,12 @@ def checked_level(level: float) -> float:
 
 
 def _counts(correct: ArrayLike, count: ArrayLike) -> tuple[Floats, Floats]:
-    right, asked = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
-    if not np.all((right >= 0) & (right <= asked)):
-        raise UserError(f"correct: {right} of {asked} cannot be; it lies between 0 and the count")
-    if not np.all(np.isfinite(asked)):
-        raise UserError(f"count: {asked} is no count; give how many were asked")
-    return right, asked
+    k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
+    if not np.all((k >= 0) & (k <= n)):
+        raise UserError(f"correct: {k} of {n} cannot be; it lies between 0 and the count")
+    if not np.all(np.isfinite(n)):
+        raise UserError(f"count: {n} is no count; give a finite number")
+    return k, n
 
 
 def _expit(log_odds: Floats) -> Floats:
@@ -211,19 +209,19 @@ def _expit(log_odds: Floats) -> Floats:
         return np.asarray(1.0 / (1.0 + np.exp(-log_odds)), dtype=np.float64)
 
 
-def _lower_log_odds(right: Floats, asked: Floats, tail: float) -> Floats:
-    """The log odds of the share under which at least `right` of `asked` has the probability `tail`.
+def _lower_log_odds(correct: Floats, count: Floats, tail: float) -> Floats:
+    """The log odds of the share under which at least `correct` of `count` has the probability `tail`.
 
     By Newton's method on the logarithm of the probability, which in the log odds rises and is concave (its slope is the
-    mean beyond `right` less the mean of all, and a binomial cut off varies less than a whole one). From any start the
+    mean beyond `correct` less the mean of all, and a binomial cut off varies less than a whole one). From any start the
     second value is therefore at or below the root, and the rest climbs to it.
     """
-    found = np.full(right.shape, -np.inf)
-    inner = (right > 0) & (right < asked)
-    whole = (right > 0) & (right == asked)
-    # All right: the probability is share ** asked.
-    found[whole] = -np.log(np.expm1(-log(tail) / asked[whole]))
-    k, n = right[inner], asked[inner]
+    found = np.full(correct.shape, -np.inf)
+    inner = (correct > 0) & (correct < count)
+    whole = (correct > 0) & (correct == count)
+    # All right: the probability is share ** count.
+    found[whole] = -np.log(np.expm1(-log(tail) / count[whole]))
+    k, n = correct[inner], count[inner]
     at = np.log(k / (n + 1.0 - k))
     for _ in range(30):
         value, slope = _log_tail(k, n, at)
@@ -282,7 +280,7 @@ _FACTORIALS = np.array([0.0] + [log(factorial(n)) - (n + 0.5) * log(n) + n - 0.5
 
 
 def _stirling(n: Floats) -> Floats:
-    """log(n!) less Stirling's formula, for whole n; nothing is asked of 0."""
+    """log(n!) less Stirling's formula, for whole n above 0."""
     m = np.maximum(n, 1.0)
     series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / m**2) / m**2) / m**2) / m**2) / m
     return np.where(n < 16, _FACTORIALS[np.minimum(n, 15).astype(np.int64)], series)

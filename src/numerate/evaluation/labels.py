@@ -1,12 +1,12 @@
-"""Labels along the rows of a cell, as in counting: how many are right at which place, and what memorising would score.
+"""Accuracy of labels by position in rows with several of them, as in counting, and the score of memorising.
 
-A row of a labelled task asks several labels: in counting to 60 the t-th is t. Training goes up to some place (50), so
-that a model which has only memorised it still says 50 of 60 labels right: 83 % of them. Whatever is said of labels
-therefore stands beside its *floor*, the score of a memoriser: right at every place that training had, wrong at every
-other. On labels beyond training, and on the last one, the memoriser scores nothing, but one answer given everywhere
-may score something (where all rows end alike even 100 %); the floor there is the larger of the two.
+A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that
+a model which has only memorised it still has 50 of 60 labels right: 83 %. Every score of labels is therefore reported
+with its *floor*, the score of memorising: right at every position of training, wrong at every other. On labels beyond
+training, and on the last one, memorising scores 0, but a constant answer may score more (up to 100 % where all rows end
+alike); the floor there is the larger of the two.
 
-All shares are of labels, or of rows, taken together over the cells at hand; every label, or row, weighs the same.
+All shares are of labels, or of rows, over all given cells; every label, or row, weighs the same.
 """
 
 from collections import Counter
@@ -29,11 +29,11 @@ METRICS: dict[Metric, str] = {
     "last": "last label right",
     "prefix": "longest correct prefix",
 }
-"""What is measured of labels, with the words that reports use.
+"""The metrics of labels and their names in reports.
 
 - `exact`: rows all of whose labels are right.
-- `unseen`: labels beyond the places that training had, right of asked.
-- `accuracy`: labels right of all asked.
+- `unseen`: share of correct labels beyond the positions of training.
+- `accuracy`: share of correct labels.
 - `last`: rows whose last label is right.
 - `prefix`: labels before the first wrong one, as a share of the row's labels, mean over rows.
 """
@@ -41,13 +41,13 @@ METRICS: dict[Metric, str] = {
 
 @dataclass(frozen=True)
 class Labels:
-    """What was asked and said at each place of some rows.
+    """Counts of labels and of correct predictions at each position of some rows.
 
-    `asked_at[t]` of the rows have a label at place t (from 0), and `right_at[t]` of those are right. `exact` rows are
-    right as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before the first
-    wrong one. `trained` is the most labels that a row of training has, None where the task does not say. `wanted` tells
-    how often each label is the right one, under "unseen" beyond the trained places and under "last" at the end.
-    `repeats` is how often each row was asked, at other placements.
+    `count_at[t]` of the rows have a label at position t (from 0), and `correct_at[t]` of those are predicted. `exact`
+    rows are right as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before
+    the first wrong one. `trained` is the most labels that a row of training has, None if unknown. `wanted` counts how
+    often each label is the target, under "unseen" beyond the trained positions and under "last" at the end. `repeats`
+    is how often each row was evaluated, at other position offsets.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
@@ -59,8 +59,8 @@ class Labels:
     """
 
     rows: int
-    asked_at: tuple[int, ...]
-    right_at: tuple[int, ...]
+    count_at: tuple[int, ...]
+    correct_at: tuple[int, ...]
     exact: int
     last: int
     prefix: float
@@ -71,45 +71,45 @@ class Labels:
     @classmethod
     def of(
         cls,
-        right: NDArray[np.bool_],
-        asked: NDArray[np.bool_],
+        correct: NDArray[np.bool_],
+        target_mask: NDArray[np.bool_],
         answers: NDArray[np.str_] | None = None,
         trained: int | None = None,
     ) -> "Labels":
-        """From what is right and what is asked, and the right answers, each `[rows, places]` with a row's labels in its
-        first places."""
-        right = right & asked
-        lengths, rows = asked.sum(1), len(asked)
-        correct = np.where((asked & ~right).any(1), (asked & ~right).argmax(1), lengths)
+        """From what is correct, the positions with labels, and the labels, each `[rows, positions]` with a row's
+        labels in its first positions."""
+        correct = correct & target_mask
+        lengths, rows = target_mask.sum(1), len(target_mask)
+        prefixes = np.where((target_mask & ~correct).any(1), (target_mask & ~correct).argmax(1), lengths)
         ends = (np.flatnonzero(lengths), lengths[lengths > 0] - 1)
-        last = right[ends]
+        last = correct[ends]
         wanted: dict[str, Mapping[str, int]] = {}
         if answers is not None:
-            beyond = slice(asked.shape[1] if trained is None else trained, None)
-            wanted = {"unseen": _ordered(Counter(answers[:, beyond][asked[:, beyond]].tolist()))}
+            beyond = slice(target_mask.shape[1] if trained is None else trained, None)
+            wanted = {"unseen": _ordered(Counter(answers[:, beyond][target_mask[:, beyond]].tolist()))}
             wanted |= {"last": _ordered(Counter(answers[ends].tolist()))}
         return cls(
             rows=rows,
-            asked_at=tuple(asked.sum(0).tolist()),
-            right_at=tuple(right.sum(0).tolist()),
-            exact=int((correct == lengths).sum()),
+            count_at=tuple(target_mask.sum(0).tolist()),
+            correct_at=tuple(correct.sum(0).tolist()),
+            exact=int((prefixes == lengths).sum()),
             last=int(last.sum()),
-            prefix=float((correct / np.maximum(lengths, 1)).sum()),
+            prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
             trained=trained,
             wanted=wanted,
         )
 
     @classmethod
     def together(cls, several: Iterable["Labels"]) -> "Labels":
-        """The labels of several cells, or parts of one. Raises `ValueError` for none, and for other trained places."""
+        """Merges several cells, or parts of one. Raises `ValueError` for none, and where `trained` differs."""
         each = list(several)
         if len({labels.trained for labels in each}) != 1:
             raise ValueError("labels of tasks that were trained on other numbers of labels cannot be taken together")
         names = dict.fromkeys(name for labels in each for name in labels.wanted)
         return cls(
             rows=sum(labels.rows for labels in each),
-            asked_at=_summed(labels.asked_at for labels in each),
-            right_at=_summed(labels.right_at for labels in each),
+            count_at=_summed(labels.count_at for labels in each),
+            correct_at=_summed(labels.correct_at for labels in each),
             exact=sum(labels.exact for labels in each),
             last=sum(labels.last for labels in each),
             prefix=sum(labels.prefix for labels in each),
@@ -123,92 +123,91 @@ class Labels:
 
     @classmethod
     def over_placements(cls, several: Sequence["Labels"]) -> "Labels":
-        """The same rows asked at several placements: every share is then the mean over these."""
+        """The same rows at several position offsets: every share is then the mean over these."""
         return replace(cls.together(several), repeats=sum(labels.repeats for labels in several))
 
     # Shares -------------------------------------------------------------------------------------------------------
 
     def counted(self, metric: Metric) -> tuple[float, int]:
-        """How much is right, and of how many: labels for `accuracy` and `unseen`, rows for the others."""
+        """How many are correct, and of how many: labels for `accuracy` and `unseen`, rows for the others."""
         if metric == "accuracy":
-            return sum(self.right_at), sum(self.asked_at)
+            return sum(self.correct_at), sum(self.count_at)
         if metric == "unseen":
-            beyond = slice(len(self.asked_at) if self.trained is None else self.trained, None)
-            return sum(self.right_at[beyond]), sum(self.asked_at[beyond])
+            beyond = slice(len(self.count_at) if self.trained is None else self.trained, None)
+            return sum(self.correct_at[beyond]), sum(self.count_at[beyond])
         return {"exact": self.exact, "last": self.last, "prefix": self.prefix}[metric], self.rows
 
     def share(self, metric: Metric) -> float | None:
-        """One of `METRICS`, None where nothing was asked of it, as beyond the trained places of short rows."""
-        right, asked = self.counted(metric)
-        return right / asked if asked else None
+        """One of `METRICS`, None of no labels, as beyond the trained positions of short rows."""
+        correct, count = self.counted(metric)
+        return correct / count if count else None
 
     def measured(self, metric: Metric) -> Proportion | None:
-        """The same with a 95 % interval about the rows asked.
+        """The same with a 95 % interval over rows.
 
-        The labels of a row stand and fall together, so they are not so many questions: the interval is Wilson's with
-        the number of rows. As no share of a row is beyond 0 to 1, it is too wide rather than too narrow.
+        The labels of a row are not independent: the interval is Wilson's with the number of rows. As no share of a row
+        is beyond 0 to 1, it is too wide rather than too narrow.
         """
-        right, asked = self.counted(metric)
-        if not asked:
+        correct, count = self.counted(metric)
+        if not count:
             return None
         rows = self.rows_of(metric)
-        low, high = wilson(min(right / asked, 1.0) * rows, rows)
-        return Proportion(right / asked, float(low), float(high), asked // self.repeats)
+        low, high = wilson(min(correct / count, 1.0) * rows, rows)
+        return Proportion(correct / count, float(low), float(high), count // self.repeats)
 
     def measured_by(self, metric: Metric, region: str) -> Metric:
-        """By what a region's rows are measured where `metric` is wanted: accuracy on unseen counts is that on all
-        labels within training, and where rows have no unseen count.
+        """The metric of a region's rows where `metric` is requested: instead of `unseen`, `accuracy` is taken within
+        training and where rows have no unseen label.
 
-        Also rows of training may have labels behind the trained places, such as the sum behind an addend: few, and not
-        what is meant by having learned what was trained.
+        Rows of training may also have labels behind the trained positions, such as the sum behind an addend: few, and
+        not what learning the training range means.
         """
         inside = metric == "unseen" and region == "in_distribution"
         return "accuracy" if inside or self.share(metric) is None else metric
 
     def rows_of(self, metric: Metric) -> int:
-        """How many different rows are asked what `metric` is about; at least 1."""
-        beyond = metric == "unseen" and self.trained is not None and self.trained < len(self.asked_at)
-        rows = self.asked_at[self.trained or 0] if beyond else self.rows
+        """How many different rows `metric` is over; at least 1."""
+        beyond = metric == "unseen" and self.trained is not None and self.trained < len(self.count_at)
+        rows = self.count_at[self.trained or 0] if beyond else self.rows
         return max(1, rows // self.repeats)
 
     def floor(self, metric: Metric) -> float | None:
-        """What `metric` gives to whoever has memorised all places of training and knows nothing of further ones, or who
-        always gives one and the same answer, if that is more; None where the task does not say what training had."""
+        """The score of `memorised` or of `constant`, whichever is more; None where `trained` is unknown."""
         found = [share for share in (self.memorised(metric), self.constant(metric)) if share is not None]
         return max(found) if found else None
 
     def memorised(self, metric: Metric) -> float | None:
-        """What is right at each place that training had, and wrong at all others, scores."""
+        """The score of predictions that are right at each position of training, and wrong at all others."""
         if self.trained is None or self.share(metric) is None:
             return None
         if metric == "unseen":
             return 0.0
         if metric == "accuracy":
-            return sum(self.asked_at[: self.trained]) / sum(self.asked_at)
-        ends = zip_longest(self.asked_at, self.asked_at[1:], fillvalue=0)
+            return sum(self.count_at[: self.trained]) / sum(self.count_at)
+        ends = zip_longest(self.count_at, self.count_at[1:], fillvalue=0)
         of_length = {t: here - further for t, (here, further) in enumerate(ends, 1)}
         if metric == "prefix":
             return sum(rows * min(self.trained, t) / t for t, rows in of_length.items()) / self.rows
         return sum(rows for t, rows in of_length.items() if t <= self.trained) / self.rows
 
     def constant(self, metric: Metric) -> float | None:
-        """What the best single answer, given everywhere, scores on `unseen` and on `last`; None for the others."""
+        """The score of the best constant answer on `unseen` and on `last`; None for the others."""
         wanted = self.wanted.get(metric)
         return max(wanted.values()) / sum(wanted.values()) if wanted else None
 
     def curve(self) -> list[tuple[int, int, int]]:
-        """The accuracy per count: (t, right, asked) for each place t, from 1."""
-        found = zip(self.right_at, self.asked_at, strict=True)
-        return [(t, right, asked) for t, (right, asked) in enumerate(found, 1) if asked]
+        """The accuracy by position: (t, correct, count) for each position t, from 1."""
+        found = zip(self.correct_at, self.count_at, strict=True)
+        return [(t, correct, count) for t, (correct, count) in enumerate(found, 1) if count]
 
     # Records ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """What the record of a cell says of labels, beside how many rows there are and are right as a whole."""
+        """The entry of labels in the record of a cell, without the counts of rows that it has."""
         return {
             "trained": self.trained,
-            "asked_at": list(self.asked_at),
-            "right_at": list(self.right_at),
+            "asked_at": list(self.count_at),
+            "right_at": list(self.correct_at),
             **{metric: _short(self.share(metric)) for metric in METRICS if metric != "exact"},
             "floor": {metric: _short(self.floor(metric)) for metric in METRICS},
             "wanted": {name: dict(texts) for name, texts in self.wanted.items()},
@@ -216,23 +215,23 @@ class Labels:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> "Labels | None":
-        """Of the record of a cell; None for one that has no labels. Raises `KeyError`, `TypeError` or `ValueError` for
-        what is no such record."""
-        told = record.get("labels")
-        if told is None:
+        """From the record of a cell; None for one without labels. Raises `KeyError`, `TypeError` or `ValueError` for an
+        invalid record."""
+        data = record.get("labels")
+        if data is None:
             return None
         rows = int(record["count"])
         return cls(
             rows=rows,
-            asked_at=tuple(map(int, told["asked_at"])),
-            right_at=tuple(map(int, told["right_at"])),
+            count_at=tuple(map(int, data["asked_at"])),
+            correct_at=tuple(map(int, data["right_at"])),
             exact=int(record["correct"]),
-            last=round(rows * (told["last"] or 0.0)),
-            prefix=rows * (told["prefix"] or 0.0),
-            trained=None if told.get("trained") is None else int(told["trained"]),
+            last=round(rows * (data["last"] or 0.0)),
+            prefix=rows * (data["prefix"] or 0.0),
+            trained=None if data.get("trained") is None else int(data["trained"]),
             wanted={
                 str(name): {str(text): int(count) for text, count in texts.items()}
-                for name, texts in told.get("wanted", {}).items()
+                for name, texts in data.get("wanted", {}).items()
             },
         )
 
@@ -242,7 +241,7 @@ def _summed(columns: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
-    """The commonest first, those as common by their text, so that the same cell always gives the same bytes."""
+    """The most frequent first, ties by their text, so that the same cell always gives the same bytes."""
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 

@@ -1,4 +1,4 @@
-"""How well a model foretells running text, read portion by portion: `numerate.evaluation.likelihoods` has the sums."""
+"""Evaluation of language modeling, portion by portion: `numerate.evaluation.likelihoods` has the sums."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from numerate.tasks.language_modelling import LanguageModeling
 from numerate.tasks.task import Task
 
 HEAD = {"cpu": 2**23}
-"""How many logits are held at a time, by device: 32 MB of float32."""
+"""How many logits are computed at a time, by device: 32 MB of float32."""
 
 HEAD_ELSEWHERE = 2**24
 
 PORTION = 2**17
-"""Tokens of one portion of running text: what is held in memory, and what is lost at most when killed."""
+"""Tokens of one portion of running text, which are in memory at once and lost at most when killed."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkLosses:
-    """What was found of each chunk of running text: `nll` in nats, its `tokens`, their `bytes` of UTF-8, and how many
-    of them were the likeliest (`right`). All `[chunks]`."""
+    """The losses of chunks of running text: `nll` in nats, its `tokens`, their `bytes` of UTF-8, and how many of them
+    were the most probable (`right`). All `[chunks]`."""
 
     nll: NDArray[np.float64]
     tokens: NDArray[np.int64]
@@ -72,10 +72,10 @@ class ChunkLosses:
 
 @torch.no_grad()
 def read_chunks(model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0) -> ChunkLosses:
-    """Reads the rows of a batch, each token being foretold from those before it in its row.
+    """The loss of each row of a batch.
 
-    Logits are made for so many places at a time that `HEAD` of them are held, never those of all rows and places. On a
-    CPU rows are read a few at a time.
+    Logits are computed in chunks of `HEAD`, never for all rows and positions at once. On a CPU rows are read a few at a
+    time.
     """
     rows, time = batch.tokens.ids.shape
     cpu = batch.tokens.ids.device.type == "cpu"
@@ -84,33 +84,35 @@ def read_chunks(model: Model, exam: EvaluationData, batch: Batch, position_offse
     for first in range(0, rows, share):
         piece = rows_of(batch, slice(first, first + share))
         output = model(model.assign_positions(piece.tokens, StepContext.fixed(position_offset)), piece.source)
-        each, likeliest = _losses(output.hidden, output.head, piece.targets, len(exam.vocabulary.symbols))
+        each, correct = _losses(output.hidden, output.head, piece.targets, len(exam.vocabulary.symbols))
         nll.append(each.double().sum(1))
-        right.append(likeliest.sum(1))
-    asked = (batch.targets != IGNORE).cpu().numpy()
-    said = np.where(asked, batch.targets.cpu().numpy(), 0)
-    size = exam.token_bytes.of_targets(batch.tokens.ids.cpu().numpy(), said) if exam.token_bytes else 0 * said
+        right.append(correct.sum(1))
+    target_mask = (batch.targets != IGNORE).cpu().numpy()
+    targets = np.where(target_mask, batch.targets.cpu().numpy(), 0)
+    size = exam.token_bytes.of_targets(batch.tokens.ids.cpu().numpy(), targets) if exam.token_bytes else 0 * targets
     return ChunkLosses(
         torch.cat(nll).cpu().numpy() if nll else np.zeros(0),
-        asked.sum(1),
-        np.where(asked, size, 0).sum(1),
+        target_mask.sum(1),
+        np.where(target_mask, size, 0).sum(1),
         torch.cat(right).cpu().numpy() if right else np.zeros(0, dtype=np.int64),
     )
 
 
 def _losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """The loss of each target and whether it is the likeliest, `[rows, time]`; both 0 where nothing is asked."""
-    held = HEAD.get(hidden.device.type, HEAD_ELSEWHERE)
-    width = max(1, held // vocabulary)
-    flat, wanted = hidden.flatten(0, 1), targets.flatten()
+    """The loss of each target and whether it is the most probable token, `[rows, time]`; both 0 without a target."""
+    most = HEAD.get(hidden.device.type, HEAD_ELSEWHERE)
+    width = max(1, most // vocabulary)
+    flat, flat_targets = hidden.flatten(0, 1), targets.flatten()
     losses = torch.empty(len(flat), dtype=torch.float32, device=hidden.device)
-    likeliest = torch.empty(len(flat), dtype=torch.bool, device=hidden.device)
+    correct = torch.empty(len(flat), dtype=torch.bool, device=hidden.device)
     for first in range(0, len(flat), width):
         here = slice(first, first + width)
         logits = head(flat[here]).float()
-        losses[here] = torch.nn.functional.cross_entropy(logits, wanted[here], ignore_index=IGNORE, reduction="none")
-        likeliest[here] = logits.argmax(-1) == wanted[here]
-    return losses.view_as(targets), likeliest.view_as(targets)
+        losses[here] = torch.nn.functional.cross_entropy(
+            logits, flat_targets[here], ignore_index=IGNORE, reduction="none"
+        )
+        correct[here] = logits.argmax(-1) == flat_targets[here]
+    return losses.view_as(targets), correct.view_as(targets)
 
 
 def read_language(
@@ -156,7 +158,7 @@ def evaluate_portion(
     >>> evaluate_portion(model, exam, {"context_length": 512, "chunk": 0}, count=256)
     {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
 
-    `language` has the sums by which portions are taken together (`Likelihoods.of_sums`); what stands beside it is of
+    `language` has the sums by which portions are merged (`Likelihoods.of_sums`); all other entries are of
     this portion alone. Raises `UserError` for a model that looks ahead.
     """
     refuse_ahead(model, exam)
@@ -174,7 +176,7 @@ def evaluate_portion(
 
 
 def _fingerprint(exam: EvaluationData) -> str | None:
-    """What tells the tokenizer of running text from any other."""
+    """The fingerprint of the tokenizer of running text."""
     return str(exam.task.pieces().fingerprint)[:12] if isinstance(exam.task, LanguageModeling) else None
 
 
@@ -186,7 +188,7 @@ def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
 
 def portions_of(task: Task, most: int | None = None, split: str = "test") -> list[tuple[int, int]]:
     """The portions of running text that an evaluation goes through: (first chunk, how many), of the first `most` chunks
-    or all. Portions of the same context begin at the same chunks, however many are asked for."""
+    or all. Portions of the same context start at the same chunks, whatever `most` is."""
     there = chunks_of(task, split)
     size = max(1, PORTION // max(span.high for span in task.trained().values()))
     return list(portions(there if most is None else min(most, there), size))

@@ -9,7 +9,7 @@ Z95 = 1.959963984540054
 """The 97.5 % point of a normal distribution."""
 
 FIRST = "chunk"
-"""Where in the validation set a portion begins, beside the context in its cell: the number of its first chunk."""
+"""The axis of a cell with the number of the first chunk of a portion of the validation set."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Likelihoods:
     """Sums over chunks of running text, by which any two parts of it can be taken together.
 
     `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text; `right` how
-    many of them were the likeliest. Sums of squares and products over chunks are what intervals follow from; `batches`
-    and the sums over batches are there for the published mean over batches.
+    many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
+    `batches` and the sums over batches are there for the published mean over batches.
 
     >>> both = read_chunks(model, exam, first).likelihoods() + read_chunks(model, exam, second).likelihoods()
     >>> both.loss, both.perplexity, both.bits_per_byte
@@ -69,7 +69,7 @@ class Likelihoods:
 
     @property
     def accuracy(self) -> float:
-        """The share of tokens that were the likeliest."""
+        """The share of tokens that were the most probable."""
         return self.right / self.tokens if self.tokens else 0.0
 
     @property
@@ -110,9 +110,9 @@ class Likelihoods:
         return sqrt(max(0.0, spread) * self.chunks / (self.chunks - 1)) / total
 
     def record(self) -> dict[str, Any]:
-        """What is told of it, six significant digits each; `low` and `high` are the interval of the loss."""
+        """The entry of a record, six significant digits each; `low` and `high` are the interval of the loss."""
         interval, bits = self.interval(), self.bits_interval()
-        told: dict[str, float | None] = {
+        measures: dict[str, float | None] = {
             "loss": self.loss,
             "low": interval and interval[0],
             "high": interval and interval[1],
@@ -124,7 +124,7 @@ class Likelihoods:
             "batch_loss": self.batch_loss,
             "mean_of_exp": self.mean_of_exp,
         }
-        short = {name: float(f"{value:.6g}") for name, value in told.items() if value is not None}
+        short = {name: float(f"{value:.6g}") for name, value in measures.items() if value is not None}
         return short | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
 
     def sums(self) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _exp(value: float) -> float:
 
 def merged(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
     """Portions of one text together, each with its first chunk. No chunk counts twice: of two that begin at the same
-    one, as when less was asked for first, the longer counts, and none that begins inside of another."""
+    one, as when less was requested first, the longer counts, and none that starts inside of another."""
     counted, end = [], 0
     for first, one in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
         if first >= end:

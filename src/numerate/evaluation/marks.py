@@ -1,4 +1,4 @@
-"""What of the answers to a batch is right: read off one forward behind the right prefix, or decoded token by token."""
+"""Exact match and digit accuracy of a batch of answers: in one teacher-forced forward pass, or by decoding."""
 
 from dataclasses import dataclass
 
@@ -15,40 +15,39 @@ from numerate.evaluation.labels import Labels
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """How each row of a batch was answered.
+    """What is right of each answer of a batch.
 
-    `right`: everything that was asked, the end token included. `first_wrong`: the place in the answer (from 0) of the
-    first argmax that is wrong, -1 where none is. `digits_right` of `digits` asked digits are right when the right
-    prefix is read. `said_right` tells of each asked token whether it is right, in the order in which a row asks them;
-    `asked` where a row asks one at all.
+    `right`: all target tokens, the end token included. `first_wrong`: the position in the answer (from 0) of the first
+    wrong argmax, -1 where none is. `digits_right` of `digits` target digits are right, teacher-forced. `said_right`:
+    which of the target tokens are right, in the order of the row; `target_mask` where there is one.
     """
 
     right: Bool[Tensor, " rows"]
     first_wrong: Int[Tensor, " rows"]
     digits_right: int
     digits: int
-    said_right: Bool[Tensor, "rows asked"]
-    target_mask: Bool[Tensor, "rows asked"]
+    said_right: Bool[Tensor, "rows targets"]
+    target_mask: Bool[Tensor, "rows targets"]
 
 
 @torch.no_grad()
 def mark(model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
-    """Scores a batch in one forward (on a CPU, in one per piece: rows know nothing of each other)."""
-    return mark_with_said(model, exam, batch, position_offset)[0]
+    """Scores a batch in one forward pass (on a CPU, in one per piece)."""
+    return mark_with_predictions(model, exam, batch, position_offset)[0]
 
 
-def mark_with_said(
+def mark_with_predictions(
     model: Model, exam: EvaluationData, batch: Batch, position_offset: int
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
-    """The same with the ids said, `[rows, asked]`, and the numbers said beside them, of a model that says numbers where
-    answers are masked."""
-    said = torch.cat([_said_in(model, piece, position_offset) for piece in pieces(batch)])
+    """The same with the predicted ids, `[rows, targets]`, and the numbers predicted with them, where answers are masked
+    and the model has a number head."""
+    predictions = torch.cat([_predicted_in(model, piece, position_offset) for piece in pieces(batch)])
     values = _numbers_in(model, batch, position_offset) if exam.layout.masks or exam.carries else None
-    return marked(exam, said, batch, values), said, values if exam.layout.masks else None
+    return marked(exam, predictions, batch, values), predictions, values if exam.layout.masks else None
 
 
 def _numbers_in(model: Model, batch: Batch, position_offset: int) -> Tensor | None:
-    """The numbers that are said at the asked places, of a model that says numbers."""
+    """The predictions of the number head at the target positions; None without one."""
     found: list[Tensor] = []
     for piece in pieces(batch):
         values = model(
@@ -62,35 +61,37 @@ def _numbers_in(model: Model, batch: Batch, position_offset: int) -> Tensor | No
     return torch.cat(found)
 
 
-def _said_in(model: Model, batch: Batch, position_offset: int) -> Int[Tensor, "rows asked"]:
+def _predicted_in(model: Model, batch: Batch, position_offset: int) -> Int[Tensor, "rows targets"]:
     tokens = model.assign_positions(batch.tokens, StepContext.fixed(position_offset))
     return model(tokens, batch.source, target_positions=batch.target_positions).logits.argmax(-1)  # type: ignore[no-any-return]
 
 
 def marked(
-    exam: EvaluationData, said: Int[Tensor, "rows asked"], batch: Batch, values: Tensor | None = None
+    exam: EvaluationData, predictions: Int[Tensor, "rows targets"], batch: Batch, values: Tensor | None = None
 ) -> MatchCounts:
-    """What was said beside what was asked; `values` are the numbers said beside the tokens."""
+    """Compares predictions with targets; `values` are the numbers predicted with the tokens."""
     targets = batch.target_ids
-    asked = targets != IGNORE
-    wrong = asked & (said != targets)
+    target_mask = targets != IGNORE
+    wrong = target_mask & (predictions != targets)
     if exam.carries:
         wrong |= exam.is_carrier(targets) & _other_number(batch, values)
-    digit = exam.is_digit(targets) & asked
+    digit = exam.is_digit(targets) & target_mask
     first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
-    return MatchCounts(~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), asked & ~wrong, asked)
+    return MatchCounts(
+        ~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), target_mask & ~wrong, target_mask
+    )
 
 
 def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
-    """Where another number is said than asked for, by more than float32 tells apart; everywhere if none is said."""
+    """Where the predicted number differs from the target by more than float32 rounding; everywhere without one."""
     if values is None or batch.target_values is None:
         return torch.ones_like(batch.target_ids, dtype=torch.bool)
-    wanted = batch.target_values.gather(1, batch.target_positions)
-    return ~torch.isclose(values[:, : wanted.shape[1]].to(wanted), wanted, rtol=1e-6, atol=0.0)
+    expected = batch.target_values.gather(1, batch.target_positions)
+    return ~torch.isclose(values[:, : expected.shape[1]].to(expected), expected, rtol=1e-6, atol=0.0)
 
 
 def labels_of(exam: EvaluationData, batch: Batch, marks: MatchCounts) -> Labels:
-    """What the marks of a batch with labels say of each place of its rows."""
+    """The scores of labels by position, of a batch with labels."""
     answers = exam.symbols[batch.target_ids.clamp(min=0).cpu().numpy()]
     return Labels.of(marks.said_right.cpu().numpy(), marks.target_mask.cpu().numpy(), answers, exam.trained_labels)
 
@@ -99,19 +100,19 @@ def labels_of(exam: EvaluationData, batch: Batch, marks: MatchCounts) -> Labels:
 def mark_by_decoding(
     model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0, spare: int = 0, *, beams: bool = False
 ) -> tuple[MatchCounts, Tensor]:
-    """Scores a batch by decoding every answer; returns what was said as well (rows x places, PAD behind the end).
+    """Scores a batch by decoding every answer; returns the predicted ids too (rows x positions, PAD behind the end).
 
-    `spare` tokens beyond the longest right answer may be said. They change nothing of what is right, as that has ended.
-    With `beams` by beam search, which is given the published number of spare tokens at least.
+    `spare` tokens beyond the longest target may be generated; they do not change what is right. With `beams` by beam
+    search, with the published number of spare tokens at least.
     """
-    marks, said, _ = decoded_with_said(model, exam, batch, position_offset, spare, beams)
-    return marks, said
+    marks, predictions, _ = decode_with_predictions(model, exam, batch, position_offset, spare, beams)
+    return marks, predictions
 
 
-def decoded_with_said(
+def decode_with_predictions(
     model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
-    """What `mark_by_decoding` gives, and the numbers that were said beside the tokens, of a model that says numbers."""
+    """The same as `mark_by_decoding`, with the numbers predicted with the tokens, of a model with a number head."""
     prompts, most = prompts_of(batch)
     most += max(spare, PUBLISHED_SPARE) if beams else spare
     search = beam_search if beams else greedy
@@ -119,15 +120,15 @@ def decoded_with_said(
     targets = batch.target_ids
     width = targets.shape[1]
     more = max(0, width - found.ids.shape[1])
-    said = torch.nn.functional.pad(found.ids, (0, more))
+    predictions = torch.nn.functional.pad(found.ids, (0, more))
     values = None if found.values is None else torch.nn.functional.pad(found.values, (0, more), value=1.0)
-    return marked(exam, said[:, :width], batch, values), said, values
+    return marked(exam, predictions[:, :width], batch, values), predictions, values
 
 
 @torch.no_grad()
 def likelihood(model: Model, batch: Batch, position_offset: int = 0) -> tuple[float, int, int]:
-    """Of the right answers of a batch, their ends included and padding not: the sum of -ln(probability) of their tokens
-    behind the right prefix, in nats; how many tokens that are; and how many of them are the likeliest."""
+    """The teacher-forced likelihood of the targets of a batch, ends included and padding not: the sum of
+    -ln(probability) in nats, the count of tokens, and how many of them are the most probable."""
     nll, tokens, right = 0.0, 0, 0
     for piece in pieces(batch):
         logits = model(

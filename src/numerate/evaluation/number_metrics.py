@@ -1,17 +1,17 @@
-"""How far the numbers in answers are from the right ones: exact, within a tolerance, and their errors.
+"""Metrics of answers that are numbers: accuracy, accuracy within a tolerance, errors and correlations.
 
-Two scales under two names: `mae`, `mse`, `r2`, ... are of the numbers themselves, `log_mae`, `log_mse`, `log_r2`, ...
-of sign(x) log10(|x| + 1), where a factor counts and not a difference. One number that is far off rules the linear
-ones; the published tables are of the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
+There are two scales: `mae`, `mse`, `r2`, ... are of the numbers themselves, `log_mae`, `log_mse`, `log_r2`, ... of
+sign(x) log10(|x| + 1), which measures factors. A single outlier dominates the linear ones; the published tables are of
+the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
 
-An answer without a number is wrong in every share. It has no error: it is left out of errors and correlations, how
-many there are is said beside (`missing`, `invalid`), or it counts with a stated penalty.
+An answer without a number is wrong in every share. It has no error: it is left out of errors and correlations and
+counted in `missing` or `invalid`, or it counts with a given penalty.
 
-One endless run of digits would rule every mean. In errors, R² and correlations a number said is taken as at most
-`BOUND` in size, or as ten times the right one where that is more; how many were is said (`clipped`). The published
-evaluation has the same bound, for right numbers of any size. In shares, digits and ranks nothing is clipped.
+So that one very long number does not dominate every mean, predictions are clipped to `BOUND` in size, or to ten times
+the target where that is more, in errors, R² and correlations (`clipped` counts them). The published evaluation has the
+same bound, for targets of any size. In shares, digits and ranks nothing is clipped.
 
-All sums are exact, in decimals: cells taken together give what all their questions at once give, to the last digit.
+All sums are exact, in decimals: merged cells give exactly what all their questions at once give.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ METRICS: dict[str, str] = {
     "log_pearson": "Pearson correlation of sign(x) log10(|x| + 1)",
     "spearman": "Spearman rank correlation",
 }
-"""What is measured of numbers, with the words that reports use; `definitions` are in docs/metrics.md."""
+"""The metrics of numbers and their names in reports; docs/metrics.md defines them."""
 
 SHARES = ("number_accuracy", "within_1e-2", "within_1e-5", "number_digit_accuracy", "missing", "invalid", "clipped")
 """Those of them that are shares from 0 to 1."""
@@ -63,7 +63,7 @@ SHARES = ("number_accuracy", "within_1e-2", "within_1e-5", "number_digit_accurac
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a number may be off: by `absolute`, and by `relative` times the right one, together.
+    """How far a number may be off: `absolute` + `relative` x |target|.
 
     >>> Tolerance("0.01").holds(Decimal(99), Decimal(100)), Tolerance("0.01").holds(Decimal(98), Decimal(100))
     (True, False)
@@ -72,33 +72,33 @@ class Tolerance:
     relative: str = "0"
     absolute: str = "0"
 
-    def holds(self, said: Exact, right: Exact) -> bool:
-        """Whether `said` is that near to `right`, decided exactly."""
-        allowed = Fraction(self.absolute) + Fraction(self.relative) * abs(Fraction(right))
-        return abs(Fraction(said) - Fraction(right)) <= allowed
+    def holds(self, prediction: Exact, target: Exact) -> bool:
+        """Whether `prediction` is that near to `target`, decided exactly."""
+        allowed = Fraction(self.absolute) + Fraction(self.relative) * abs(Fraction(target))
+        return abs(Fraction(prediction) - Fraction(target)) <= allowed
 
 
 TOLERANCES: dict[str, Tolerance] = {
     "within_1e-2": Tolerance("0.01"),
     "within_1e-5": Tolerance("1e-5", "1e-8"),
 }
-"""The tolerances that are always measured: 1 %, and that of numpy's `isclose`, which the published accuracy has."""
+"""The tolerances that are always measured: 1 %, and that of numpy's `isclose`, as in the published accuracy."""
 
 
 BOUND = Decimal(PUBLISHED_LIMIT)
-"""The size, 10 billion, that a number said has at most in errors, unless the right one is not much smaller."""
+"""Predictions are clipped to this size, 10 billion, in errors, unless the target is not much smaller."""
 
 _TIMES = Decimal(10)
 
 
-def clipped(said: Decimal, right: Decimal) -> Decimal:
-    """A number said, not beyond `BOUND` or ten times the right one in size.
+def clipped(prediction: Decimal, target: Decimal) -> Decimal:
+    """A prediction, clipped in size to `BOUND` or ten times the target, whichever is more.
 
     >>> clipped(Decimal("-9e125"), Decimal(7)), clipped(Decimal("9e125"), Decimal("2e30"))
     (Decimal('-10000000000'), Decimal('2E+31'))
     """
-    bound = max(BOUND, WIDE.multiply(_TIMES, right.copy_abs()))
-    return bound.copy_sign(said) if said.copy_abs() > bound else said
+    bound = max(BOUND, WIDE.multiply(_TIMES, target.copy_abs()))
+    return bound.copy_sign(prediction) if prediction.copy_abs() > bound else prediction
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -106,20 +106,19 @@ def clipped(said: Decimal, right: Decimal) -> Decimal:
 
 @dataclass(frozen=True)
 class NumberScores:
-    """The numbers of some answers beside the right ones, as sums that can be taken together.
+    """Scores of answers that are numbers, as sums that can be merged.
 
-    `asked` questions have a number as their right answer (others are not counted at all). Of these `exact` were
-    answered with that very number, `within` with one that a tolerance allows, `missing` with none and `invalid` with
-    what is no number; `clipped` of the numbers said were too large. `digits_right` of `digits` digits of the right
-    numbers stand at their place in the one said. `own` has what only single cells have: the exact medians and the rank
-    correlation.
+    `count` questions have a number as their target (others are not counted at all). Of their answers `exact` are that
+    very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones; `clipped`
+    predictions were too large. `digits_right` of the `digits` digits of the targets are predicted at their place.
+    `own` has what only single cells have: the exact medians and the rank correlation.
 
     >>> scores = NumberScores.of_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.exact, scores.missing, scores.measures()["mae"]
     (1, 1, 0.5)
     """
 
-    asked: int = 0
+    count: int = 0
     exact: int = 0
     missing: int = 0
     invalid: int = 0
@@ -134,23 +133,25 @@ class NumberScores:
     own: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, said: Sequence[Found], right: Sequence[Exact | None]) -> "NumberScores":
-        """Of what was found in answers and the right numbers, None where a question asks for none."""
-        asked = [(one, number) for one, number in zip(said, right, strict=True) if number is not None]
-        exact = [(one.value, number) for one, number in asked if one.value is not None]
-        told = [(decimal_of(one), decimal_of(number)) for one, number in exact]
-        pairs = [(clipped(one, number), number) for one, number in told]
-        logs = [(signed_log(one), signed_log(number)) for one, number in pairs]
-        errors, log_errors = ([distance(one, number) for one, number in every] for every in (pairs, logs))
-        places = [_digits(None if one.value is None else decimal_of(one.value), decimal_of(n)) for one, n in asked]
+    def of(cls, predictions: Sequence[Found], targets: Sequence[Exact | None]) -> "NumberScores":
+        """From the numbers found in answers, and the targets, None where a question has no number as its answer."""
+        questions = [(found, number) for found, number in zip(predictions, targets, strict=True) if number is not None]
+        exact = [(found.value, number) for found, number in questions if found.value is not None]
+        decimals = [(decimal_of(found), decimal_of(number)) for found, number in exact]
+        pairs = [(clipped(found, number), number) for found, number in decimals]
+        logs = [(signed_log(found), signed_log(number)) for found, number in pairs]
+        errors, log_errors = ([distance(found, number) for found, number in every] for every in (pairs, logs))
+        digits = [
+            _digits(None if found.value is None else decimal_of(found.value), decimal_of(n)) for found, n in questions
+        ]
         return cls(
-            asked=len(asked),
-            exact=sum(one == number for one, number in exact),
-            missing=sum(one.missing for one, _ in asked),
-            invalid=sum(one.invalid for one, _ in asked),
-            clipped=sum(one != other for (one, _), (other, _) in zip(told, pairs, strict=True)),
-            digits=sum(count for _, count in places),
-            digits_right=sum(count for count, _ in places),
+            count=len(questions),
+            exact=sum(found == number for found, number in exact),
+            missing=sum(found.missing for found, _ in questions),
+            invalid=sum(found.invalid for found, _ in questions),
+            clipped=sum(found != other for (found, _), (other, _) in zip(decimals, pairs, strict=True)),
+            digits=sum(count for _, count in digits),
+            digits_right=sum(count for count, _ in digits),
             within={name: sum(close.holds(*pair) for pair in exact) for name, close in TOLERANCES.items()},
             linear=Moments.of(pairs),
             log=Moments.of(logs),
@@ -159,26 +160,25 @@ class NumberScores:
             own={
                 "median_error": median(errors),
                 "log_median_error": median(log_errors),
-                "spearman": spearman([one for one, _ in exact], [number for _, number in exact]),
+                "spearman": spearman([found for found, _ in exact], [number for _, number in exact]),
             },
         )
 
     @classmethod
-    def of_texts(cls, said: Sequence[str], right: Sequence[str]) -> "NumberScores":
-        """Of the last numbers of answers and of right answers. Raises `UserError` for unequally many."""
-        if len(said) != len(right):
-            raise UserError(f"number_metrics: {len(said)} answers to {len(right)} questions; give one to each")
-        return cls.of([last_number(text) for text in said], [last_number(text).value for text in right])
+    def of_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
+        """From the last numbers of answers and of targets. Raises `UserError` for unequally many."""
+        if len(predictions) != len(targets):
+            raise UserError(f"number_metrics: {len(predictions)} answers to {len(targets)} questions; give one to each")
+        return cls.of([last_number(text) for text in predictions], [last_number(text).value for text in targets])
 
     @classmethod
     def together(cls, several: Iterable["NumberScores"]) -> "NumberScores":
-        """All questions of several cells as those of one. The rank correlation is then lost, and medians are right to
-        1 %."""
+        """All questions of several cells as those of one, without rank correlation and with medians to 1 %."""
         each = list(several)
         if len(each) == 1:
             return each[0]
         names = dict.fromkeys(name for scores in each for name in scores.within)
-        counts = ("asked", "exact", "missing", "invalid", "clipped", "digits", "digits_right")
+        counts = ("count", "exact", "missing", "invalid", "clipped", "digits", "digits_right")
         return cls(
             **{name: sum(getattr(scores, name) for scores in each) for name in counts},
             within={name: sum(scores.within.get(name, 0) for scores in each) for name in names},
@@ -189,7 +189,7 @@ class NumberScores:
         )
 
     def measures(self, penalty: float | None = None) -> dict[str, float | None]:
-        """Every metric of `METRICS` by its name; None where there is nothing to measure, or no float holds it.
+        """Every metric of `METRICS` by its name; None where there is nothing to measure, or a float overflows.
 
         With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
         `mae`, `mse`, `log_mae` and `log_mse`; without, it is left out of them. It is left out of medians, R² and
@@ -197,7 +197,7 @@ class NumberScores:
         """
         if penalty is not None and not (isfinite(penalty) and penalty >= 0):
             raise UserError(f"penalty: {penalty} is no error; 0 or more is right, or None to leave such answers out")
-        extra = 0 if penalty is None else self.asked - self.linear.count
+        extra = 0 if penalty is None else self.count - self.linear.count
         linear = Decimal(penalty or 0)
         scales = (("", self.linear, self.errors, linear), ("log_", self.log, self.log_errors, signed_log(linear)))
         found: dict[str, float | None] = {
@@ -217,14 +217,14 @@ class NumberScores:
         return found | {"spearman": self.own.get("spearman")}
 
     def _share(self, count: int) -> float | None:
-        return count / self.asked if self.asked else None
+        return count / self.count if self.count else None
 
     # Records ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """What the record of a cell says of numbers: counts, exact sums, and for people the metrics themselves."""
+        """The entry of numbers in the record of a cell: counts, exact sums, and the metrics for people to read."""
         return {
-            "asked": self.asked,
+            "asked": self.count,
             "exact": self.exact,
             "missing": self.missing,
             "invalid": self.invalid,
@@ -243,26 +243,26 @@ class NumberScores:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> "NumberScores | None":
-        """Of the record of a cell; None for one without numbers. Raises `KeyError`, `TypeError`, `ValueError` or
-        `ArithmeticError` for what is no such record."""
-        told = record.get("numbers")
-        if told is None:
+        """From the record of a cell; None for one without numbers. Raises `KeyError`, `TypeError`, `ValueError` or
+        `ArithmeticError` for an invalid record."""
+        data = record.get("numbers")
+        if data is None:
             return None
-        answered = int(told["asked"]) - int(told["missing"]) - int(told["invalid"])
-        measures = told.get("measures", {})
+        answered = int(data["asked"]) - int(data["missing"]) - int(data["invalid"])
+        measures = data.get("measures", {})
         return cls(
-            asked=int(told["asked"]),
-            exact=int(told["exact"]),
-            missing=int(told["missing"]),
-            invalid=int(told["invalid"]),
-            clipped=int(told.get("clipped", 0)),
-            digits=int(told["digits"]),
-            digits_right=int(told["digits_right"]),
-            within={str(name): int(count) for name, count in told["within"].items()},
-            linear=Moments.read(answered, told["linear"]),
-            log=Moments.read(answered, told["log"]),
-            errors=Sketch.read(told["errors"]),
-            log_errors=Sketch.read(told["log_errors"]),
+            count=int(data["asked"]),
+            exact=int(data["exact"]),
+            missing=int(data["missing"]),
+            invalid=int(data["invalid"]),
+            clipped=int(data.get("clipped", 0)),
+            digits=int(data["digits"]),
+            digits_right=int(data["digits_right"]),
+            within={str(name): int(count) for name, count in data["within"].items()},
+            linear=Moments.read(answered, data["linear"]),
+            log=Moments.read(answered, data["log"]),
+            errors=Sketch.read(data["errors"]),
+            log_errors=Sketch.read(data["log_errors"]),
             own={name: measures[name] for name in _OWN if name in measures},
         )
 
@@ -279,21 +279,22 @@ def pooled(cells: Sequence[NumberScores], penalty: float | None = None) -> dict[
     return NumberScores.together(cells).measures(penalty) | means_of_modules(each, METRICS)
 
 
-def _digits(said: Decimal | None, right: Decimal) -> tuple[int, int]:
-    """How many digits of the right number stand at the same place of the one said, counted from the point, and how many
-    it has. Zeros in front, and behind the point at the end, are no digits; 0 has one. A number of the other sign has
-    the same digits."""
-    places = _places(right)
-    if said is None:
-        return 0, len(places)
-    there = _places(said)
-    highest = max(0, *there)
-    return sum(place <= highest and there.get(place, 0) == digit for place, digit in places.items()), len(places)
+def _digits(prediction: Decimal | None, target: Decimal) -> tuple[int, int]:
+    """How many digits of the target the prediction has at the same place, counted from the point, and how many the
+    target has. Leading zeros, and trailing ones behind the point, are no digits; 0 has one. Signs do not matter."""
+    digits = _digits_by_exponent(target)
+    if prediction is None:
+        return 0, len(digits)
+    predicted = _digits_by_exponent(prediction)
+    highest = max(0, *predicted)
+    return sum(exponent <= highest and predicted.get(exponent, 0) == digit for exponent, digit in digits.items()), len(
+        digits
+    )
 
 
-def _places(value: Decimal) -> dict[int, int]:
+def _digits_by_exponent(value: Decimal) -> dict[int, int]:
     """The digits of a number by their power of ten."""
     _, digits, exponent = value.normalize(WIDE).as_tuple()
     assert isinstance(exponent, int)
-    found = {exponent + place: digit for place, digit in enumerate(reversed(digits))}
+    found = {exponent + index: digit for index, digit in enumerate(reversed(digits))}
     return found | dict.fromkeys(range(exponent), 0) if exponent > 0 and value else found

@@ -38,7 +38,7 @@ _BEFORE_QUOTIENT = frozenset("=:($€£¥\"'[{,~≈")
 
 
 class Found(NamedTuple):
-    """What stands at the end of a text: a number, nothing at all (`missing`), or something that is none (`invalid`)."""
+    """What is at the end of a text: a number, nothing at all (`missing`), or something that is none (`invalid`)."""
 
     value: Exact | None
     invalid: bool = False
@@ -133,7 +133,7 @@ with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
 _PUBLISHED_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
 
 PUBLISHED_LIMIT = 1e10
-"""The published evaluation cuts what is said, but not what is right, to 10 billion."""
+"""The published evaluation clips predictions, but not labels, to 10 billion."""
 
 
 def published_number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""From a prompt as a person types it to what a model reads, and from what it says back to text, piece by piece."""
+"""Tokenizes prompts as people type them, and decodes generated tokens to text, also as a stream."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -15,17 +15,17 @@ from numerate.tasks.language_modelling import LanguageModeling
 from numerate.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 MOST = 200
-"""Tokens that are said unless somebody says how many, or the context has no room for them."""
+"""Default of `max_new_tokens`, where the context has room for them."""
 
 LOST = "\N{REPLACEMENT CHARACTER}"
-"""What stands in a text for bytes that are no character, or not yet."""
+"""The character for bytes that are no character, or not yet."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as typed, its token ids, and what of it the tokenizer does not know.
+    """A prompt as typed, its token ids, and the parts of it that the tokenizer does not know.
 
-    `question` is whether it was read as a question of the task, with its numbers spelled as the model has learned them;
+    `question` is whether it was parsed as a question of the task, with its numbers in the format of the model;
     then `answer` is how many tokens the right answer has. `values` are the numbers beside its tokens, if they have any.
     """
 
@@ -38,40 +38,40 @@ class Prompt:
 
 
 class Writing(ABC):
-    """How the prompts of a run become tokens, and what it says becomes text."""
+    """Tokenizes the prompts of a run, and decodes what it generates."""
 
     stop: tuple[int, ...]
     """The tokens that end a text."""
 
     @abstractmethod
     def read(self, text: str) -> Prompt:
-        """A prompt as tokens. Raises `UserError` for one that leaves a model nothing to read."""
+        """Tokenizes a prompt. Raises `UserError` for one without tokens."""
 
     @abstractmethod
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens left out."""
+        """Decodes ids, without special tokens."""
 
-    def said(self, prompt: Prompt, text: str) -> str:
-        """What was said, as a person writes it."""
+    def postprocess(self, prompt: Prompt, text: str) -> str:
+        """The generated text as a person writes it."""
         return text
 
 
 def writing_of(exam: EvaluationData) -> Writing:
-    """How a run writes. Raises `UserError` where what it does is not to continue a text."""
+    """The `Writing` of a run. Raises `UserError` where its layout does not continue a text."""
     if isinstance(exam.task, LanguageModeling):
         return RunningText(exam.task)
     if not exam.layout.continues:
         raise UserError(
-            f"layout: {type(exam.layout).__name__} has every place said by itself, and nothing to go on with; "
-            "`numerate ask` shows what is said"
+            f"layout: {type(exam.layout).__name__} predicts every position by itself and cannot continue a text; "
+            "`numerate ask` shows the predictions"
         )
     return QuestionPrompts(exam)
 
 
 class RunningText(Writing):
-    """Running text: a prompt stands at the beginning of a document, behind the token that begins one.
+    """Running text: a prompt is at the start of a document, behind its start token.
 
-    What ends a text is the token that begins the next one, or one for the end where the tokenizer has it.
+    A text ends with the start token of the next one, or with an end token where the tokenizer has one.
     """
 
     def __init__(self, task: LanguageModeling) -> None:
@@ -104,8 +104,8 @@ class RunningText(Writing):
 class QuestionPrompts(Writing):
     """Questions of a task (`12+34=`), and any text in its symbols.
 
-    A question is read as in `numerate ask`: its numbers are spelled as the task spells them, and the answer is turned
-    back. Any other text is read letter by letter as it stands.
+    A question is parsed as in `numerate ask`: its numbers are converted to the format of the model, and those of the
+    answer back. Any other text is tokenized as it stands.
     """
 
     stop = (END,)
@@ -122,7 +122,7 @@ class QuestionPrompts(Writing):
             try:
                 batch = self.exam.batch(self.exam.task.read(text))
             except (UserError, NotImplementedError):
-                pass  # no question of the task: a text to go on with
+                pass  # no question of the task: a text to continue
             else:
                 return self._question(text, *prompts_of(batch))
         if self.exam.carries:
@@ -140,50 +140,50 @@ class QuestionPrompts(Writing):
     def text(self, ids: Sequence[int]) -> str:
         return self.exam.tokenizer.decode(ids, self.exam.vocabulary)
 
-    def said(self, prompt: Prompt, text: str) -> str:
+    def postprocess(self, prompt: Prompt, text: str) -> str:
         return plainly(self.exam.tokenizer, text) if prompt.question else text
 
 
 def _not_known(text: str, ids: Sequence[int], known: Iterable[str]) -> Iterable[str]:
     """The characters of a text that have no token, where each has one; else the words of it that have none."""
-    held = set(known)
+    tokens = set(known)
     parts = list(text) if len(ids) == len(text) else text.split()
-    return [part for part in parts if part not in held]
+    return [part for part in parts if part not in tokens]
 
 
-class Telling:
-    """Turns tokens into text as they come; what is no whole character yet is held back.
+class TextStreamer:
+    """Decodes tokens to text as they come; incomplete characters are buffered.
 
-    Only the tokens since the last piece of text are decoded again, behind those of the piece before it, since how a
-    token is written depends on what stands before it (the space in front of a word, the bytes of a character).
+    Only the tokens since the last piece of text are decoded again, behind those of the piece before it, as the text of
+    a token depends on what precedes it (the space in front of a word, the bytes of a character).
 
-    >>> telling = Telling(pieces.decode, [1])
-    >>> "".join(map(telling.told, [9038, 2501])) + telling.rest()
+    >>> streamer = TextStreamer(pieces.decode, [1])
+    >>> "".join(map(streamer.put, [9038, 2501])) + streamer.rest()
     'Once upon'
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
         self._ids = list(before)
-        self._first, self._told = 0, len(before)
+        self._first, self._end = 0, len(before)
 
-    def told(self, token: int) -> str:
-        """What is new with this token: often a word, sometimes nothing yet."""
+    def put(self, token: int) -> str:
+        """The new text with this token: often a word, sometimes nothing yet."""
         self._ids.append(token)
         return self._new(whole=False)
 
     def rest(self) -> str:
-        """What was held back, however it ends."""
+        """The buffered text, also of an incomplete character."""
         return self._new(whole=True)
 
     def _new(self, *, whole: bool) -> str:
-        old = self._decode(self._ids[self._first : self._told])
+        old = self._decode(self._ids[self._first : self._end])
         now = self._decode(self._ids[self._first :])
         new = now[len(old) :]
         if new.endswith(LOST) and not whole:
             return ""
         if new:
-            self._first, self._told = self._told, len(self._ids)
+            self._first, self._end = self._end, len(self._ids)
         return new
 
 
@@ -196,8 +196,8 @@ def tokens_of(prompts: Sequence[Prompt], samples: Sequence[int], device: torch.d
     ids = [[*prompt.ids, *[PAD] * (longest - len(prompt.ids))] for prompt in prompts]
     values = None
     if any(prompt.values is not None for prompt in prompts):
-        told = [prompt.values or (1.0,) * len(prompt.ids) for prompt in prompts]
-        values = torch.tensor([[*one, *[1.0] * (longest - len(one))] for one in told], device=device)
+        numbers = [prompt.values or (1.0,) * len(prompt.ids) for prompt in prompts]
+        values = torch.tensor([[*one, *[1.0] * (longest - len(one))] for one in numbers], device=device)
     rows = [_row(prompt.ids, sample) for prompt, sample in zip(prompts, samples, strict=True)]
     return Tokens(
         torch.tensor(ids, device=device),
@@ -208,8 +208,8 @@ def tokens_of(prompts: Sequence[Prompt], samples: Sequence[int], device: torch.d
 
 
 def _row(ids: Sequence[int], sample: int) -> int:
-    told = hashlib.blake2b(f"{list(ids)} {sample}".encode(), digest_size=8).digest()
-    return int.from_bytes(told, "little") >> 1
+    digest = hashlib.blake2b(f"{list(ids)} {sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def most_of(
@@ -220,13 +220,13 @@ def most_of(
     *,
     usual: int = MOST,
 ) -> int:
-    """How many tokens may be said: `most`, where somebody says it; to questions as many as their answers have, and
+    """The maximum number of new tokens: `max_new_tokens` if given; for questions as many as their answers have, and
     `SPARE` more; else the `usual` number; but no more than the context has room for."""
     if max_new_tokens is not None:
         if max_new_tokens < 1:
             raise UserError(f"max_new_tokens: {max_new_tokens} tokens are nothing to say; 1 or more is right")
         return max_new_tokens
-    room = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last token that is said is not read
+    room = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last new token is not read
     answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
     if len(answers) == len(prompts):
         return max(max(answers), min(max(answers) + SPARE, room))
@@ -239,7 +239,7 @@ def refuse_too_long(
 ) -> list[str]:
     """Raises `UserError` where a row would go beyond a table of the model (learned positions or symbols).
 
-    Returns warnings: of places that no training row had, and of characters that the tokenizer does not know."""
+    Returns warnings of positions beyond training, and of characters that the tokenizer does not know."""
     warnings = [
         f"prompt {prompt.text!r}: the tokenizer does not know {', '.join(map(repr, prompt.unknown))}"
         for prompt in prompts
@@ -252,7 +252,7 @@ def refuse_too_long(
         read = window
     elif read > context:
         warnings.append(_beyond(read, context, f"a prompt of {len(longest.ids)} tokens and {most} more"))
-    # Tables that end are found by reading so many tokens once; rows as long as those of training can be read.
+    # Tables that are too short are found by reading so many tokens once; rows as long as those of training fit.
     plain = _plainest(exam, longest)
     row = Tokens(torch.full((1, read), plain), torch.tensor([read]), torch.zeros(1, dtype=torch.long))
     try:
@@ -269,7 +269,7 @@ def refuse_too_long(
 
 
 def _beyond(read: int, context: int, what: str) -> str:
-    return f"{what} reach to place {read}, and rows of training had {context} tokens: what is said there may be poor"
+    return f"{what} reach to position {read}, and rows of training had {context} tokens: text there may be poor"
 
 
 def _plainest(exam: EvaluationData, prompt: Prompt) -> int:

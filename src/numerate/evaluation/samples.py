@@ -1,4 +1,4 @@
-"""What a model says to questions, in words: real decoding, for reading and for predictions."""
+"""Decoded answers of a model as text, for samples and predictions."""
 
 import math
 from collections.abc import Mapping
@@ -22,12 +22,13 @@ from numerate.vocabulary import BEGIN, END
 
 @dataclass(frozen=True)
 class AnswerSample:
-    """One answer. `question`, `gold` and `said` as a person writes them; `as_written` as the model reads and writes.
+    """One answer. `question`, `gold` and `said` (the prediction) as a person writes them; `as_written` in the model's
+    own format.
 
-    Numbers that a model says beside its tokens stand in the texts. `right` is what an evaluation measures: that all of
-    the answer is, its end and its numbers included; None, as `gold`, where nobody knows the answer. `probability` is
-    the model's own for all the tokens that it said. `first_wrong` is the place in the answer, from 0, of the first
-    token that is wrong, None where none is. `ended` says whether it stopped by itself.
+    Numbers of a number head are inserted into the texts. `right` is the exact match of an evaluation, end and numbers
+    included; None, as `gold`, where the answer is unknown. `probability` is the model's own of all generated tokens.
+    `first_wrong` is the position in the answer, from 0, of the first wrong token, None where none is. `ended` is
+    whether it stopped by itself.
     """
 
     question: str
@@ -56,32 +57,32 @@ def answers(
     method: Method = "one pass",
     known: bool = True,
 ) -> list[AnswerSample]:
-    """Decodes every question: by a search for `method="beams"`, as it is evaluated, and else greedily, of which one
-    pass tells the same.
+    """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one
+    pass.
 
-    `spare` tokens beyond the right answer's length are allowed: 2 unless said, and `SPARE` where answers are texts; a
-    search has the published number at least. For aligned labels and masks the argmax at every asked place is what is
-    said. Where the answers of the questions are not `known` they tell of their length alone.
+    `spare` tokens beyond the target's length are allowed: by default 2, and `SPARE` where answers are texts; beam
+    search has the published number at least. For aligned labels and masks the prediction is the argmax at every target
+    position. If the answers are not `known`, those of the questions only give the length.
     """
     found: list[AnswerSample] = []
     spare = (2 if questions.texts is None else SPARE) if spare is None else spare
     for batch in chunks(exam, questions, model):
-        spoken = _decoded(model, exam, batch, position_offset, spare, method == "beams")
-        for row in range(len(spoken.ids)):
+        decoded = _decoded(model, exam, batch, position_offset, spare, method == "beams")
+        for row in range(len(decoded.ids)):
             question, answer = plain_text(questions, len(found))
-            ids, words = spoken.words(exam, row)
+            ids, words = decoded.words(exam, row)
             if questions.labels is not None:
                 words = _in_places(batch, row, ids, exam)
-            wrong = int(spoken.marks.first_wrong[row])
+            wrong = int(decoded.marks.first_wrong[row])
             found.append(
                 AnswerSample(
                     question=question,
                     gold=answer if known else None,
-                    # Digits of a task without numbers are text, which no spelling turns.
+                    # Digits of a task without numbers are text, which is never reversed.
                     said=as_a_person_writes(exam, words) if questions.numbers.lengths.shape[1] else words,
-                    right=bool(spoken.marks.right[row]) if known else None,
-                    as_written=spoken.read(exam, row) + words,
-                    probability=math.exp(spoken.log_probability[row]),
+                    right=bool(decoded.marks.right[row]) if known else None,
+                    as_written=decoded.read(exam, row) + words,
+                    probability=math.exp(decoded.log_probability[row]),
                     first_wrong=wrong if known and wrong >= 0 else None,
                     ended=END in ids,
                 )
@@ -90,8 +91,8 @@ def answers(
 
 
 @dataclass(frozen=True)
-class _Spoken:
-    """What was said to the questions of a batch: ids and the number beside each, if any; and what was read."""
+class _Decoded:
+    """The answers to a batch: ids, the number predicted with each, if any, and the prompts."""
 
     ids: list[list[int]]
     values: list[list[float]] | None
@@ -107,7 +108,7 @@ class _Spoken:
         return ids, _text(exam, ids, None if self.values is None else self.values[row][: len(ids)])
 
     def read(self, exam: EvaluationData, row: int) -> str:
-        """The text of what was read before the answer; nothing where the answer stands within it."""
+        """The text of the prompt; empty where the answer is inside the row."""
         if self.shown is None:
             return ""
         length, values = int(self.shown.lengths[row]), self.shown.values
@@ -123,7 +124,7 @@ def _text(exam: EvaluationData, ids: list[int], values: list[float] | None) -> s
 
 def _decoded(
     model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
-) -> _Spoken:
+) -> _Decoded:
     if not exam.layout.continues:
         return _labels(model, exam, batch, position_offset)
     prompts, most = prompts_of(batch)
@@ -133,7 +134,7 @@ def _decoded(
     short = max(0, most - found.ids.shape[1])
     ids = pad(found.ids, (0, short))
     values = None if found.values is None else pad(found.values, (0, short), value=1.0)
-    return _Spoken(
+    return _Decoded(
         found.ids.tolist(),
         None if found.values is None else found.values.tolist(),
         found.log_probability.tolist(),
@@ -142,17 +143,17 @@ def _decoded(
     )
 
 
-def _in_places(batch: Batch, row: int, spoken: list[int], exam: EvaluationData) -> str:
-    """Labels where they were asked for, and dots elsewhere: `. 66 67`."""
-    at = dict(zip(batch.target_positions[row].tolist(), spoken, strict=False))
+def _in_places(batch: Batch, row: int, ids: list[int], exam: EvaluationData) -> str:
+    """Labels at the target positions, and dots elsewhere: `. 66 67`."""
+    labels = dict(zip(batch.target_positions[row].tolist(), ids, strict=False))
     read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
     symbols = exam.vocabulary.symbols
-    return " ".join(symbols[at[place]] if place in at else "." for place, i in enumerate(read) if i != BEGIN)
+    return " ".join(symbols[labels[place]] if place in labels else "." for place, i in enumerate(read) if i != BEGIN)
 
 
 @torch.no_grad()
-def _labels(model: Model, exam: EvaluationData, batch: Batch, position_offset: int) -> _Spoken:
-    """What is said at the asked places of whole rows, in the pieces in which they are evaluated."""
+def _labels(model: Model, exam: EvaluationData, batch: Batch, position_offset: int) -> _Decoded:
+    """The predictions at the target positions of whole rows, in the pieces in which they are evaluated."""
     parts = [
         model(
             model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
@@ -161,20 +162,20 @@ def _labels(model: Model, exam: EvaluationData, batch: Batch, position_offset: i
         )
         for piece in pieces(batch)
     ]
-    best, said = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
+    best, ids = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
     numbers = [part.values for part in parts] if exam.layout.masks or exam.carries else []
     values = torch.cat([one for one in numbers if one is not None]) if numbers and numbers[0] is not None else None
-    asked = batch.target_ids != IGNORE
-    counts = asked.sum(1).tolist()
-    return _Spoken(
-        [ids[:count] for ids, count in zip(said.tolist(), counts, strict=True)],
+    target_mask = batch.target_ids != IGNORE
+    counts = target_mask.sum(1).tolist()
+    return _Decoded(
+        [row[:count] for row, count in zip(ids.tolist(), counts, strict=True)],
         None if values is None else [own[:count] for own, count in zip(values.tolist(), counts, strict=True)],
-        best.where(asked, 0.0).sum(1).tolist(),
-        marked(exam, said, batch, values),
+        best.where(target_mask, 0.0).sum(1).tolist(),
+        marked(exam, ids, batch, values),
         None,
     )
 
 
 def as_a_person_writes(exam: EvaluationData, words: str) -> str:
-    """Numbers in a model's spelling turned back: with `Digits(digit_order="reversed")`, `579` is said for `975`."""
+    """Numbers from the model's format back to plain ones: with `Digits(digit_order="reversed")`, `975` is `579`."""
     return plainly(exam.tokenizer, words)

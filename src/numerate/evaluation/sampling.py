@@ -1,20 +1,19 @@
-"""Sampling: which tokens may come next, and which of them does.
+"""Sampling of the next token.
 
-What a model says of the next token goes through these, in this order, each over what the one before has left (the
-order of transformers' `generate`):
+Logits are processed in this order, that of transformers' `generate`:
 
-1. `repetition_penalty`: the score of every token that the row has is divided by it if above 0, else multiplied with it;
+1. `repetition_penalty`: the logit of every token in the row is divided by it if above 0, else multiplied with it;
    Keskar et al. (2019), https://arxiv.org/abs/1909.05858;
-2. `temperature`: scores are divided by it;
-3. `top_k`: the k likeliest are kept; Fan et al. (2018), https://arxiv.org/abs/1805.04833;
-4. `top_p`: the fewest of the likeliest that have this probability together are kept (the nucleus); Holtzman et al.
+2. `temperature`: logits are divided by it;
+3. `top_k`: the k most probable tokens are kept; Fan et al. (2018), https://arxiv.org/abs/1805.04833;
+4. `top_p`: the fewest most probable tokens with this total probability are kept (the nucleus); Holtzman et al.
    (2020), https://arxiv.org/abs/1904.09751;
-5. `min_p`: those are kept that have this share of the likeliest one's probability; Nguyen et al. (2024),
+5. `min_p`: tokens with at least this share of the highest probability are kept; Nguyen et al. (2024),
    https://arxiv.org/abs/2407.01082.
 
-What is as likely as the last one kept is kept too, so that nothing depends on how a device sorts equal numbers.
-Then one number from 0 to 1, a function of (seed, row, place) alone, picks a token by the sum of the probabilities up to
-it: a prompt has the same continuation by itself and among others, in any order and on any number of processes.
+Ties with the last one kept are kept too, so that results do not depend on how a device sorts equal numbers. Then a
+uniform random number, a function of (seed, row, position) alone, picks a token by cumulative probability: a prompt has
+the same continuation by itself and in a batch, in any order and on any number of processes.
 """
 
 from collections.abc import Sequence
@@ -29,12 +28,12 @@ from torch import Tensor
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import Cached, Choose, Generated, ModelReader, OnTokens, Plain, likeliest, speak
+from numerate.evaluation.generate import Cached, Choose, Generated, ModelReader, OnTokens, Plain, most_probable, speak
 from numerate.tasks.draws import mix
 from numerate.vocabulary import END
 
 NEVER = float("-inf")
-"""The score of a token that may not come."""
+"""The score of an excluded token."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -59,9 +58,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature: {self.temperature} is none; 0 (the likeliest token) or more is right")
+            raise UserError(f"temperature: {self.temperature} is none; 0 (the most probable token) or more is right")
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k: {self.top_k} tokens leave nothing to say; 1 or more is right, null for all")
+            raise UserError(f"top_k: {self.top_k} tokens leave nothing to sample; 1 or more is right, null for all")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p: {self.top_p} is not right; above 0 up to 1 is, null for all")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
@@ -73,7 +72,7 @@ class Sampling:
 
     @property
     def likeliest(self) -> bool:
-        """Whether nothing is drawn."""
+        """Whether decoding is greedy."""
         return not self.do_sample or self.temperature == 0
 
 
@@ -89,20 +88,20 @@ def generate(
     window: int | None = None,
     position_offset: int = 0,
 ) -> Generated:
-    """Up to `most` tokens after each prompt, or until it has said one of `stop` (which is then the last of its `ids`).
+    """Generates up to `most` tokens after each prompt, or until one of `stop` (which is then the last of its `ids`).
 
     Prompts may differ in length (padded on the right). A row's random numbers depend on (`sampling.seed`, its number in
-    `prompts.row`, how many tokens it has said) and on nothing else. `on_progress` is told of every token as it comes.
+    `prompts.row`, its count of new tokens) and on nothing else. `on_progress` is called with every token as it comes.
     `log_probability` is the model's own, before any setting of `sampling`.
 
-    With a `window` no more than so many of a row's last tokens are read, as if the text began there: each token then
-    costs a forward over the window. As long as no row is longer the cache is used.
+    With a `window` only so many of a row's last tokens are read, as if the text started there: each token then costs a
+    forward pass over the window. As long as no row is longer the cache is used.
 
     >>> generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
 
     Raises `UserError` for a model that cannot continue a text, and for places beyond its tables; `OperationalError`
-    where it says what is no number.
+    for NaN logits.
     """
     reader: ModelReader
     if window is None:
@@ -122,7 +121,7 @@ def generate_uncached(
     stop: Sequence[int] = (END,),
     position_offset: int = 0,
 ) -> Generated:
-    """The same by reading the whole row again for every token: the plain form that `generate` is tested against."""
+    """The same without a cache: the reference that `generate` is tested against."""
     return _generated(
         model, Plain(model, prompts, most, position_offset=position_offset), prompts, most, sampling, stop, None
     )
@@ -138,13 +137,11 @@ def _generated(
     on_progress: OnTokens | None,
 ) -> Generated:
     if most < 1:
-        raise UserError(f"most: {most} tokens are nothing to say; 1 or more is right")
+        raise UserError(f"most: {most} tokens generate nothing; 1 or more is right")
     choose: Choose = TokenSampler(sampling, prompts, most)
     found = speak(model, reader, choose, len(prompts.ids), most, stop, on_progress=on_progress)
     if bool(found.log_probability.isnan().any()):
-        raise OperationalError(
-            "model: it says what is no number (nan) of the next token; its weights, or its precision, are broken"
-        )
+        raise OperationalError("model: its logits are NaN; its weights, or its precision, are broken")
     return found
 
 
@@ -188,7 +185,7 @@ class Windowed(ModelReader):
 
 
 class TokenSampler:
-    """Picks the next token of each row, as `Sampling` says."""
+    """Samples the next token of each row."""
 
     def __init__(self, sampling: Sampling, prompts: Tokens, most: int) -> None:
         self.sampling = sampling
@@ -206,7 +203,7 @@ class TokenSampler:
         if sampling.repetition_penalty != 1:
             logits = penalised(logits, self._there(logits), sampling.repetition_penalty)
         chosen = (
-            likeliest(logits, place)
+            most_probable(logits, place)
             if sampling.likeliest
             else picked(allowed(logits, sampling), self.drawn[:, place], self.kind)
         )
@@ -219,7 +216,7 @@ class TokenSampler:
         if self.there is None:
             ids, lengths = self.prompts.ids, self.prompts.lengths
             real = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
-            # What stands behind a row's end counts as its first token.
+            # Padding counts as the first token of the row.
             ids = torch.where(real, ids, ids[:, :1])
             self.there = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
         return self.there
@@ -233,9 +230,9 @@ def penalised(
 
 
 def allowed(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:
-    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0; `NEVER` of what may not come.
+    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0; `NEVER` of excluded tokens.
 
-    The likeliest token is always left.
+    The most probable token is always kept.
     """
     scores = logits - logits.amax(-1, keepdim=True)
     if sampling.temperature != 1:  # what a temperature near 0 makes of 0 is 0
@@ -250,7 +247,7 @@ def allowed(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Flo
 
 
 def _highest(scores: Float[Tensor, "rows vocabulary"], rank: int) -> Float[Tensor, "rows 1"]:
-    """The score of the `rank`-th likeliest token of each row."""
+    """The score of the `rank`-th most probable token of each row."""
     if scores.device.type != "cpu":
         return scores.topk(rank).values[:, -1:]
     below = scores.shape[-1] - rank  # numpy finds it in a fifth of the time
@@ -258,7 +255,7 @@ def _highest(scores: Float[Tensor, "rows vocabulary"], rank: int) -> Float[Tenso
 
 
 def _least_of_nucleus(scores: Float[Tensor, "rows vocabulary"], share: float) -> Float[Tensor, "rows 1"]:
-    """The score of the least likely token that the nucleus needs: those above it have less than `share` together."""
+    """The score of the least probable token of the nucleus: those above it have less than `share` together."""
     if scores.device.type == "cpu":  # numpy sorts 32,000 scores in 0.1 ms, torch in 2
         found = torch.from_numpy(np.sort(scores.detach().numpy(), axis=-1)).flip(-1)
     else:
@@ -284,7 +281,7 @@ def picked(
 
 
 def uniforms(seed: int, rows: NDArray[np.int64], most: int) -> NDArray[np.float64]:
-    """Numbers from 0 to below 1, `[rows, most]`: a hash (splitmix64) of the seed, the row's number and the place.
+    """Numbers from 0 to below 1, `[rows, most]`: a hash (splitmix64) of the seed, the row's number and the step.
 
     >>> bool((uniforms(0, np.array([7, 8]), 3)[1] == uniforms(0, np.array([8]), 3)[0]).all())
     True

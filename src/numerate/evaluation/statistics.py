@@ -1,6 +1,6 @@
 """Statistics in one place: which number answers which question, and all of them by name.
 
-Two kinds of doubt are kept apart everywhere. *Questions*: another draw of questions would give the same model another
+Two kinds of uncertainty are kept apart. *Questions*: another draw of questions would give the same model another
 score. *Seeds*: another seed would give another model. An interval of the first kind says nothing about the second. All
 shares are fractions from 0 to 1.
 

@@ -1,4 +1,4 @@
-"""Exact sums of errors, which cells can be taken together by: means, R², correlations and medians follow from them."""
+"""Exact, mergeable sums of errors, from which means, R², correlations and medians are computed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -54,26 +54,29 @@ def _float(value: Decimal) -> float | None:
 
 @dataclass(frozen=True)
 class Moments:
-    """Exact sums over pairs of a number said and the right one: what all errors and correlations follow from."""
+    """Exact sums over pairs (prediction, target), from which all errors and correlations are computed."""
 
     count: int = 0
     error: Decimal = Decimal(0)
     squared: Decimal = Decimal(0)
-    right: Decimal = Decimal(0)
-    right_squared: Decimal = Decimal(0)
-    said: Decimal = Decimal(0)
-    said_squared: Decimal = Decimal(0)
+    target: Decimal = Decimal(0)
+    target_squared: Decimal = Decimal(0)
+    prediction: Decimal = Decimal(0)
+    prediction_squared: Decimal = Decimal(0)
     product: Decimal = Decimal(0)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Decimal, Decimal]]) -> "Moments":
-        """Of (said, right)."""
+        """From pairs (prediction, target)."""
         count, sums = 0, [Decimal(0)] * 7
-        for said, right in pairs:
-            error = distance(said, right)
-            squares = (WIDE.multiply(*both) for both in ((error, error), (right, right), (said, said), (said, right)))
-            squared, right_squared, said_squared, product = squares
-            terms = (error, squared, right, right_squared, said, said_squared, product)
+        for prediction, target in pairs:
+            error = distance(prediction, target)
+            squares = (
+                WIDE.multiply(*both)
+                for both in ((error, error), (target, target), (prediction, prediction), (prediction, target))
+            )
+            squared, target_squared, prediction_squared, product = squares
+            terms = (error, squared, target, target_squared, prediction, prediction_squared, product)
             sums = [WIDE.add(total, term) for total, term in zip(sums, terms, strict=True)]
             count += 1
         return cls(count, *sums)
@@ -85,16 +88,15 @@ class Moments:
         )
 
     def mean(self, name: str, penalised: int = 0, penalty: Decimal = Decimal(0)) -> float | None:
-        """The mean of `error` or `squared`, where further answers have a stated one; None of nothing."""
+        """The mean of `error` or `squared`, with `penalised` further values of `penalty`; None of nothing."""
         count = self.count + penalised
         if not count:
             return None
         return _float(_FINE.divide(WIDE.add(getattr(self, name), WIDE.multiply(Decimal(penalised), penalty)), count))
 
     def r2(self) -> float | None:
-        """1 - (sum of squared errors) / (sum of squares of the right numbers about their mean); None where these do
-        not differ."""
-        spread = self._spread(self.right, self.right_squared)
+        """1 - (sum of squared errors) / (sum of squares of the targets about their mean); None for constant targets."""
+        spread = self._spread(self.target, self.target_squared)
         if not spread:
             return None
         return _float(
@@ -102,11 +104,16 @@ class Moments:
         )
 
     def pearson(self) -> float | None:
-        """The correlation of what is said with what is right; None where one of them is constant."""
-        spreads = [self._spread(self.right, self.right_squared), self._spread(self.said, self.said_squared)]
+        """Pearson correlation of predictions and targets; None where one of them is constant."""
+        spreads = [
+            self._spread(self.target, self.target_squared),
+            self._spread(self.prediction, self.prediction_squared),
+        ]
         if not all(spreads):
             return None
-        together = WIDE.subtract(WIDE.multiply(Decimal(self.count), self.product), WIDE.multiply(self.said, self.right))
+        together = WIDE.subtract(
+            WIDE.multiply(Decimal(self.count), self.product), WIDE.multiply(self.prediction, self.target)
+        )
         found = float(_FINE.divide(together, _FINE.multiply(_FINE.sqrt(spreads[0]), _FINE.sqrt(spreads[1]))))
         return min(1.0, max(-1.0, found))
 
@@ -115,14 +122,19 @@ class Moments:
         return WIDE.subtract(WIDE.multiply(Decimal(self.count), squares), WIDE.multiply(total, total))
 
     def record(self) -> dict[str, str]:
-        return {name: _short(getattr(self, name)) for name in _SUMS}
+        return {key: _short(getattr(self, name)) for name, key in _SUMS.items()}
 
     @classmethod
-    def read(cls, count: int, told: Mapping[str, str]) -> "Moments":
-        return cls(count, *(WIDE.create_decimal(str(told[name])) for name in _SUMS))
+    def read(cls, count: int, data: Mapping[str, str]) -> "Moments":
+        return cls(count, *(WIDE.create_decimal(str(data[key])) for key in _SUMS.values()))
 
 
-_SUMS = tuple(field.name for field in fields(Moments) if field.name != "count")
+_SUMS = {
+    field.name: field.name.replace("prediction", "said").replace("target", "right")
+    for field in fields(Moments)
+    if field.name != "count"
+}
+"""The key of each sum in records."""
 
 
 def _short(value: Decimal) -> str:
@@ -132,7 +144,7 @@ def _short(value: Decimal) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Errors by their size in classes 2 % wide, which can be taken together: a median from them is right to 1 %.
+    """A mergeable histogram of errors in classes 2 % wide; its median is exact to 1 %.
 
     DDSketch, Masson et al. (2019), https://arxiv.org/abs/1908.10693: class k has the errors from g^(k-1) to g^k with
     g = 1.01 / 0.99. At most as many classes as errors, and 115 for each power of ten.
@@ -164,44 +176,43 @@ class Sketch:
         return self.zero + sum(self.classes.values())
 
     def median(self) -> float | None:
-        """The middle error, of an even number the mean of the middle two; None of nothing, and for what no float
-        holds."""
+        """The median; None of nothing, and where a float overflows."""
         count = self.count
         if not count:
             return None
-        middle = [self._at(place) for place in {(count - 1) // 2, count // 2}]
+        middle = [self._at(rank) for rank in {(count - 1) // 2, count // 2}]
         found = fmean(middle)
         return found if isfinite(found) else None
 
-    def _at(self, place: int) -> float:
+    def _at(self, rank: int) -> float:
         below = self.zero
-        if place < below:
+        if rank < below:
             return 0.0
         for at, count in self.classes.items():
             below += count
-            if place < below:
+            if rank < below:
                 size = at * _CLASS + log(2.0 / (1.0 + exp(_CLASS)))
                 return exp(size) if size < 709.0 else float("inf")
-        raise IndexError(f"there are {below} errors, so none has place {place}")
+        raise IndexError(f"there are {below} errors, so none has rank {rank}")
 
     def record(self) -> dict[str, int]:
         return {"0": self.zero, **{f"k{at}": count for at, count in self.classes.items()}}
 
     @classmethod
-    def read(cls, told: Mapping[str, int]) -> "Sketch":
-        classes = {int(name[1:]): int(count) for name, count in told.items() if name != "0"}
-        return cls(int(told["0"]), dict(sorted(classes.items())))
+    def read(cls, data: Mapping[str, int]) -> "Sketch":
+        classes = {int(name[1:]): int(count) for name, count in data.items() if name != "0"}
+        return cls(int(data["0"]), dict(sorted(classes.items())))
 
 
 _CLASS = log(1.01 / 0.99)
 
 
-def spearman(said: Sequence[Exact], right: Sequence[Exact]) -> float | None:
-    """The correlation of the ranks, equal numbers sharing their middle rank; None where one side is constant.
+def spearman(predictions: Sequence[Exact], targets: Sequence[Exact]) -> float | None:
+    """Spearman's rank correlation, ties sharing their middle rank; None where one side is constant.
 
     Spearman (1904), https://doi.org/10.2307/1412159.
     """
-    ranked = [[Decimal(rank) for rank in _doubled_ranks(values)] for values in (said, right)]
+    ranked = [[Decimal(rank) for rank in _doubled_ranks(values)] for values in (predictions, targets)]
     return Moments.of(zip(*ranked, strict=True)).pearson()
 
 
@@ -214,8 +225,8 @@ def _doubled_ranks(values: Sequence[Exact]) -> list[int]:
         last = first
         while last + 1 < len(order) and keys[order[last + 1]] == keys[order[first]]:
             last += 1
-        for place in order[first : last + 1]:
-            ranks[place] = first + last + 2
+        for index in order[first : last + 1]:
+            ranks[index] = first + last + 2
         first = last + 1
     return ranks
 
@@ -229,11 +240,11 @@ def median(errors: Sequence[Decimal]) -> float | None:
 
 
 BY_MODULE = " (mean of modules)"
-"""What stands behind the name of a metric that is the mean over cells, each weighing the same."""
+"""Suffix of a metric that is the mean over cells, each weighing the same."""
 
 
 def means_of_modules(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:
-    """Per metric the mean over the cells that have it, under its name with `BY_MODULE` behind."""
+    """The mean of each metric over the cells that have it, as name + `BY_MODULE`."""
     found: dict[str, float | None] = {}
     for name in names:
         values = [value for measures in cells if (value := measures.get(name)) is not None]

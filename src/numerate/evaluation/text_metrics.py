@@ -1,7 +1,7 @@
-"""How near answers that are texts are to the right ones: corpus BLEU, ROUGE, perplexity and token accuracy.
+"""Metrics of answers that are texts: corpus BLEU, ROUGE, perplexity and token accuracy.
 
-Each is of a corpus: sums over all questions, of which one score is made at the end. A mean of the scores of batches
-changes with their size; these do not, and cells taken together give what all their questions at once give.
+Each is of a corpus: one score from sums over all questions. A mean of the scores of batches would change with their
+size; these do not, and merged cells give what all their questions at once give.
 """
 
 import re
@@ -15,7 +15,7 @@ from numerate.errors import UserError
 from numerate.evaluation.sums import means_of_modules
 
 ORDER = 4
-"""BLEU counts runs of up to so many words."""
+"""The maximum n-gram order of BLEU."""
 
 METRICS: dict[str, str] = {
     "bleu": "BLEU of the corpus",
@@ -26,7 +26,7 @@ METRICS: dict[str, str] = {
     "token_accuracy": "tokens right behind the right prefix",
     "ended": "answers that came to an end",
 }
-"""What is measured of texts, with the words that reports use; docs/metrics.md defines them."""
+"""The metrics of texts and their names in reports; docs/metrics.md defines them."""
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 
@@ -61,8 +61,8 @@ def words_13a(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Bleu:
-    """What corpus BLEU is made of: of the runs of 1 to 4 words said, how many there are and how many match the right
-    answer; and the words of both.
+    """The sums of corpus BLEU: of the n-grams of predictions (n = 1 to 4) how many there are and how many match the
+    reference; and the words of both.
 
     >>> round(Bleu.of("the cat sat on the mat", "the cat sat on a mat").score(), 2)
     53.73
@@ -70,34 +70,34 @@ class Bleu:
 
     matches: tuple[int, ...] = (0,) * ORDER
     totals: tuple[int, ...] = (0,) * ORDER
-    said_words: int = 0
-    right_words: int = 0
+    prediction_words: int = 0
+    reference_words: int = 0
 
     @classmethod
-    def of(cls, said: str, right: str) -> "Bleu":
-        """Of one answer."""
-        ours, theirs = words_13a(said), words_13a(right)
+    def of(cls, prediction: str, reference: str) -> "Bleu":
+        """From one answer."""
+        predicted, expected = words_13a(prediction), words_13a(reference)
         matches, totals = [], []
         for order in range(1, ORDER + 1):
-            found, wanted = _runs(ours, order), _runs(theirs, order)
+            found, wanted = _runs(predicted, order), _runs(expected, order)
             matches.append((found & wanted).total())
             totals.append(found.total())
-        return cls(tuple(matches), tuple(totals), len(ours), len(theirs))
+        return cls(tuple(matches), tuple(totals), len(predicted), len(expected))
 
     def __add__(self, other: "Bleu") -> "Bleu":
         return Bleu(
             tuple(map(sum, zip(self.matches, other.matches, strict=True))),
             tuple(map(sum, zip(self.totals, other.totals, strict=True))),
-            self.said_words + other.said_words,
-            self.right_words + other.right_words,
+            self.prediction_words + other.prediction_words,
+            self.reference_words + other.reference_words,
         )
 
     def score(self) -> float:
         """BLEU from 0 to 100: Papineni et al. (2002), https://aclanthology.org/P02-1040, as sacreBLEU computes it.
 
-        The geometric mean of the shares of runs that match, times exp(1 - right / said words) where too little is
-        said. An order of which nothing matches counts as half a match, the next such one as a quarter and so on. A
-        corpus that says no run of 4 words at all has 0: answers that are single numbers have no BLEU to speak of.
+        The geometric mean of the n-gram precisions, times exp(1 - reference words / predicted words) where predictions
+        are shorter. An order of which nothing matches counts as half a match, the next such one as a quarter and so on.
+        Predictions without any 4-gram, such as single numbers, have 0.
         """
         if not any(self.matches) or not all(self.totals):
             return 0.0
@@ -105,7 +105,7 @@ class Bleu:
         for matches, total in zip(self.matches, self.totals, strict=True):
             halvings += not matches
             logs += log((matches or 0.5**halvings) / total)
-        brevity = min(0.0, 1.0 - self.right_words / self.said_words)
+        brevity = min(0.0, 1.0 - self.reference_words / self.prediction_words)
         return 100.0 * exp(brevity + logs / ORDER)
 
 
@@ -119,7 +119,7 @@ Stem = Callable[[str], str]
 
 
 def porter() -> Stem:
-    """Porter's stemmer as rouge_score takes it, that of the package nltk. Raises `UserError` where it is not there."""
+    """Porter's stemmer of the package nltk, as rouge_score uses it. Raises `UserError` without nltk."""
     try:
         from nltk.stem.porter import PorterStemmer
     except ImportError:
@@ -142,7 +142,7 @@ def rouge_words(text: str, stem: Stem | None = None) -> list[str]:
     return [word for word in stems if re.fullmatch(r"[a-z0-9]+", word)]
 
 
-def rouge(said: str, right: str, stem: Stem | None = None) -> dict[str, float]:
+def rouge(prediction: str, reference: str, stem: Stem | None = None) -> dict[str, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-L of one answer, each the F of precision and recall, from 0 to 1.
 
     Lin (2004), https://aclanthology.org/W04-1013: runs of one and of two words that both have, and the longest common
@@ -151,25 +151,25 @@ def rouge(said: str, right: str, stem: Stem | None = None) -> dict[str, float]:
     >>> {name: round(share, 3) for name, share in rouge("the cat sat", "the cat lay").items()}
     {'rouge1': 0.667, 'rouge2': 0.5, 'rougeL': 0.667}
     """
-    ours, theirs = rouge_words(said, stem), rouge_words(right, stem)
+    predicted, expected = rouge_words(prediction, stem), rouge_words(reference, stem)
     found = {}
     for order in (1, 2):
-        one, other = _runs(ours, order), _runs(theirs, order)
+        one, other = _runs(predicted, order), _runs(expected, order)
         found[f"rouge{order}"] = _f((one & other).total(), one.total(), other.total())
-    return found | {"rougeL": _f(_common(ours, theirs), len(ours), len(theirs))}
+    return found | {"rougeL": _f(_common(predicted, expected), len(predicted), len(expected))}
 
 
-def _f(common: int, said: int, right: int) -> float:
-    """The harmonic mean of common / said and common / right."""
-    return 2.0 * common / (said + right) if common else 0.0
+def _f(common: int, prediction: int, reference: int) -> float:
+    """The harmonic mean of common / prediction and common / reference."""
+    return 2.0 * common / (prediction + reference) if common else 0.0
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """The length of the longest common subsequence, a row of the usual table as the bits of one integer: Hyyrö (2004),
     "Bit-parallel LCS-length computation revisited"."""
     masks: dict[str, int] = {}
-    for place, word in enumerate(one):
-        masks[word] = masks.get(word, 0) | 1 << place
+    for index, word in enumerate(one):
+        masks[word] = masks.get(word, 0) | 1 << index
     whole = (1 << len(one)) - 1
     row = whole
     for word in other:
@@ -183,11 +183,11 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class TextScores:
-    """Answers that are texts beside the right ones, as sums that can be taken together.
+    """Scores of answers that are texts, as sums that can be merged.
 
-    `rouge` are the sums of F over `count` answers. `nll` is the sum over all `tokens` of the right answers, their ends
-    among them and padding not, of -ln(probability) behind the right prefix, in nats; `tokens_right` of them are the
-    likeliest. `ended` answers came to an end by themselves.
+    `rouge` are the sums of F over `count` answers. `nll` is the teacher-forced sum of -ln(probability), in nats, over
+    all `tokens` of the references, ends included and padding not; `tokens_right` of them are the most probable. `ended`
+    answers stopped by themselves.
 
     >>> TextScores.of(["the cat sat"], ["the cat lay"]).measures()["rouge2"]
     0.5
@@ -204,8 +204,8 @@ class TextScores:
     @classmethod
     def of(
         cls,
-        said: Sequence[str],
-        right: Sequence[str],
+        predictions: Sequence[str],
+        references: Sequence[str],
         *,
         nll: float = 0.0,
         tokens: int = 0,
@@ -213,10 +213,12 @@ class TextScores:
         ended: int = 0,
         stem: Stem | None = None,
     ) -> "TextScores":
-        """Of answers and right answers. Raises `UserError` for unequally many."""
-        if len(said) != len(right):
-            raise UserError(f"text_metrics: {len(said)} answers to {len(right)} questions; give one to each")
-        pairs = list(zip(said, right, strict=True))
+        """From predictions and references. Raises `UserError` for unequally many."""
+        if len(predictions) != len(references):
+            raise UserError(
+                f"text_metrics: {len(predictions)} answers to {len(references)} questions; give one to each"
+            )
+        pairs = list(zip(predictions, references, strict=True))
         shares = [rouge(*pair, stem) for pair in pairs]
         return cls(
             count=len(pairs),
@@ -262,13 +264,13 @@ class TextScores:
         }
 
     def record(self) -> dict[str, Any]:
-        """What the record of a cell says of texts: the sums, and for people the metrics themselves."""
+        """The entry of texts in the record of a cell: the sums, and the metrics for people to read."""
         return {
             "count": self.count,
             "matches": list(self.bleu.matches),
             "totals": list(self.bleu.totals),
-            "said_words": self.bleu.said_words,
-            "right_words": self.bleu.right_words,
+            "said_words": self.bleu.prediction_words,
+            "right_words": self.bleu.reference_words,
             "rouge": dict(zip(ROUGES, (round(total, 9) for total in self.rouge), strict=True)),
             "nll": round(self.nll, 6),
             "tokens": self.tokens,
@@ -279,21 +281,21 @@ class TextScores:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> "TextScores | None":
-        """Of the record of a cell; None for one without texts. Raises `KeyError`, `TypeError` or `ValueError` for what
-        is no such record."""
-        told = record.get("texts")
-        if told is None:
+        """From the record of a cell; None for one without texts. Raises `KeyError`, `TypeError` or `ValueError` for an
+        invalid record."""
+        data = record.get("texts")
+        if data is None:
             return None
-        matches, totals = (tuple(map(int, told[name])) for name in ("matches", "totals"))
-        first, second, longest = (float(told["rouge"][name]) for name in ROUGES)
+        matches, totals = (tuple(map(int, data[name])) for name in ("matches", "totals"))
+        first, second, longest = (float(data["rouge"][name]) for name in ROUGES)
         return cls(
-            count=int(told["count"]),
-            bleu=Bleu(matches, totals, int(told["said_words"]), int(told["right_words"])),
+            count=int(data["count"]),
+            bleu=Bleu(matches, totals, int(data["said_words"]), int(data["right_words"])),
             rouge=(first, second, longest),
-            nll=float(told["nll"]),
-            tokens=int(told["tokens"]),
-            tokens_right=int(told["tokens_right"]),
-            ended=int(told["ended"]),
+            nll=float(data["nll"]),
+            tokens=int(data["tokens"]),
+            tokens_right=int(data["tokens_right"]),
+            ended=int(data["ended"]),
         )
 
 
@@ -307,7 +309,7 @@ def pooled(cells: Sequence[TextScores]) -> dict[str, float | None]:
 
 
 def perplexity(nll: float, tokens: int) -> float | None:
-    """exp(nll / tokens): one number for all tokens together; None without tokens, and where no float holds it.
+    """exp(nll / tokens); None without tokens, and where a float overflows.
 
     >>> round(perplexity(2 * log(10), 2), 6)
     10.0

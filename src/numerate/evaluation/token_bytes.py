@@ -1,4 +1,4 @@
-"""How many bytes of text each token of a stored tokenizer is: by them losses of different tokenizers are compared."""
+"""Bytes of text of each token of a stored tokenizer, to compare losses across tokenizers."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class TokenBytes:
     """Bytes of UTF-8 by token id.
 
     `whole` int64 `[size]`: of the token within a text, the space in front of a word included; special tokens have none.
-    `first` int64 `[size]`: of the token where it begins a document, in front of which many put a space nobody wrote.
+    `first` int64 `[size]`: of the token at the start of a document, where many tokenizers add a space.
     `begin`: the id in front of every document; None where a tokenizer has none.
 
     >>> TokenBytes.of(pieces("mistral")).of_targets(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
@@ -60,11 +60,11 @@ class TokenBytes:
         roles = pieces.roles
         return cls(whole, first, roles.get("bos", roles.get("eos")))
 
-    def of_targets(self, read: NDArray[np.int64], said: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes of each token of `said`, where `read` is the token in front of it; both of one shape."""
+    def of_targets(self, read: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The bytes of each token of `ids`, where `read` is the token in front of it; both of one shape."""
         if self.begin is None:
-            return self.whole[said]
-        return np.where(read == self.begin, self.first[said], self.whole[said])
+            return self.whole[ids]
+        return np.where(read == self.begin, self.first[ids], self.whole[ids])
 
 
 def _pieces_of(stored: dict[str, object]) -> dict[int, str]:
@@ -87,6 +87,6 @@ def _decoders(decoder: object) -> set[str]:
 
 
 def _puts(pieces: StoredTokenizer, texts: dict[int, str], space: str) -> bool:
-    """Whether the tokenizer puts a space, which nobody wrote, in front of the first word of a text."""
+    """Whether the tokenizer adds a space in front of the first word of a text."""
     ids, _ = pieces.encode(["a"])
     return len(ids) > 0 and texts.get(int(ids[0]), "").startswith(space)

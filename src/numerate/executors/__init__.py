@@ -1,4 +1,4 @@
-"""Who does many things at once: items in; results, or errors, out as they are completed."""
+"""Executors: work on many items in parallel, on this machine, a Ray cluster or Slurm."""
 
 from numerate.catalogue import lazily
 

@@ -1,4 +1,4 @@
-"""A task of a Slurm array: the local pool on a share of the items, each result a line of a file that all can see."""
+"""A task of a Slurm array: the local pool on a share of the items, each result a line of a shared file."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Carried(Work):
-    """A work on its way to another machine, with what its classes are found by there.
+    """Pickled work for another machine, with the paths and files that its classes need there.
 
     It may be defined anywhere: in a module, in the script that was started (`__main__`), in a `--parts` file. Its items
     are `Parcel`s, its results plain data, so that only the worker and the command need to know any class of them.
@@ -64,7 +64,7 @@ class Carried(Work):
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
         do = work.open(context)
-        return lambda item: _told(work, do(pickle.loads(item.content)), item.name)
+        return lambda item: _to_plain(work, do(pickle.loads(item.content)), item.name)
 
     def name_of(self, item: Parcel) -> str:
         return item.name
@@ -84,11 +84,11 @@ def packed(value: Any, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What is submitted: a share of the items, each with its number in the submission, and the pool that does them.
+    """A submitted task: a share of the items, each with its number in the submission, and the pool that does them.
 
     Every line of `file` is one of: `{"began": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`, as soon
-    as that item is over; `{"refused": failure}` where nothing could be done; `{"left": signal}` when it was asked to
-    end; `{"over": true}`, the last. A task that is queued again does what has no line yet.
+    as that item is over; `{"refused": failure}` where nothing could be done; `{"left": signal}` when it was stopped;
+    `{"over": true}`, the last. A task that is queued again does what has no line yet.
     """
 
     file: str
@@ -119,8 +119,8 @@ class Chunk:
             time.sleep(LINGER)
 
     def checkpoint(self) -> Any:
-        """What submitit puts into the queue again when time is up or another job takes the place: the same, since its
-        file says what is done, and runs go on from their checkpoints."""
+        """What submitit requeues on timeout or preemption: the same task, since its file records what is done, and
+        runs resume from their checkpoints."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -138,7 +138,7 @@ class Chunk:
         disk.append(Path(self.file), [record])
 
 
-def _told(work: Work, result: Any, name: str) -> Any:
+def _to_plain(work: Work, result: Any, name: str) -> Any:
     """A result as plain data. Raises `UserError` where its work gives none."""
     try:
         return disk.plain(work.to_plain(result))
@@ -148,10 +148,10 @@ def _told(work: Work, result: Any, name: str) -> Any:
 
 def record_of(number: int, finished: Finished) -> dict[str, Any]:
     """An item that is over, as a line of JSON; its result is plain data."""
-    told: dict[str, Any] = {"item": number, "seconds": finished.seconds, "worker": finished.worker}
+    record: dict[str, Any] = {"item": number, "seconds": finished.seconds, "worker": finished.worker}
     if finished.failure is not None:
-        return told | {"failure": asdict(finished.failure)}
-    return told | {"result": finished.result}
+        return record | {"failure": asdict(finished.failure)}
+    return record | {"result": finished.result}
 
 
 def finished_of(record: Mapping[str, Any], index: int, work: Work) -> Finished:
@@ -168,9 +168,9 @@ def finished_of(record: Mapping[str, Any], index: int, work: Work) -> Finished:
 
 
 class Warned:
-    """Asks the pool to stop when Slurm warns a task (SIGUSR2, some time before its limit or for another job) or ends
-    it (SIGTERM). The warning is passed on to submitit, which queues the task again, when the pool has ended: runs
-    have written their checkpoints by then."""
+    """Stops the pool when Slurm warns a task (SIGUSR2, before its time limit or preemption) or ends it (SIGTERM). The
+    warning is passed on to submitit, which requeues the task, when the pool has ended and runs have written their
+    checkpoints."""
 
     def __init__(self) -> None:
         self.stop = Stop()

@@ -1,4 +1,4 @@
-"""The small protocol of all executors: items in; item and result, or failure, out as completed."""
+"""The interface of all executors: items in; results or failures out, as completed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,14 @@ from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
 Kind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
-"""How an item failed: the user's mistake (also an exception in a file of theirs), a fault of the world's, an exception
-of the program that nobody expected, no memory left, its worker died, it took longer than `timeout`, it was stopped, or
-it was never begun since all was stopped."""
+"""How an item failed: a user error ("mistake", also an exception in a user's file), an environment error ("fault"), an
+unexpected exception ("error"), out of memory, its worker died, `timeout`, stopped, or never started since all was
+stopped."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an item has no result: `text` in words for a person, `trace` for who looks for a fault of the program.
+    """Why an item has no result: `text` for the user, `trace` for debugging.
 
     `status` is the exit status that this alone would give a command.
     """
@@ -40,7 +40,7 @@ class Failure:
 
     @property
     def passing(self) -> bool:
-        """Whether the same item may well succeed when it is simply begun again: it was stopped, not refused."""
+        """Whether the item may succeed when it is simply started again: it was stopped, not refused."""
         return self.kind in ("died", "stopped", "not begun")
 
 
@@ -60,10 +60,10 @@ class Finished:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Where a worker works.
+    """The context of a worker.
 
-    `worker` is a name that no other worker has or had, also on other machines, so that a file named by it has one
-    writer. `stop` is asked when the item at hand should end early, at a good place.
+    `worker` is a name unique across machines and time, so that a file named by it has one writer. `stop` is requested
+    when the current item should end early, at the next safe point.
     """
 
     worker: str
@@ -86,7 +86,7 @@ class Work(ABC):
         """What does one item. An exception that it raises is that item's failure and nobody else's."""
 
     def name_of(self, item: Any) -> str:
-        """What an item is called where it is spoken of: in errors, in `status`."""
+        """The name of an item in errors and in `status`."""
         return str(item)
 
     def to_plain(self, result: Any) -> Any:
@@ -136,10 +136,10 @@ class Executor(ABC):
                 )
 
     def ready(self) -> None:
-        """Whether this executor can be had here; for who asks before anything is written. Nothing is begun.
+        """Checks that this executor is available, before anything is written or started.
 
         Raises the `UserError` that `run` would raise for a package or a program that is not installed, or for an
-        address where nobody answers, as far as that shows before anything is begun.
+        address that does not answer, as far as that shows before anything is started.
         """
         return
 
@@ -155,12 +155,12 @@ class Executor(ABC):
     ) -> Iterator[Finished]:
         """Yields one `Finished` for every item, in the order in which they are completed.
 
-        `folder` is where an executor may keep files of its own (logs, job scripts). When `stop` is asked, the items at
-        hand are asked to end, those that are waiting end as "not begun". `tick` is called about twice a second while
-        waiting. Raises `UserError` before anything is begun where the executor itself cannot be had (a package that is
-        not installed, an address where nobody answers).
+        `folder` is for files of the executor (logs, job scripts). When `stop` is requested, running items are stopped
+        and waiting ones end as "not begun". `tick` is called about twice a second while waiting. Raises `UserError`
+        before anything is started where the executor is not available (a package that is not installed, an address
+        that does not answer).
         """
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
-        """What would be submitted, as text, for `--dry-run`. Nothing is begun and nothing is written."""
+        """The job script that would be submitted, for `--dry-run`. Nothing is started or written."""
         raise UserError(f"{type(self).__name__} submits no script; executor=slurm does")

@@ -1,4 +1,4 @@
-"""Waiting for tasks: what they finish, what becomes of those that end early, and leaving them to themselves."""
+"""Waiting for tasks: their results, failures of tasks that end early, and detaching."""
 
 import sys
 import time
@@ -14,15 +14,15 @@ from numerate.training.stopping import Stop
 def follow(
     submissions: Sequence[Submission], work: Work, stop: Stop, tick: Callable[[], None], *, wait: bool = True
 ) -> Iterator[Finished]:
-    """Every item of a work that a command waits for, as its task finishes it, or with what became of its task.
+    """Every item that a command waits for, as its task finishes it, or with the failure of its task.
 
-    When `stop` is asked, and at once without `wait`, the items that are not over are left to their jobs.
+    When `stop` is requested, and at once without `wait`, the items that are not over are left to their jobs.
     """
     for one in submissions:
         for number in list(one.records):
             yield from one.take(number, work)
     doubted: set[tuple[Path, int]] = set()
-    asked = time.monotonic()
+    last_query = time.monotonic()
     while True:
         for one in submissions:
             for number in one.read():
@@ -36,7 +36,7 @@ def follow(
             for one in open_ones:
                 yield from _leave(one, stop)
             return
-        if time.monotonic() - asked >= _patience(open_ones):
+        if time.monotonic() - last_query >= _patience(open_ones):
             for one in open_ones:
                 tasks = one.tasks()
                 states = states_of(one, tasks) or {}
@@ -50,12 +50,12 @@ def follow(
                         one.end(task, state)
                     else:
                         doubted.add(about)
-            asked = time.monotonic()
+            last_query = time.monotonic()
         pause(_pace(open_ones), stop, tick)
 
 
 def _leave(one: Submission, stop: Stop) -> Iterator[Finished]:
-    """What a command says of the items that it does not wait for any longer. The jobs go on."""
+    """The failures of items that a command does not wait for any longer. The jobs keep running."""
     if stop.requested:
         count = many(len(one.waiting), "item")
         tell(f"{count} left to {called(one)}. The same command waits for them, from any machine that sees the folder.")
@@ -63,7 +63,7 @@ def _leave(one: Submission, stop: Stop) -> Iterator[Finished]:
     for task in one.tasks():
         where = f"{'process' if one.cluster == 'local' else 'Slurm task'} {one.jobs[task]}"
         if stop.requested:
-            failures[task] = Failure("stopped", f"left to {where}, which goes on", stop.status or 130)
+            failures[task] = Failure("stopped", f"left to {where}, which keeps running", stop.status or 130)
         else:
             failures[task] = Failure("not begun", f"submitted as {where}", 0)
     yield from one.lost(failures)
@@ -84,12 +84,12 @@ def many(count: int, what: str) -> str:
 
 
 def tell(text: str) -> None:
-    """Says something beside what the command prints."""
+    """Prints a message to stderr."""
     print(f"numerate: {text}", file=sys.stderr, flush=True)
 
 
 def _patience(submissions: Sequence[Submission]) -> float:
-    """Seconds between two questions to Slurm, which answers many users."""
+    """Seconds between two queries to Slurm, which serves many users."""
     if all(one.cluster == "local" for one in submissions):
         return 1.0
     return max(10.0, sum(len(one.jobs) for one in submissions) / 50)
@@ -103,7 +103,7 @@ def _pace(submissions: Sequence[Submission]) -> float:
 
 
 def pause(seconds: float, stop: Stop, tick: Callable[[], None]) -> None:
-    """Waits, with a tick twice a second, until time is up or a stop is asked."""
+    """Waits, with a tick twice a second, until time is up or a stop is requested."""
     end = time.monotonic() + seconds
     while not stop.requested and (left := end - time.monotonic()) > 0:
         time.sleep(min(0.5, left))

@@ -24,10 +24,10 @@ from numerate.executors.worker import Reply, Worker, threads_in
 from numerate.training.stopping import Stop
 
 ORPHAN = 30.0
-"""Seconds that a worker may go on with its item after the command is gone, until it ends itself."""
+"""Seconds that a worker may continue its item after the command is gone, until it ends itself."""
 
-_ASK = b"ask"
-_UNGUARDED = 87  # exit status of a worker that was about to begin workers itself
+_STOP = b"stop"
+_UNGUARDED = 87  # exit status of a worker that was about to start workers itself
 _GUARD = (
     "a script that begins workers needs `if __name__ == '__main__':` around what it does, since each worker imports "
     "the script anew"
@@ -36,11 +36,11 @@ _GUARD = (
 
 @dataclass(frozen=True)
 class Local(Executor):
-    """Worker processes on this machine, one per core by default; GPUs are dealt out in turn.
+    """Worker processes on this machine, one per core by default; GPUs are assigned round-robin.
 
-    The processes are started afresh (not forked) with one pipe each, so that whatever happens to one is nobody else's
-    concern. They survive Ctrl-C, which the command answers for all of them, and end when the command does, in whatever
-    way, at the next good place of their items. A script that uses this needs `if __name__ == "__main__":`.
+    The processes are spawned (not forked) with one pipe each, so that a crash of one affects no other. They ignore
+    Ctrl-C, which the command handles for all of them, and end when the command does, at the next safe point of their
+    items. A script that uses this needs `if __name__ == "__main__":`.
     """
 
     def run(
@@ -69,7 +69,7 @@ class Local(Executor):
 
 
 class Processes(pool.Backend):
-    """A crew of processes. Each has a pipe of its own: no lock is shared that a killed one could take along."""
+    """Worker processes. Each has a pipe of its own: no shared lock that a killed one could leave locked."""
 
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
@@ -81,11 +81,11 @@ class Processes(pool.Backend):
         self._owner = os.getpid()
         atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def hire(self, place: int) -> Hashable:
+    def hire(self, index: int) -> Hashable:
         ours, theirs = self._context.Pipe()
         changed = threads_in(self._threads)
         if self._gpus:
-            changed["CUDA_VISIBLE_DEVICES"] = self._gpus[place % len(self._gpus)]
+            changed["CUDA_VISIBLE_DEVICES"] = self._gpus[index % len(self._gpus)]
         process = self._context.Process(target=_serve, args=(theirs, os.getpid(), self._threads, self._memory))
         try:
             with _environment(changed), _no_interrupt():
@@ -105,9 +105,9 @@ class Processes(pool.Backend):
         with suppress(OSError):
             self._pipes[worker].send_bytes(item)
 
-    def ask(self, worker: Any) -> None:
+    def request_stop(self, worker: Any) -> None:
         with suppress(OSError):
-            self._pipes[worker].send_bytes(_ASK)
+            self._pipes[worker].send_bytes(_STOP)
 
     def wait(self, seconds: float) -> list[pool.Event]:
         by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}
@@ -124,21 +124,21 @@ class Processes(pool.Backend):
         try:
             if not pipe.poll() and worker.is_alive():
                 return None
-            said = pickle.loads(pipe.recv_bytes()) if pipe.poll() else None
+            message = pickle.loads(pipe.recv_bytes()) if pipe.poll() else None
         except (EOFError, OSError):
-            said = None
-        if said is None:
+            message = None
+        if message is None:
             return self._gone(worker)
-        if isinstance(said, Reply):
-            return pool.Event(worker, "over", reply=said)
-        if isinstance(said, Failure):
+        if isinstance(message, Reply):
+            return pool.Event(worker, "over", reply=message)
+        if isinstance(message, Failure):
             self.dismiss(worker)
-            return pool.Event(worker, "refused", failure=said)
-        if said == "here":
+            return pool.Event(worker, "refused", failure=message)
+        if message == "here":
             self.give(worker, self._work)
             return None
         self._opened.add(worker)
-        return pool.Event(worker, "ready", name=said)
+        return pool.Event(worker, "ready", name=message)
 
     def _gone(self, worker: Any) -> pool.Event:
         worker.join(1.0)
@@ -152,7 +152,7 @@ class Processes(pool.Backend):
         if code == _UNGUARDED and not opened:
             return pool.Event(worker, "refused", failure=Failure("mistake", _GUARD, 2))
         if opened:
-            text = f"its worker {_how(code)}; the same command goes on"
+            text = f"its worker {_how(code)}; the same command resumes"
         else:
             text = (
                 f"no worker could begin: its process {_how(code)} while it was starting. If this is a script: {_GUARD}"
@@ -188,7 +188,7 @@ class Processes(pool.Backend):
 
 
 def _ended(process: Any, seconds: float) -> bool:
-    """Whether a process has ended within so many seconds; what is held for it is then given back."""
+    """Whether a process has ended within so many seconds; its resources are then released."""
     process.join(seconds)
     if process.exitcode is None:
         return False
@@ -212,13 +212,13 @@ def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> 
     worker = Worker(threads=threads, limit=limit)
     inbox: SimpleQueue[bytes | None] = SimpleQueue()
 
-    def told(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         worker.stop.signal = signal.Signals(number)
         worker.stop.ask()
         inbox.put(None)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, on_signal)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -241,20 +241,20 @@ def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> 
 
 
 def _listen(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQueue[bytes | None]") -> None:
-    """Takes what the command sends, and notices at once when it is gone: then the item at hand is asked to end."""
+    """Receives what the command sends, and stops the current item when the command is gone."""
     while True:
         try:
             if not pipe.poll(1.0):
                 if os.getppid() != parent:  # where a process that the command left behind holds its pipes open
                     break
                 continue
-            said = pipe.recv_bytes()
+            message = pipe.recv_bytes()
         except (EOFError, OSError):
             break
-        if said == _ASK:
+        if message == _STOP:
             stop.ask()
         else:
-            inbox.put(said)
+            inbox.put(message)
     stop.ask()
     inbox.put(None)
     time.sleep(ORPHAN)

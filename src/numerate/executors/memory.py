@@ -29,20 +29,20 @@ class KernelKills:
         self._known = self.count()
 
     def one_more(self) -> bool:
-        """Whether the kernel has killed another since the last question. Each kill is told once."""
+        """Whether the kernel has killed another since the last call. Each kill is reported once."""
         more = self.count() > self._known
         self._known += more
         return more
 
     def count(self) -> int:
         """The number now."""
-        for path in self._places():
+        for path in self._paths():
             with contextlib.suppress(OSError):
                 if found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
                     return int(found[1])
         return 0
 
-    def _places(self) -> Iterator[Path]:
+    def _paths(self) -> Iterator[Path]:
         groups = self.system / "sys/fs/cgroup"
         with contextlib.suppress(OSError):
             for line in (self.system / "proc/self/cgroup").read_text().splitlines():
@@ -107,13 +107,13 @@ def is_limited() -> bool:
 
 def told(cause: BaseException, limit: float | None = None) -> str:
     """Whose memory ran out and what needs less, in words; `limit` is what a worker may take, in bytes."""
-    said = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
+    message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
     if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
-        return f"the GPU has no more ({said}); a smaller batch or model, or fewer workers on it, need less"
+        return f"the GPU has no more ({message}); a smaller batch or model, or fewer workers on it, need less"
     if limit is not None:
-        how = f"its worker may take {size(limit)} ({said})"
+        how = f"its worker may take {size(limit)} ({message})"
         return f"{how}; a smaller batch or model needs less, executor.memory= gives more"
     if is_limited():
-        how = f"this process is limited ({said})"
+        how = f"this process is limited ({message})"
         return f"{how}; a larger limit (`ulimit -v`) gives more, a smaller batch or model needs less"
-    return f"the machine gives no more ({said}); fewer workers at once, or a smaller batch or model, need less"
+    return f"the machine gives no more ({message}); fewer workers at once, or a smaller batch or model, need less"

@@ -28,7 +28,7 @@ from numerate.executors.worker import Reply, Worker
 from numerate.training.stopping import Stop
 
 PATIENCE = 30.0
-"""Seconds without any worker until it is said what the cluster lacks."""
+"""Seconds without any worker until a warning says what the cluster lacks."""
 
 _STORE = 256 * 2**20  # bytes of shared memory of a cluster of ours; items and results pass through one by one
 
@@ -38,8 +38,8 @@ class Ray(Executor):
     """Actors on a Ray cluster: one that is there (`executor.address=auto`), or one begun on this machine for the work.
 
     Each actor reserves `num_cpus` and `num_gpus`, fractions too, so that several share a GPU. A cluster that is there
-    needs numerate on every node, at the same version, and a file system that all nodes see. When the command dies, its
-    actors end at once, as Ray has it, and the next start goes on from the last checkpoints. See docs.ray.io, "Actors".
+    needs numerate on every node, at the same version, and a file system that all nodes see. When the command dies, Ray
+    ends its actors at once, and the next start resumes from the last checkpoints. See docs.ray.io, "Actors".
     """
 
     address: str | None = setting(
@@ -90,21 +90,23 @@ class Ray(Executor):
     def _fitting(self, ray: Any, reserved: Mapping[str, float]) -> int:
         """How many workers the nodes of the cluster hold at once, each whole on one node."""
         nodes = [node.get("Resources", {}) for node in ray.nodes() if node.get("Alive")]
-        asked = {name: amount for name, amount in reserved.items() if amount} or {"CPU": 1.0}
-        held = sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in asked.items()) for node in nodes)
-        if not held:
-            there = {name: sum(node.get(name, 0.0) for node in nodes) for name in asked}
+        requested = {name: amount for name, amount in reserved.items() if amount} or {"CPU": 1.0}
+        count = sum(
+            min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in requested.items()) for node in nodes
+        )
+        if not count:
+            there = {name: sum(node.get(name, 0.0) for node in nodes) for name in requested}
             raise UserError(
-                f"executor: no node of the Ray cluster can hold a worker that reserves {_amounts(asked)}; all "
+                f"executor: no node of the Ray cluster can hold a worker that reserves {_amounts(requested)}; all "
                 f"{len(nodes)} of them together have {_amounts(there)}. Set executor.num_cpus= and "
                 f"executor.num_gpus=, or "
                 "workers= if more nodes will join"
             )
-        return held
+        return count
 
 
 class Actors(pool.Backend):
-    """A crew of actors."""
+    """Ray actors as workers."""
 
     def __init__(
         self, ray: Any, work: bytes, reserved: Mapping[str, float], threads: int, memory: float | None
@@ -112,7 +114,7 @@ class Actors(pool.Backend):
         self._ray, self._reserved = ray, reserved
         self._work = ray.put(work)
         self._kills = KernelKills()
-        made = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], concurrency_groups={"asking": 1})(
+        made = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], concurrency_groups={"control": 1})(
             _actor(ray)
         )
         self._hire: Callable[[], Any] = lambda: made.remote(threads, memory)
@@ -122,7 +124,7 @@ class Actors(pool.Backend):
         self._hired = 0
         self._begun = time.monotonic()
 
-    def hire(self, place: int) -> Hashable:
+    def hire(self, index: int) -> Hashable:
         self._hired += 1
         actor = self._actors[self._hired] = self._hire()
         self._pending[actor.open.remote([self._work], user_files(), list(sys.path), os.getcwd())] = self._hired
@@ -134,8 +136,8 @@ class Actors(pool.Backend):
     def give(self, worker: Any, item: bytes) -> None:
         self._pending[self._actors[worker].do.remote(item)] = worker
 
-    def ask(self, worker: Any) -> None:
-        self._actors[worker].ask.remote()
+    def request_stop(self, worker: Any) -> None:
+        self._actors[worker].request_stop.remote()
 
     def wait(self, seconds: float) -> list[pool.Event]:
         if not self._pending:
@@ -150,18 +152,18 @@ class Actors(pool.Backend):
 
     def _event(self, reference: Any, worker: int) -> pool.Event:
         try:
-            said = self._ray.get(reference)
+            message = self._ray.get(reference)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
             return self._gone(worker, error)
         except self._ray.exceptions.OutOfMemoryError as error:
             return self._gone(worker, error)
-        if isinstance(said, Reply):
-            return pool.Event(worker, "over", reply=said)
-        if isinstance(said, Failure):
+        if isinstance(message, Reply):
+            return pool.Event(worker, "over", reply=message)
+        if isinstance(message, Failure):
             self.dismiss(worker)
-            return pool.Event(worker, "refused", failure=said)
+            return pool.Event(worker, "refused", failure=message)
         self._opened.add(worker)
-        return pool.Event(worker, "ready", name=said)
+        return pool.Event(worker, "ready", name=message)
 
     def _gone(self, worker: int, error: Exception) -> pool.Event:
         opened = worker in self._opened
@@ -172,7 +174,7 @@ class Actors(pool.Backend):
             how = "its worker was killed, since its node had no memory left"
             failure = Failure("out of memory", f"{how}; fewer workers at once, or a smaller batch or model, need less")
         elif opened:
-            failure = Failure("died", f"its worker died ({_why(text)}); the same command goes on", trace=text)
+            failure = Failure("died", f"its worker died ({_why(text)}); the same command resumes", trace=text)
         else:
             failure = Failure("died", f"no worker could begin on the Ray cluster: {_why(text)}", trace=text)
         return pool.Event(worker, "gone", failure=failure)
@@ -208,7 +210,7 @@ def _actor(ray: Any) -> type:
     """The class of the actors, made here so that nothing of it is imported where there is no Ray."""
 
     class NumerateWorker:
-        """A worker of ours as Ray runs it. `ask` has a thread of its own: it is heard while an item is done."""
+        """A worker as a Ray actor. `request_stop` has its own thread, so that it is handled while an item is done."""
 
         def __init__(self, threads: int, memory: float | None) -> None:
             self.worker = Worker(threads=threads, limit=memory, pack=_library().cloudpickle.dumps)
@@ -216,7 +218,7 @@ def _actor(ray: Any) -> type:
         def open(self, work: list[Any], files: Sequence[UserFile], path: list[str], folder: str) -> Any:
             """The worker's name, or the `Failure` of its start. `path` and `folder` are where the command finds
             modules and files; on another machine they may mean nothing."""
-            sys.path.extend(place for place in path if place not in sys.path)
+            sys.path.extend(entry for entry in path if entry not in sys.path)
             with contextlib.suppress(OSError):
                 os.chdir(folder)
             return self.worker.open(_library().get(work[0]), files) or self.worker.name
@@ -224,8 +226,8 @@ def _actor(ray: Any) -> type:
         def do(self, item: bytes) -> Reply:
             return self.worker.do(item)
 
-        @ray.method(concurrency_group="asking")  # type: ignore[untyped-decorator]
-        def ask(self) -> None:
+        @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+        def request_stop(self) -> None:
             self.worker.stop.ask()
 
     return NumerateWorker
@@ -233,7 +235,7 @@ def _actor(ray: Any) -> type:
 
 def _library() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # it is told as a failure
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # it is reported as a failure
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -282,19 +284,19 @@ def _refuse_silence(address: str) -> None:
     try:
         socket.create_connection((found[2], int(found[3] or 10001)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        said = getattr(error, "strerror", None) or error
+        message = getattr(error, "strerror", None) or error
         raise UserError(
-            f"executor.address: nobody answers at {address} ({said}); `ray status` there says more"
+            f"executor.address: nobody answers at {address} ({message}); `ray status` there says more"
         ) from error
 
 
 def _no_cluster(address: str, error: Exception) -> UserError | OperationalError:
-    said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if "InvalidAuthToken" in "".join(traceback.format_exception(error)):
-        said = "it asks for a token: put the cluster's into ~/.ray/auth_token and set RAY_AUTH_MODE=token"
+        message = "it needs a token: put the cluster's into ~/.ray/auth_token and set RAY_AUTH_MODE=token"
     if address == "local":
-        return OperationalError(f"executor: no Ray cluster could be begun on this machine: {said}")
-    return UserError(f"executor.address: no Ray cluster could be reached at {address}: {said}")
+        return OperationalError(f"executor: no Ray cluster could be begun on this machine: {message}")
+    return UserError(f"executor.address: no Ray cluster could be reached at {address}: {message}")
 
 
 @contextlib.contextmanager
@@ -303,9 +305,9 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except (ConnectionError, importlib.import_module("ray").exceptions.RaySystemError) as error:
-        said = next(iter(str(error).splitlines()), "")
+        message = next(iter(str(error).splitlines()), "")
         raise OperationalError(
-            f"the Ray cluster is gone ({said}); what is done is kept, the same command goes on"
+            f"the Ray cluster is gone ({message}); what is done is kept, the same command resumes"
         ) from error
 
 
@@ -323,7 +325,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; whoever had asked for it has it back afterwards."""
+    """Restores the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -343,5 +345,5 @@ def _amounts(resources: Mapping[str, float]) -> str:
 def _why(text: str) -> str:
     """What Ray's report says of how an actor ended, without its general advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray does not say how"]
-    said = next((line for line in reversed(lines) if "Worker exit detail:" in line or "Error: " in line), lines[-1])
-    return said.partition("Worker exit detail:")[2].strip().partition(" Some common causes")[0] or said[:300]
+    reason = next((line for line in reversed(lines) if "Worker exit detail:" in line or "Error: " in line), lines[-1])
+    return reason.partition("Worker exit detail:")[2].strip().partition(" Some common causes")[0] or reason[:300]

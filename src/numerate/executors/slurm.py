@@ -109,24 +109,24 @@ class Slurm(Executor):
         return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), tick)
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
-        place = folder.absolute() / "slurm"
+        root = folder.absolute() / "slurm"
         new = list(range(len(items)))
         if self.cluster == "local" or shutil.which("sbatch") is not None:
-            _, new = self._joined(place, work, [key_of(work, item) for item in items])
+            _, new = self._joined(root, work, [key_of(work, item) for item in items])
         if not new:
             return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier start.\n"
         tasks = dealt(len(new), self._tasks(len(new)))
-        text = self._script(place / str(next_number(place)) / "logs", len(tasks))
+        text = self._script(root / str(next_number(root)) / "logs", len(tasks))
         first, *rest = text.splitlines()
         names = [work.name_of(items[new[number]]) for number in tasks[0]]
-        told = [
+        comments = [
             f"# {many(len(new), 'item')} in {many(len(tasks), 'task')} of {len(tasks[0])} at most, on "
             f"{many(self.pool.workers or 1, 'worker')} of {many(self.threads, 'thread')} each.",
             f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         ]
         if len(new) < len(items):
-            told.insert(1, f"# {many(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
-        return "\n".join([first, *told, *rest, ""])
+            comments.insert(1, f"# {many(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
+        return "\n".join([first, *comments, *rest, ""])
 
     @property
     def pool(self) -> Local:
@@ -139,39 +139,39 @@ class Slurm(Executor):
         return max(1, min(count, self.array_tasks or min(MOST, count // least)))
 
     def _run(
-        self, work: Work, items: Sequence[Any], place: Path, stop: Stop, tick: Callable[[], None]
+        self, work: Work, items: Sequence[Any], root: Path, stop: Stop, tick: Callable[[], None]
     ) -> Iterator[Finished]:
         keys = [key_of(work, item) for item in items]
-        with _alone(place, stop, tick):
+        with _alone(root, stop, tick):
             if stop.requested:
                 submissions: list[Submission] = []
                 new = list(range(len(items)))
             else:
-                submissions, new = self._joined(place, work, keys)
+                submissions, new = self._joined(root, work, keys)
                 for one in submissions:
                     tell(
                         f"{many(len(one.waiting), 'item')} already submitted: {called(one)}; logs: {one.path / 'logs'}"
                     )
                 if new:
-                    submissions.append(self._submit(work, items, keys, new, place))
+                    submissions.append(self._submit(work, items, keys, new, root))
                 new = []
         for index in new:
             yield Finished(
-                index, failure=Failure("not begun", "not begun; the same command goes on", stop.status or 130)
+                index, failure=Failure("not begun", "not begun; the same command resumes", stop.status or 130)
             )
         yield from follow(submissions, work, stop, tick, wait=self.wait)
 
-    def _joined(self, place: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+    def _joined(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
 
         An item is held where its task may still finish it, or where it has a result that no command was given and that
-        the work keeps. What failed there is not held: who asks for it wants it done again.
+        the work keeps. What failed there is not held: requesting it means to do it again.
         """
         wanted: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
             wanted.setdefault(key, []).append(index)
         found = []
-        for one in Submission.all(place) if place.exists() else ():
+        for one in Submission.all(root) if root.exists() else ():
             open_numbers = [
                 number
                 for number, item in enumerate(one.items)
@@ -199,18 +199,18 @@ class Slurm(Executor):
         states = states_of(one, tasks)
         if states is None:
             raise OperationalError(
-                f"{one.path}: whether its jobs are over cannot be told, since squeue does not answer; try again"
+                f"{one.path}: whether its jobs are over is unknown, since squeue does not answer; try again"
             )
         return {task for task in tasks if states[task] not in OVER}
 
     def _submit(
-        self, work: Work, items: Sequence[Any], keys: Sequence[str], new: Sequence[int], place: Path
+        self, work: Work, items: Sequence[Any], keys: Sequence[str], new: Sequence[int], root: Path
     ) -> Submission:
         carried = Carried.of(work)
         names = [work.name_of(items[index]) for index in new]
         parcels = [carried.parcel(name, items[index]) for name, index in zip(names, new, strict=True)]
         tasks = dealt(len(new), self._tasks(len(new)))
-        path = Submission.prepare(place, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks)
+        path = Submission.prepare(root, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks)
         chunks = [
             Chunk(
                 str(path / "tasks" / f"{task:04d}.jsonl"), carried, tuple((n, parcels[n]) for n in numbers), self.pool
@@ -291,8 +291,7 @@ class Slurm(Executor):
         return min(WARNING, 20 * self.minutes)
 
     def _script(self, logs: Path, tasks: int) -> str:
-        """The job script as submitit writes it, which it tells by names of its own; if they are no longer there, what
-        of it is certain."""
+        """The job script as submitit writes it, by private names of submitit; the parameters if these are gone."""
         parameters = self._parameters(tasks)
         submitit = _submitit()
 
@@ -329,16 +328,16 @@ def _submitit() -> Any:
 
 
 @contextlib.contextmanager
-def _alone(place: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
+def _alone(root: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
     """Looks and submits while no other command does, so that nothing is submitted twice. Raises `UserError` naming who
     is at it where that takes minutes."""
-    with disk.explained(place):
-        place.mkdir(parents=True, exist_ok=True)
-    lock, end = Lock(place / "lock"), time.monotonic() + 120
-    with contextlib.ExitStack() as held:
+    with disk.explained(root):
+        root.mkdir(parents=True, exist_ok=True)
+    lock, end = Lock(root / "lock"), time.monotonic() + 120
+    with contextlib.ExitStack() as stack:
         while True:
             try:
-                held.enter_context(lock.hold("submitting"))
+                stack.enter_context(lock.hold("submitting"))
                 break
             except UserError:
                 if stop.requested or time.monotonic() > end:

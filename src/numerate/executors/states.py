@@ -41,7 +41,7 @@ _OTHERS = ("srun:", "slurmstepd", "submitit ")
 def states_of(one: Submission, tasks: Collection[int]) -> dict[int, str] | None:
     """The state of each of these tasks; None where Slurm does not answer.
 
-    squeue is asked, once for all of them: it knows a job until some minutes after its end, and needs no accounting.
+    One call of squeue for all of them: it knows a job until some minutes after its end, and needs no accounting.
     """
     if one.cluster != "slurm":
         here = one.host == socket.gethostname()
@@ -58,21 +58,21 @@ def states_of(one: Submission, tasks: Collection[int]) -> dict[int, str] | None:
 
 
 def died(one: Submission, task: int) -> Failure:
-    """Of an item whose task is over without it."""
+    """The failure of an item whose task ended without it."""
     state, log = one.ended[task], one.log(task)
     what = "its process" if one.cluster == "local" else "its Slurm task"
-    told = [f"{what} {one.jobs[task]} was over before it was done ({state})"]
+    parts = [f"{what} {one.jobs[task]} was over before it was done ({state})"]
     if state in _MORE:
-        told.append(_MORE[state])
+        parts.append(_MORE[state])
     if log.exists() or one.began(task):
         last = _last_words(log)
-        told.append(f"log: {log}{f' ({last})' if last else ''}")
+        parts.append(f"log: {log}{f' ({last})' if last else ''}")
     elif state not in _NEVER_BEGUN:
-        told.append(
+        parts.append(
             f"its log {log} is not there: where the machines of the cluster do not see this folder, runs_dir= has to "
             "name one that they do"
         )
-    return Failure("died", f"{'; '.join(told)}; the same command goes on")
+    return Failure("died", f"{'; '.join(parts)}; the same command resumes")
 
 
 def _last_words(log: Path) -> str:

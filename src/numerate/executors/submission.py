@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 class Submission:
-    """One array of tasks, as its folder tells it; another command finds the same there.
+    """One array of tasks, as stored in its folder, which other commands read too.
 
         slurm/3/submission.json       cluster, and a job id per task
                 items.jsonl           one line per item: its task, its name, its key
@@ -52,15 +52,15 @@ class Submission:
         self._own = path / "handed" / f"{socket.gethostname()}-{os.getpid()}.jsonl"
 
     @classmethod
-    def prepare(cls, place: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
-        """Makes the next folder below `place` for items (name and key) in tasks; nothing is submitted yet."""
-        path = place / str(next_number(place))
+    def prepare(cls, root: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
+        """Makes the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
+        path = root / str(next_number(root))
         with disk.explained(path):
             for folder in (path / "tasks", path / "handed", path / "logs"):
                 folder.mkdir(parents=True)
         task_of = {number: task for task, numbers in enumerate(tasks) for number in numbers}
-        told = [{"task": task_of[n], "name": name, "key": key} for n, (name, key) in enumerate(items)]
-        disk.replace(path / "items.jsonl", b"".join(map(disk.line, told)))
+        records = [{"task": task_of[n], "name": name, "key": key} for n, (name, key) in enumerate(items)]
+        disk.replace(path / "items.jsonl", b"".join(map(disk.line, records)))
         return path
 
     @classmethod
@@ -80,15 +80,13 @@ class Submission:
         return cls(path, head, _items(path, head))
 
     @classmethod
-    def all(cls, place: Path) -> "list[Submission]":
+    def all(cls, root: Path) -> "list[Submission]":
         """Those below a folder, in order, read up to now. One that was never submitted is left out.
 
         Raises `UserError` for one that was damaged or that a later version wrote.
         """
         found = []
-        for path in sorted(
-            (path for path in place.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name)
-        ):
+        for path in sorted((path for path in root.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name)):
             head = read_object(path / "submission.json", SUBMISSION)
             if head is None:
                 continue
@@ -110,8 +108,8 @@ class Submission:
     def read(self, surely: Collection[int] = ()) -> list[int]:
         """Takes in the lines that tasks have written since; the numbers of the items that are over since.
 
-        A shared file system may tell the size of a file as it was a minute ago, but not to who opens it: the files of
-        the tasks in `surely` are opened.
+        A shared file system may report the size of a file as it was a minute ago, unless it is opened: the files of the
+        tasks in `surely` are opened.
         """
         fresh = []
         with os.scandir(self.path / "tasks") as entries:
@@ -149,7 +147,7 @@ class Submission:
         disk.append(self._own, [{"item": number}])
 
     def end(self, task: int, state: str) -> None:
-        """Notes that a task is over in whatever way, so that nobody has to ask Slurm again."""
+        """Records that a task is over in whatever way, so that no command has to query Slurm again."""
         self.ended[task] = state
         disk.append(self._own, [{"task": task, "state": state}])
 
@@ -183,9 +181,9 @@ def _items(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def next_number(place: Path) -> int:
+def next_number(root: Path) -> int:
     """The number of the next submission below a folder."""
-    return max((int(path.name) for path in place.glob("*") if path.name.isdecimal()), default=0) + 1
+    return max((int(path.name) for path in root.glob("*") if path.name.isdecimal()), default=0) + 1
 
 
 def key_of(work: Work, item: Any) -> str:
@@ -194,10 +192,10 @@ def key_of(work: Work, item: Any) -> str:
     Fields of a dataclass with `compare=False` do not count, of the work or of the item. What is neither plain data nor
     made of it counts as it is pickled; what cannot be pickled alike twice is never found again, and so submitted again.
     """
-    return hashlib.sha256(_told(work) + b"\n" + _told(item)).hexdigest()[:20]
+    return hashlib.sha256(_encoded(work) + b"\n" + _encoded(item)).hexdigest()[:20]
 
 
-def _told(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
     try:
         return json.dumps(_plain(value), sort_keys=True).encode()
     except (TypeError, ValueError, AttributeError, RecursionError):

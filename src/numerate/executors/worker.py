@@ -40,9 +40,9 @@ class Reply:
 
 
 class RequestedStop(Stop):
-    """A `Stop` that whoever gave the work asks, through the worker: it takes no signals itself.
+    """A `Stop` that is requested through the worker and handles no signals.
 
-    So Ctrl-C, which a terminal sends to every process, is answered once, by the command, and not by each worker.
+    So Ctrl-C, which a terminal sends to every process, is handled once, by the command, and not by each worker.
     """
 
     def __enter__(self) -> "RequestedStop":
@@ -55,7 +55,7 @@ class RequestedStop(Stop):
 
 
 class Worker:
-    """Does items one after the other and turns whatever they raise into a `Failure`.
+    """Does items one after the other and converts whatever they raise into a `Failure`.
 
     >>> worker = Worker(threads=1, limit=None)
     >>> worker.open(pickle.dumps(Square()))
@@ -130,23 +130,23 @@ def threads_in(threads: int) -> dict[str, str]:
 
 
 def stopped(stop: Stop) -> Failure:
-    """Of an item that was asked to end."""
-    return Failure("stopped", "stopped; the same command goes on from here", stop.status or 130)
+    """The failure of an item that was stopped."""
+    return Failure("stopped", "stopped; the same command resumes from here", stop.status or 130)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception is to whoever gave the work. One that nobody expected is a mistake where it comes from a file
-    of the user's own, else a fault of the program."""
+    """An exception as a `Failure`. An unexpected one is a user error where it comes from a user's file, else an error
+    of the program."""
     if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
         if isinstance(error, UserError):
             return Failure("mistake", str(error), 2, notes)
         return Failure("fault", str(error), trace=notes)
-    place = users_line(error)
+    location = users_line(error)
     if isinstance(error, SystemExit):
-        told = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-        return Failure("error", f"{told} in {place}" if place else told, trace=_trace(error))
-    if place is not None and isinstance(error, Exception):
+        call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+        return Failure("error", f"{call} in {location}" if location else call, trace=_trace(error))
+    if location is not None and isinstance(error, Exception):
         return Failure("mistake", in_words(error), 2, _trace(error))
     return Failure("error", f"{in_words(error)} (--traceback shows where)", trace=_trace(error))
 

@@ -1,4 +1,4 @@
-"""What a model of ours has read so far, as a cache that transformers' `generate` can hold, reorder and cut."""
+"""A cache of numerate models that transformers' `generate` can hold, reorder and crop."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -17,14 +17,14 @@ from numerate.vocabulary import PAD
 _Cache: Any = import_module("transformers.cache_utils").Cache  # of which little is typed
 
 SPARE = 64
-"""Places beyond twice the longest row that a cache is made for, where `generate` does not say how many it wants."""
+"""Spare positions of a cache beyond twice the longest row, where `generate` gives no length."""
 
 
 class NumerateCache(_Cache):  # type: ignore[misc]
     """The state of `Model.start` and `Model.step`, with all columns read so far: a cache for any mixer.
 
-    A column of one more token is one step. Whatever else happens to it (it is cut by assisted decoding, a prompt is
-    continued by several tokens, a row outgrows `capacity`) is answered by reading all columns again.
+    One more token is one step. All else (a crop by assisted decoding, a prompt continued by several tokens, a row
+    longer than `capacity`) reads all columns again.
 
     >>> cache = NumerateCache(capacity=64)
     >>> model(ids, past_key_values=cache, use_cache=True)
@@ -43,7 +43,7 @@ class NumerateCache(_Cache):  # type: ignore[misc]
     # What a model does with it ----------------------------------------------------------------------------------------
 
     def extend(self, ids: Int[Tensor, "rows new"], seen: Bool[Tensor, "rows new"]) -> bool:
-        """Notes further columns. Whether they may be read by one step."""
+        """Adds further columns. Returns whether one step can read them."""
         before = self.get_seq_length()
         if self.ids is None or self.seen is None or not before:
             self.ids, self.seen = ids, seen
@@ -101,7 +101,7 @@ class NumerateCache(_Cache):  # type: ignore[misc]
         self.ids = self.seen = self.state = None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets columns: above 0 so many of the last (below 0 too, as older releases count); 0 does nothing."""
+        """Removes columns: above 0 so many of the last (below 0 too, as older releases count); 0 does nothing."""
         if self.ids is None or self.seen is None or not tokens_to_remove:
             return
         kept = max(0, self.get_seq_length() - abs(tokens_to_remove))
@@ -125,10 +125,10 @@ class NumerateCache(_Cache):  # type: ignore[misc]
 
 
 def rows_of(state: Any, chosen: Int[Tensor, " chosen"], rows: int) -> Any:
-    """A state of `rows` rows with the chosen ones, or None where it has something of which nobody knows its rows.
+    """A state of `rows` rows with the chosen ones, or None where the batch dimension of a part is unknown.
 
     Tensors have rows first, or, as torch's recurrent nets have them, one layer first and then rows; tuples, lists,
-    dicts and dataclasses are gone through.
+    dicts and dataclasses are traversed.
     """
     try:
         return _taken(state, lambda tensor: _of_tensor(tensor, chosen, rows))
@@ -137,7 +137,7 @@ def rows_of(state: Any, chosen: Int[Tensor, " chosen"], rows: int) -> Any:
 
 
 class _NotByRowError(Exception):
-    """A state has a part of which nobody knows where its rows are."""
+    """A state has a part with an unknown batch dimension."""
 
 
 def _of_tensor(tensor: Tensor, chosen: Tensor, rows: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""A folder that Hugging Face opens: written from a run's model and tokenizer; and what its configuration says."""
+"""Model folders for Hugging Face: written from a run's model and tokenizer; and reading their configuration."""
 
 import json
 from collections.abc import Iterator
@@ -39,15 +39,15 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 
 
 def fill(folder: Path, config: NumerateConfig, model: Model, special: SpecialIds, tokenizer: Any, name: str) -> None:
-    """Writes configuration, weights (safetensors), how to generate, the tokenizer unless it is None, and a card that
-    says what it is and how it is opened under `name`."""
-    held = NumerateForCausalLM(config)
-    held.model.load_state_dict(model.state_dict())
-    held.generation_config = _theirs.GenerationConfig(
+    """Writes configuration, weights (safetensors), how to generate, the tokenizer unless it is None, and a model
+    card that says how to load it as `name`."""
+    wrapped = NumerateForCausalLM(config)
+    wrapped.model.load_state_dict(model.state_dict())
+    wrapped.generation_config = _theirs.GenerationConfig(
         bos_token_id=special.begin, eos_token_id=[*special.end], pad_token_id=special.pad
     )
     with _quiet():
-        held.save_pretrained(folder)
+        wrapped.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     title = (config.recipe or {}).get("title", "recipe")
@@ -56,7 +56,7 @@ def fill(folder: Path, config: NumerateConfig, model: Model, special: SpecialIds
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and reports of transformers: what is wrong is said by us."""
+    """Without the progress bars and logs of transformers: numerate reports errors itself."""
     logging = _theirs.utils.logging
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
@@ -70,7 +70,7 @@ def _quiet() -> Iterator[None]:
 
 
 def configuration(folder: Path) -> NumerateConfig:
-    """What config.json says. Raises `UserError` where it says nothing of a run of numerate."""
+    """The config.json of a folder. Raises `UserError` where it is none of a run of numerate."""
     file = folder / "config.json"
     if not file.is_file():
         if (folder / "adapter_config.json").is_file():

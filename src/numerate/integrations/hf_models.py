@@ -1,4 +1,4 @@
-"""Decoders of ours as a model of Hugging Face: `AutoModelForCausalLM`, `generate`, `Trainer`.
+"""Numerate decoders as Hugging Face models: `AutoModelForCausalLM`, `generate`, `Trainer`.
 
 Importing this file registers them. `numerate export RUN out=FOLDER` writes a folder that is then opened by
 
@@ -44,11 +44,11 @@ from numerate.integrations.hf_models import NumerateForCausalLM as NumerateForCa
 
 @import_module("huggingface_hub.dataclasses").strict
 class NumerateConfig(_theirs.PreTrainedConfig):  # type: ignore[misc]
-    """The configuration of an exported run: its recipe as saved in its folder, and what its tokens are.
+    """The configuration of an exported run: its recipe as saved in its folder, and its vocabulary.
 
     `recipe` is the whole recipe as plain data (`recipe["model"]` is what is built, with `recipe["seed"]`);
     `vocabulary` is what a model knows of its tokens (their kinds, run by run) with a fingerprint of their texts; `step`
-    is the training step of the weights. The rest are the usual names of the same things.
+    is the training step of the weights. The rest are the usual names of Hugging Face.
     """
 
     model_type = "numerate"
@@ -70,7 +70,7 @@ class NumerateConfig(_theirs.PreTrainedConfig):  # type: ignore[misc]
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Nothing: a folder names our own file, and no copy of this one is to be put beside it."""
+        """Does nothing: a folder refers to this file, and no copy of it is written there."""
 
 
 def config_of(
@@ -118,17 +118,17 @@ def fingerprint(vocabulary: Vocabulary) -> str:
 
 
 class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # type: ignore[misc]
-    """A `Decoder` of ours behind the interface of Hugging Face: any trunk, mixer and positions.
+    """A numerate `Decoder` as a Hugging Face model: any backbone, mixer and positions.
 
-    `model.model` is the decoder itself. Padding may stand anywhere: tokens that `attention_mask` leaves out take no
-    place and are seen by nobody, so a row says the same alone, padded on the left and padded on the right. In training
-    mode numberings draw their offsets from (the recipe's seed, how many batches were read so far); in evaluation they
-    take their first fixed placement.
+    `model.model` is the decoder itself. Padding may stand anywhere: tokens that `attention_mask` masks have no
+    position and are not attended to, so a row gives the same outputs alone, padded on the left and on the right. In
+    training mode position offsets are drawn from (the recipe's seed, how many batches were read so far); in evaluation
+    the first fixed ones are used.
 
     >>> model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
     >>> model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
 
-    Raises `UserError` for arguments that it has not (position_ids, inputs_embeds, attentions), for a mask of another
+    Raises `UserError` for unsupported arguments (position_ids, inputs_embeds, attentions), for a mask of another
     shape, and for a row without any token.
     """
 
@@ -141,12 +141,12 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         super().__init__(config)
         self.model: Any = _built(config)
         self._tied_weights_keys = {f"model.{name}": f"model.{first}" for name, first in _tied(self.model).items()}
-        # Loading leaves what is not in a file of weights empty; it is put back by `_init_weights`.
+        # Loading leaves what is not in a file of weights empty; `_init_weights` restores it.
         self._fixed = {module: _fixed(module) for module in self.model.modules()}
         self._batches = 0
         self.post_init()
 
-    # What Hugging Face asks of a model --------------------------------------------------------------------------------
+    # The interface of Hugging Face -----------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -159,12 +159,12 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         return_dict: bool | None = None,
         **further: Any,
     ) -> Any:
-        """A `CausalLMOutputWithPast` with logits `[rows, columns, vocabulary]`, or of the columns that `logits_to_keep`
-        says (so many of the last; 0: all; or their indices). Those of padding mean nothing.
+        """A `CausalLMOutputWithPast` with logits `[rows, columns, vocabulary]`, or of the columns of `logits_to_keep`
+        (so many of the last; 0: all; or their indices). Those of padding are meaningless.
 
-        `labels` `[rows, columns]` are shifted here: column t is what column t - 1 must say, -100 what nobody must say.
+        `labels` `[rows, columns]` are shifted here: column t is the target of column t - 1, -100 is ignored.
         The loss is the mean over them in nats, or their sum over `num_items_in_batch`, which Trainer gives. A cache is
-        returned where `use_cache=True` asks for it or one was given.
+        returned with `use_cache=True`, or where one was given.
         """
         items = further.pop("num_items_in_batch", None)
         self._refuse(further, input_ids, past_key_values)
@@ -183,9 +183,9 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
                 logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items
             )
         kind = _theirs.modeling_outputs.CausalLMOutputWithPast
-        said = kind(loss=loss, logits=logits, past_key_values=past_key_values)
-        told = self.config.return_dict if return_dict is None else return_dict
-        return said if told else said.to_tuple()
+        output = kind(loss=loss, logits=logits, past_key_values=past_key_values)
+        as_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if as_dict else output.to_tuple()
 
     def get_input_embeddings(self) -> nn.Module:
         embedding: nn.Module = self.model.embedding
@@ -211,7 +211,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
     def save_pretrained(
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **named: Any
     ) -> None:
-        """As everywhere, with the file beside it that `trust_remote_code=True` reads."""
+        """As in transformers, and the file that `trust_remote_code=True` reads."""
         weights = _apart(self.state_dict() if state_dict is None else state_dict, self)
         super().save_pretrained(save_directory, is_main_process, weights, **named)
         if is_main_process and Path(save_directory).is_dir():
@@ -245,7 +245,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights are drawn by the recipe when the model is built; what a file of weights has not is put back here."""
+        """Weights are drawn by the recipe when the model is built; what a file of weights lacks is restored here."""
         for name, tensor in self._fixed.get(module, {}).items():
             module.get_buffer(name).copy_(tensor)
 
@@ -257,17 +257,17 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         if self.training:
             tokens = self.model.assign_positions(tokens, StepContext(int(self._recipe["seed"]), self._batches))
             self._batches += 1
-        asked = None
+        target_positions = None
         if isinstance(keep, Tensor) or keep or before:
             columns = torch.arange(ids.shape[1], device=ids.device)
             went = columns.expand(ids.shape) if went is None else went
-            asked = went[:, before:][
+            target_positions = went[:, before:][
                 :, keep if isinstance(keep, Tensor) else slice(-keep, None) if keep else slice(None)
             ]
-        said: Tensor = self.model(tokens, target_positions=asked).hidden
-        if asked is None and went is not None:
-            said = torch.take_along_dim(said, went[..., None], dim=1)
-        return said
+        hidden: Tensor = self.model(tokens, target_positions=target_positions).hidden
+        if target_positions is None and went is not None:
+            hidden = torch.take_along_dim(hidden, went[..., None], dim=1)
+        return hidden
 
     def _read_on(self, ids: Tensor, seen: Tensor, cache: NumerateCache, keep: int | Tensor) -> Tensor:
         """Hidden states of further columns, which the cache then has."""
@@ -327,13 +327,13 @@ def _spec(recipe: Mapping[str, Any] | None) -> Decoder:
 
 
 def _built(config: NumerateConfig) -> Model:
-    """The decoder with weights as its recipe draws them, on the CPU wherever it is asked for from.
+    """The decoder with weights as its recipe draws them, on the CPU whatever the default device.
 
-    Hugging Face makes models on a device without memory and in the type that is wanted in the end. What a model
-    computes once (rates of rotary positions, kinds of tokens) has to be real, and exact.
+    Hugging Face makes models on the meta device and in the final dtype. What a model computes once (rotary frequencies,
+    kinds of tokens) has to be real, and exact.
     """
-    told = config.vocabulary or {}
-    kinds = np.array([kind for kind, count in told.get("kinds", []) for _ in range(count)], dtype=np.int8)
+    stored = config.vocabulary or {}
+    kinds = np.array([kind for kind, count in stored.get("kinds", []) for _ in range(count)], dtype=np.int8)
     size = len(kinds)
     vocabulary = Vocabulary(
         tuple(f"[{i}]" for i in range(size)), kinds, np.full(size, np.nan), np.full(size, -1000, dtype=np.int64)
@@ -343,7 +343,7 @@ def _built(config: NumerateConfig) -> Model:
     with torch.device("cpu"), _default_dtype(torch.float32):
         model = spec.build(vocabulary, int((config.recipe or {}).get("seed", 0)))
     if (reason := model.sees_future()) is not None:
-        raise UserError(f"model: {reason}, so it is no causal decoder and says nothing token by token")
+        raise UserError(f"model: {reason}, so it is no causal decoder and cannot generate token by token")
     for parameter in model.parameters() if wanted != torch.float32 else ():
         parameter.data = parameter.data.to(wanted)
     return model
@@ -360,9 +360,9 @@ def _default_dtype(wanted: torch.dtype) -> Iterator[None]:
 
 
 def _fixed(module: nn.Module) -> dict[str, Tensor]:
-    """What a module computes once and no checkpoint holds, a copy of it."""
-    held = module.named_buffers(recurse=False)
-    return {name: tensor.clone() for name, tensor in held if name in module._non_persistent_buffers_set}
+    """Copies of the non-persistent buffers of a module, which no checkpoint holds."""
+    buffers = module.named_buffers(recurse=False)
+    return {name: tensor.clone() for name, tensor in buffers if name in module._non_persistent_buffers_set}
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which tokens of any tokenizer are numbers, found by what their ids decode to. Knows numpy, not torch."""
+"""Which tokens of any tokenizer are numbers, found by decoding their ids. Needs numpy, not torch."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 Which = Literal["digits", "numbers"]
 
 LOW = 0.95
-"""A smaller share of the digit characters in number tokens is warned of."""
+"""A smaller share of the digit characters in number tokens gives a warning."""
 
 _MARKERS = " \t\n\r▁ĠĊ"
 """What may stand before a number in its token: spaces, and the marks for them where a tokenizer has no decoder."""
@@ -29,11 +29,11 @@ _VALUE = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
 @dataclass(frozen=True, eq=False)
 class NumberTokens:
-    """The number tokens of a tokenizer: `values` says which ids count as numbers, and what they are worth.
+    """The number tokens of a tokenizer: `values` maps the ids that count as numbers to their values.
 
     Per id of the tokenizer, whether it counts or not: `pieces` is the text that it adds after other text, `kinds`
     (int8) is one of `numerate.vocabulary`'s SPECIAL, DIGIT, NUMBER (further finite ASCII numbers: several digits, a
-    sign or a point included), SIGN, POINT, TEXT, and `prefixed` says whether a space stands before it.
+    sign or a point included), SIGN, POINT, TEXT, and `prefixed` whether a space stands before it.
     """
 
     values: Mapping[int, float]
@@ -151,7 +151,7 @@ def _context(reader: "_Reader") -> list[int]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """What is asked of a tokenizer: its tokens with their ids, which are special, decoding and encoding of many."""
+    """The interface of a tokenizer: its tokens with their ids, which are special, decoding and encoding of many."""
 
     tokens: Mapping[str, int]
     special: frozenset[int]
@@ -160,7 +160,7 @@ class _Reader:
 
     @cached_property
     def ids(self) -> list[int]:
-        """All ids, rising."""
+        """All ids, ascending."""
         return sorted(set(self.tokens.values()))
 
 

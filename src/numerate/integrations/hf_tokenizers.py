@@ -24,7 +24,7 @@ class SpecialIds:
 
 
 def special_ids(tokenizer: Tokenizer, vocabulary: Vocabulary) -> SpecialIds:
-    """The special ids of a run. Running text has no end of its own: it is over where the next document begins."""
+    """The special ids of a run. Running text has no end of its own: it ends where the next document starts."""
     if not isinstance(tokenizer, TokenIds):
         return SpecialIds(BEGIN, (END,), PAD)
     known = pieces_of(vocabulary)
@@ -35,25 +35,25 @@ def special_ids(tokenizer: Tokenizer, vocabulary: Vocabulary) -> SpecialIds:
 def tokenizer_of(tokenizer: Tokenizer, task: Task, vocabulary: Vocabulary, context: int | None = None) -> Any:
     """The tokenizer of a run as a `PreTrainedTokenizerFast`.
 
-    - `TokenIds`: the stored one, with the token that begins documents in front of every text, as in training.
-    - `Characters` and `Words` of the house: a token for every character or word, as the model sees a text (a number is
-      written as it is spelled: least significant digit first, say), with [BOS] in front where the recipe has it.
+    - `TokenIds`: the stored one, with the token that starts documents in front of every text, as in training.
+    - `Characters` and `Words`: a token for every character or word, as the model sees a text (numbers stay as
+      formatted: least significant digit first, say), with [BOS] in front where the recipe has it.
 
     Names of special tokens in a text are those tokens there, where ours reads them as text. Rows are padded on the
-    left. Raises `UserError` for a tokenizer whose tokens carry numbers or spellings that no tokenizer.json can say.
+    left. Raises `UserError` for a tokenizer whose tokens carry numbers or formats that no tokenizer.json can hold.
     """
     if isinstance(tokenizer, TokenIds):
         made, names = _stored(pieces_of(vocabulary))
     elif isinstance(tokenizer, Characters | Words):
-        made, names = _of_the_house(tokenizer, vocabulary)
+        made, names = _own_tokenizer(tokenizer, vocabulary)
     else:
         raise UserError(
-            f"tokenizer: {type(tokenizer).__name__} of {type(task).__name__} cannot be said in a tokenizer.json; "
+            f"tokenizer: {type(tokenizer).__name__} of {type(task).__name__} cannot be written as a tokenizer.json; "
             "Characters, Words and TokenIds can, and tokenizer=false exports the model without"
         )
-    told = {} if context is None else {"model_max_length": context}
+    length = {} if context is None else {"model_max_length": context}
     fast: Any = import_module("transformers").PreTrainedTokenizerFast
-    return fast(tokenizer_object=made, padding_side="left", clean_up_tokenization_spaces=False, **names, **told)
+    return fast(tokenizer_object=made, padding_side="left", clean_up_tokenization_spaces=False, **names, **length)
 
 
 def _stored(known: StoredTokenizer) -> tuple[Any, dict[str, str]]:
@@ -71,7 +71,7 @@ def _stored(known: StoredTokenizer) -> tuple[Any, dict[str, str]]:
     return Theirs.from_str(json.dumps(text)), names
 
 
-def _of_the_house(tokenizer: Characters | Words, vocabulary: Vocabulary) -> tuple[Any, dict[str, str]]:
+def _own_tokenizer(tokenizer: Characters | Words, vocabulary: Vocabulary) -> tuple[Any, dict[str, str]]:
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Theirs
 
@@ -83,15 +83,15 @@ def _of_the_house(tokenizer: Characters | Words, vocabulary: Vocabulary) -> tupl
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.add_special_tokens(list(SPECIALS))
     if tokenizer.add_bos_token:
-        told = json.loads(made.to_str())
-        told["post_processor"] = _beginning(SPECIALS[BEGIN], BEGIN)
-        made = Theirs.from_str(json.dumps(told))
+        tree = json.loads(made.to_str())
+        tree["post_processor"] = _beginning(SPECIALS[BEGIN], BEGIN)
+        made = Theirs.from_str(json.dumps(tree))
     names = {"pad": SPECIALS[PAD], "unk": SPECIALS[UNKNOWN], "bos": SPECIALS[BEGIN], "eos": SPECIALS[END]}
     return made, {f"{role}_token": name for role, name in names.items()}
 
 
 def _beginning(name: str, i: int) -> dict[str, Any]:
-    """What puts a token in front of every text, in the words of a tokenizer.json."""
+    """The post-processor of a tokenizer.json that puts a token in front of every text."""
     first = {"SpecialToken": {"id": name, "type_id": 0}}
     single = [first, {"Sequence": {"id": "A", "type_id": 0}}]
     return {

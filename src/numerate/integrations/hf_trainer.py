@@ -54,7 +54,7 @@ def number_loss_trainer(base: type | None = None) -> type[Any]:
 
 
 class _NumberLossTrainer:
-    """What is put before a trainer of transformers."""
+    """The mixin before a trainer of transformers."""
 
     loss_is_scaled_for_ga = True
     accelerator: Any
@@ -97,9 +97,9 @@ class _NumberLossTrainer:
         return_outputs: bool = False,
         num_items_in_batch: int | Tensor | None = None,
     ) -> Any:
-        asked = dict(inputs)
-        labels, *further = (asked.pop(name, None) for name in ("labels", "loss_weights", "quantity"))
-        outputs = model(**asked)
+        inputs = dict(inputs)
+        labels, *further = (inputs.pop(name, None) for name in ("labels", "loss_weights", "quantity"))
+        outputs = model(**inputs)
         logits, labels = _pair(self.number_loss, outputs, labels)
         whole = self._counts if model.training else None
         terms = self.number_loss.terms(
@@ -132,7 +132,7 @@ class _NumberLossTrainer:
         super().log(logs, *given, **named)  # type: ignore[misc]
 
     def _copies(self) -> int:
-        """How many processes see the same batch: those that share one model by tensor parallelism."""
+        """How many processes see the same batch: those of one tensor-parallel group."""
         return int(self.get_tp_size())  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Cross-entropy and a number token loss for anybody's model and training loop."""
+"""Cross-entropy and a number token loss for any model and training loop."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import KINDS, Kind, NumberDistance, outweighs
 
 PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
-"""The texts that the coverage of a tokenizer is looked at with where no sample is given."""
+"""The default sample for the coverage of a tokenizer."""
 
 FIRST = 10
 """Training batches whose mean terms are compared: a number term above cross-entropy is a warning."""
@@ -26,7 +26,7 @@ class NumberTokenLoss(nn.Module):
     """Cross-entropy + `weight` x number token loss, from the logits and labels of any model of tokens.
 
     Zausinger et al. (2025), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083: where a label is a number token,
-    the probabilities of all number tokens say how far the model is from its value. `numerate.losses.token_level` has
+    the probabilities of all number tokens measure the distance from its value. `numerate.losses.token_level` has
     the definitions.
 
     - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
@@ -35,12 +35,12 @@ class NumberTokenLoss(nn.Module):
     - `cross_entropy=False`: the number part alone (x `weight`), to be added to a cross-entropy that you have.
     - `over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
       The cross-entropy is a mean over all labels that are not ignored.
-    - `shift`: whether the logits at a place are held against the *next* label. A decoder-only model of Hugging Face
+    - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
     - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.losses.token_level.Measure`.
-    - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the place; costs a wait for the
-      device.
+    - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
+      synchronisation with the device.
 
     >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
     >>> loss(model(input_ids).logits, labels).backward()
@@ -48,7 +48,7 @@ class NumberTokenLoss(nn.Module):
     It warns once where, in the mean over the first 10 batches with a gradient, the number part is above the
     cross-entropy; the device is waited for at the tenth of them alone, and a compiled call does not look.
 
-    It has no parameters, stands in no checkpoint, and follows the logits to their device. float16, bfloat16 and
+    It has no parameters or checkpointed state, and follows the logits to their device. float16, bfloat16 and
     float32 logits are computed with in float32, float64 in float64. Raises `UserError` for settings without sense.
     """
 
@@ -96,17 +96,17 @@ class NumberTokenLoss(nn.Module):
         model: Any = None,
         **settings: Any,
     ) -> "NumberTokenLoss":
-        """The loss for the number tokens of a tokenizer, which is left as it is; `settings` as of the class.
+        """The loss for the number tokens of a tokenizer, which is not changed; `settings` as of the class.
 
         `which` and `override` are those of `numerate.number_tokens`. Where less than 95 % of the digit characters of
         `sample` (texts of yours; without them some of ours) stand in number tokens, it warns. With `model`, a model of
-        transformers, `shift` is what that model needs: its configuration says whether it has an encoder.
+        transformers, `shift` is what that model needs: its configuration tells whether it has an encoder.
 
         >>> NumberTokenLoss.from_tokenizer(tokenizer, kind="mse", weight=2.0, model=model).shift
         True
         """
         found = number_tokens(tokenizer, which=which, override=override)
-        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer need not read our sample
+        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on our sample
             found.coverage(PROBE if sample is None else sample)
         if model is not None:
             needed = not model.config.is_encoder_decoder
@@ -119,19 +119,19 @@ class NumberTokenLoss(nn.Module):
 
     def forward(
         self,
-        logits: Float[Tensor, "*places vocabulary"],
-        labels: Int[Tensor, "*places"],
+        logits: Float[Tensor, "*positions vocabulary"],
+        labels: Int[Tensor, "*positions"],
         *,
         num_items: int | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
-        loss_weights: Float[Tensor, "*places"] | None = None,
-        quantity: Bool[Tensor, "*places"] | None = None,
+        loss_weights: Float[Tensor, "*positions"] | None = None,
+        quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss, a scalar in nats (and `weight` x the units of the values).
 
         Where a batch is cut into parts (gradient accumulation, several processes), `num_items` is how many labels and
         `num_numbers` how many number labels the whole of it has (`counts`): the parts' losses then add up to the loss
-        of the whole. `loss_weights` says how much each number label counts, `quantity` is False at numbers that name
+        of the whole. `loss_weights` are weights of number labels, `quantity` is False at numbers that name
         something instead of counting it; both stand where the labels stand. Without a number label the number part is
         0, and still attached.
 
@@ -145,13 +145,13 @@ class NumberTokenLoss(nn.Module):
 
     def terms(
         self,
-        logits: Float[Tensor, "*places vocabulary"],
-        labels: Int[Tensor, "*places"],
+        logits: Float[Tensor, "*positions vocabulary"],
+        labels: Int[Tensor, "*positions"],
         *,
         num_items: int | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
-        loss_weights: Float[Tensor, "*places"] | None = None,
-        quantity: Bool[Tensor, "*places"] | None = None,
+        loss_weights: Float[Tensor, "*positions"] | None = None,
+        quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """The two means apart, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
         self._check(logits, labels, loss_weights, quantity)
@@ -198,7 +198,7 @@ class NumberTokenLoss(nn.Module):
         return found
 
     def _compare(self, first: list[Tensor], terms: Tensor) -> None:
-        """Keeps the two terms of a batch, and warns behind the last of the first where the number part is above."""
+        """Keeps the two terms of a batch, and after the last one warns where the number part is larger."""
         first.append(terms)
         if len(first) < FIRST:
             return
@@ -211,10 +211,10 @@ class NumberTokenLoss(nn.Module):
 
     def counts(
         self,
-        labels: Int[Tensor, "*places"],
+        labels: Int[Tensor, "*positions"],
         *,
-        loss_weights: Float[Tensor, "*places"] | None = None,
-        quantity: Bool[Tensor, "*places"] | None = None,
+        loss_weights: Float[Tensor, "*positions"] | None = None,
+        quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> tuple[Int[Tensor, ""], Float[Tensor, ""]]:
         """How many labels are not ignored, and how many of them are number tokens (with `loss_weights`, their sum)."""
         device = self.table.ids.device
@@ -231,29 +231,29 @@ class NumberTokenLoss(nn.Module):
             f"shift={self.shift}"
         )
 
-    def _shifted(self, places: Tensor, filling: int | bool) -> Tensor:
-        """Each place gets what stands at the next one, the last one `filling`. The logits stay whole: no copy."""
+    def _shifted(self, positions: Tensor, filling: int | bool) -> Tensor:
+        """Shifts left by one position; the last one gets `filling`. The logits are not copied."""
         if not self.shift:
-            return places
-        return torch.cat([places[..., 1:], torch.full_like(places[..., :1], filling)], dim=-1)
+            return positions
+        return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], filling)], dim=-1)
 
     def _check(self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, quantity: Tensor | None) -> None:
         if not logits.is_floating_point() or logits.ndim < 2:
             raise UserError(
-                f"logits: {_told(logits)}; floating point [rows, time, vocabulary] is right, as a model gives them"
+                f"logits: {_shape(logits)}; floating point [rows, time, vocabulary] is right, as a model gives them"
             )
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise UserError(f"labels: {_told(labels)}; whole numbers, the ids of tokens, are right")
+            raise UserError(f"labels: {_shape(labels)}; whole numbers, the ids of tokens, are right")
         if logits.shape[:-1] != labels.shape:
             hint = " (shift=True shifts them here: give both whole)" if self.shift else ""
             raise UserError(
-                f"labels: {_told(labels)} for logits {_told(logits)}; one label for each place is right{hint}"
+                f"labels: {_shape(labels)} for logits {_shape(logits)}; one label for each place is right{hint}"
             )
         for name, given in (("loss_weights", loss_weights), ("quantity", quantity)):
             if given is not None and given.shape != labels.shape:
-                raise UserError(f"{name}: {_told(given)} for labels {_told(labels)}; one for each label is right")
+                raise UserError(f"{name}: {_shape(given)} for labels {_shape(labels)}; one for each label is right")
         if quantity is not None and quantity.dtype != torch.bool:
-            raise UserError(f"quantity: {_told(quantity)}; true or false for each label is right")
+            raise UserError(f"quantity: {_shape(quantity)}; true or false for each label is right")
         if logits.shape[-1] <= self.table.largest:
             raise UserError(
                 f"logits: {logits.shape[-1]} wide, and token {self.table.largest} is a number; logits as wide as the "
@@ -271,7 +271,7 @@ class NumberTokenLoss(nn.Module):
         raise OperationalError("the loss is not finite, and the logits are: look at loss_weights")
 
 
-def _told(tensor: Tensor) -> str:
+def _shape(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
@@ -279,7 +279,7 @@ def _one(count: int | float | Tensor, name: str) -> Tensor:
     found = torch.as_tensor(count)
     if found.numel() != 1:
         raise UserError(
-            f"{name}: {_told(found)}; one number is right (torch.nn.DataParallel gives several: use processes instead)"
+            f"{name}: {_shape(found)}; one number is right (torch.nn.DataParallel gives several: use processes)"
         )
     if not found.is_cuda and not float(found) >= 0:
         raise UserError(f"{name}: {float(found):g}; a count, 0 or more, is right")

@@ -1,4 +1,4 @@
-"""Sending a run's curves, pictures and samples to a tracker as well: wandb, tensorboard, trackio, mlflow.
+"""Experiment trackers: wandb, tensorboard, trackio, mlflow.
 
 The files of a run come first and are complete without any of this. Each tracker works in a thread of its own, so that
 a server which is slow, unreachable or full of errors costs a run one warning and nothing else. A tracker's library is
@@ -45,7 +45,7 @@ class TrackerSettings:
 
 
 class Tracker(ABC):
-    """What a run tells a tracker. Any exception is allowed: it ends this tracker, not the run.
+    """The interface of experiment trackers. Any exception is allowed: it ends this tracker, not the run.
 
     `figure` gets a picture as PNG, `table` rows with the same columns as text or numbers.
     """
@@ -60,7 +60,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, head: Record, folder: Path, step: int) -> None:
-        """Begins, or goes on with a run that is at `step`."""
+        """Starts a run, or resumes it at `step`."""
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -85,7 +85,7 @@ class Wandb(Tracker):
         import wandb
 
         online = wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")
-        if online and not wandb.login(prompt=False):  # wandb.init would ask for a key, and a run waits for nobody
+        if online and not wandb.login(prompt=False):  # wandb.init would prompt for a key and block the run
             raise PermissionError("no key is known; `wandb login` sets one, WANDB_MODE=offline needs none")
         self._run = wandb.init(
             project=self.settings.project_name,
@@ -239,7 +239,7 @@ TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard
 
 
 class Trackers:
-    """The trackers of a run, none by default. No call raises, and none waits, but `finish` for a moment.
+    """The trackers of a run, none by default. No call raises, and only `finish` waits, for a moment.
 
     >>> trackers = make("tensorboard", TrackerSettings(project="abacus"))
     >>> trackers.start(run.head(), run.path)
@@ -251,36 +251,36 @@ class Trackers:
         self._workers = [_Worker(name, tracker, warn) for name, tracker in trackers.items()]
 
     def start(self, head: Record, folder: Path, step: int = 0) -> None:
-        """Tells of the head of a run and its folder; `step` is where a resumed run goes on."""
-        self._tell("start", dict(head), folder, step)
+        """Starts with the head of a run and its folder; `step` is where a resumed run continues."""
+        self._send("start", dict(head), folder, step)
 
     def log(self, record: Record) -> None:
-        """Tells of a record of `metrics.jsonl`: its numbers, as `train/loss` or `development/exact`."""
+        """Logs a record of `metrics.jsonl`: its numbers, as `train/loss` or `development/exact`."""
         if self._workers:
-            self._tell("log", int(record.get("step", 0)), numbers(record))
+            self._send("log", int(record.get("step", 0)), numbers(record))
 
     def figure(self, name: str, figure: Any, step: int = 0) -> None:
-        """Tells of a picture: a matplotlib figure, or the path of a PNG."""
+        """Logs a picture: a matplotlib figure, or the path of a PNG."""
         for worker in self._workers:
-            worker.tell("figure", lambda: (step, name, _png(figure)))
+            worker.send("figure", lambda: (step, name, _png(figure)))
 
     def table(self, name: str, samples: Sequence[Record], step: int = 0) -> None:
-        """Tells of samples, such as records of `samples.jsonl`."""
+        """Logs samples, such as records of `samples.jsonl`."""
         columns = list(dict.fromkeys(key for sample in samples for key in sample))
         rows = [[_cell(sample.get(column)) for column in columns] for sample in samples]
-        self._tell("table", step, name, columns, rows)
+        self._send("table", step, name, columns, rows)
 
     def finish(self, patience: float = _PATIENCE) -> None:
-        """Ends every tracker, and waits `patience` seconds at most for what is still on its way."""
+        """Ends every tracker, and waits `patience` seconds at most for pending calls."""
         for worker in self._workers:
-            worker.tell("finish", lambda: ())
+            worker.send("finish", lambda: ())
         for worker in self._workers:
             worker.join(patience)
         self._workers = []
 
-    def _tell(self, what: str, *values: Any) -> None:
+    def _send(self, what: str, *values: Any) -> None:
         for worker in self._workers:
-            worker.tell(what, lambda: values)
+            worker.send(what, lambda: values)
 
 
 class _Worker:
@@ -292,7 +292,7 @@ class _Worker:
         self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
 
-    def tell(self, what: str, values: Callable[[], tuple[Any, ...]]) -> None:
+    def send(self, what: str, values: Callable[[], tuple[Any, ...]]) -> None:
         if self._dropped.is_set():
             return
         if self._thread is None:
@@ -324,7 +324,7 @@ class _Worker:
     def _drop(self, reason: str) -> None:
         if not self._dropped.is_set():
             self._dropped.set()
-            self._warn(f"warning: tracker {self._name}: {reason}. The run goes on without it; its files are complete.")
+            self._warn(f"warning: tracker {self._name}: {reason}. The run continues; its files are complete.")
 
 
 def make(
@@ -332,8 +332,8 @@ def make(
 ) -> Trackers:
     """The trackers of these names: `make("wandb,tensorboard")`, `make(())` for none.
 
-    `warn` is told the one line about a tracker that is dropped (else it goes to stderr). Raises `UserError` for a name
-    that is unknown or whose package is not installed, since at the start of a run that can still be put right.
+    `warn` gets the one line about a tracker that is dropped (default: stderr). Raises `UserError` for a name
+    that is unknown or whose package is not installed, since that can still be fixed at the start of a run.
     """
     wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     chosen = {}

@@ -1,1 +1,1 @@
-"""A run from the outside: train it, open it, evaluate it, ask it, draw it."""
+"""Runs: training, loading, evaluation, questions and attention maps."""

@@ -11,13 +11,13 @@ from numerate.tasks.written import ExampleFile
 from numerate.training.recipe import Recipe
 
 ONLY = "task.task_index"
-"""Which task of a `Mixture` is asked."""
+"""Which task of a `Mixture` is evaluated."""
 
 FILE = "task.path"
-"""Which file the rows asked are in, where a model was trained on rows of a file (`ExampleFile`)."""
+"""The file with the rows to evaluate, where a model was trained on rows of a file (`ExampleFile`)."""
 
 CONTENTS = "task.contents"
-"""What tells the rows of that file from what it held at another time."""
+"""Hash of the rows of that file, which may change over time."""
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -26,9 +26,8 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> changed(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
     8
 
-    Of the task may be changed which of a `Mixture` is asked (`task.task_index=1`), and the file whose rows are
-    (`task.path=other.txt`, for a run that was trained on a `ExampleFile`). Raises `UserError` for any other setting: of
-    another task, tokenizer or seed a run of its own is made.
+    Of the task, only the index within a `Mixture` (`task.task_index=1`) and the file of an `ExampleFile`
+    (`task.path=other.txt`) may change. Raises `UserError` for any other setting.
     """
     of_task = (ONLY, FILE) if isinstance(recipe.task, ExampleFile) else (ONLY,)
     for text in settings:

@@ -1,4 +1,4 @@
-"""What an evaluation would take on this machine, by a short sample of it."""
+"""Estimated cost of an evaluation on this machine, from a short sample of it."""
 
 import math
 import time
@@ -8,22 +8,21 @@ from dataclasses import dataclass, replace
 from numerate.batch import Model
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import Cell, cut
-from numerate.laboratory.plan import Asking, Cost, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing
+from numerate.laboratory.plan import CellRequest, Cost, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing
 from numerate.laboratory.store import Store
 from numerate.training.budget import flop_text
 from numerate.training.progress import duration
 
 SAMPLES = 6
-"""Cells that are tried: the time of a cell does not quite go with its operations, so small and large ones are."""
+"""Sampled cells: the time of a cell is not quite proportional to its operations, so small and large ones are timed."""
 
 SAMPLED = 1e10
-"""Floating-point operations of a cell that is tried, a fraction of a second of a core: of larger ones some of their
-questions are."""
+"""Floating-point operations of a sampled cell, a fraction of a second on a core; larger cells use fewer questions."""
 
 
 @dataclass(frozen=True)
 class EvaluationEstimate:
-    """What an evaluation would take: printed by `numerate evaluate ... --dry-run`.
+    """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
     `cells` of the `grid` cells are to be evaluated, each `times` times (placements, checkpoints, settings); `left` of
     these are not recorded yet. `questions` (of running text chunks), `flops` (floating-point operations of their
@@ -42,11 +41,11 @@ class EvaluationEstimate:
     running: bool
 
     def __str__(self) -> str:
-        asked = self.cells * self.times
+        total = self.cells * self.times
         each = f", each {self.times} times (placements, checkpoints, settings)" if self.times > 1 else ""
         lines = [
             f"cells       {self.cells:,} of {self.grid:,} of the grid{each}",
-            f"left        {self.left:,} of {asked:,}; {asked - self.left:,} are recorded",
+            f"left        {self.left:,} of {total:,}; {total - self.left:,} are recorded",
         ]
         if self.left:
             least = "at least " if self.method == "beams" else ""
@@ -59,19 +58,21 @@ class EvaluationEstimate:
         return "\n".join(lines)
 
 
-def estimate(inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *, said: bool) -> EvaluationEstimate:
-    """What the evaluation of these cells of a grid would take. Evaluates a few of them in memory; writes nothing."""
-    missing = inquiry.missing(cells, store, said)
-    told = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(inquiry.plans)}
-    left = [(way, one) for way, asked in missing for one in asked]
-    seconds, samples = _seconds(missing, told)
+def estimate(
+    inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *, predictions: bool
+) -> EvaluationEstimate:
+    """Estimates the cost of these cells of a grid by evaluating a few of them in memory; writes nothing."""
+    missing = inquiry.missing(cells, store, predictions)
+    cell_costs = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(inquiry.plans)}
+    left = [(way, one) for way, pending in missing for one in pending]
+    seconds, samples = _seconds(missing, cell_costs)
     return EvaluationEstimate(
         cells=len(cells),
         grid=len(inquiry.cells()),
         times=sum(way.plan.position_offsets for way in inquiry.ways),
         left=len(left),
         questions=sum(way.plan.count_of(way.run, one.cell) for way, one in left),
-        flops=round(sum(told[way.number][one.cell].forward * (one.score + one.say) for way, one in left)),
+        flops=round(sum(cell_costs[way.number][one.cell].forward * (one.score + one.say) for way, one in left)),
         seconds=seconds,
         samples=samples,
         method=inquiry.plans[0][1].method,
@@ -79,10 +80,10 @@ def estimate(inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *,
     )
 
 
-def _seconds(missing: Missing, told: Mapping[int, Mapping[Cell, Cost]]) -> tuple[float, int]:
-    """How long it would take, and by how many samples: what is missing is put in order of cost and cut into stretches
-    of equal cost, and of each the cell in the middle is tried."""
-    every = [(way, one, _cost(told[way.number][one.cell], one)) for way, asked in missing for one in asked]
+def _seconds(missing: Missing, cell_costs: Mapping[int, Mapping[Cell, Cost]]) -> tuple[float, int]:
+    """Estimated seconds and the number of samples: missing cells are sorted by cost and cut into stretches of equal
+    cost; the middle cell of each is timed."""
+    every = [(way, one, _cost(cell_costs[way.number][one.cell], one)) for way, pending in missing for one in pending]
     every.sort(key=lambda each: (each[0].name, each[2]))
     costs = [cost for _, _, cost in every]
     seconds, tried = 0.0, None
@@ -107,12 +108,12 @@ def _seconds(missing: Missing, told: Mapping[int, Mapping[Cell, Cost]]) -> tuple
     return seconds, len(stretches)
 
 
-def _cost(cost: Cost, asked: Asking) -> float:
-    return cost.score * asked.score + cost.say * asked.say
+def _cost(cost: Cost, request: CellRequest) -> float:
+    return cost.score * request.score + cost.say * request.say
 
 
 def _small(way: EvaluatedModel, cell: Cell) -> EvaluatedModel:
-    """The same with so few questions of a cell that it is tried in a fraction of a second."""
+    """The same with so few questions per cell that it runs in a fraction of a second."""
     plan: EvaluationPlan = way.plan
     count = plan.count_of(way.run, cell)
     share = SAMPLED / max(SAMPLED, plan.costs(way.run, [cell])[cell].score)
@@ -120,8 +121,8 @@ def _small(way: EvaluatedModel, cell: Cell) -> EvaluatedModel:
     return replace(way, plan=replace(plan, count=few, counts={cell: few}))
 
 
-def _try(way: EvaluatedModel, model: Model, asked: Asking) -> None:
-    if asked.score:
-        way.score(model, asked.cell, asked.position_offset)
-    if asked.say:
-        way.say(model, asked.cell, asked.position_offset)
+def _try(way: EvaluatedModel, model: Model, request: CellRequest) -> None:
+    if request.score:
+        way.score(model, request.cell, request.position_offset)
+    if request.say:
+        way.say(model, request.cell, request.position_offset)

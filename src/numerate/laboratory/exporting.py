@@ -1,4 +1,4 @@
-"""A run as a folder of Hugging Face, and back: `numerate export` and `numerate import`."""
+"""Export of a run as a Hugging Face folder, and import: `numerate export` and `numerate import`."""
 
 import hashlib
 import os
@@ -33,9 +33,9 @@ def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = 
     name. Raises `UserError` for a run whose model is no causal decoder, for a tokenizer that Hugging Face cannot have
     (`tokenizer=False` leaves it out), and where something stands at `out` already.
     """
-    recipe, place = run.recipe, Path(out).expanduser()
-    if os.path.lexists(place):
-        raise UserError(f"out: {place} is there already and is not written over; a new name is right")
+    recipe, path = run.recipe, Path(out).expanduser()
+    if os.path.lexists(path):
+        raise UserError(f"out: {path} is there already and is not written over; a new name is right")
     _refuse(recipe)
     hf = _hugging_face()
     vocabulary = run.exam.vocabulary
@@ -55,21 +55,21 @@ def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = 
         context=context,
     )
     model = run.model(found[0]).cpu()
-    new = disk.beside(place)
-    with disk.explained(place):
+    new = disk.beside(path)
+    with disk.explained(path):
         try:
             new.mkdir(parents=True)
-            hf.fill(new, config, model, special, theirs, place.name)
+            hf.fill(new, config, model, special, theirs, path.name)
             mode = (new / "config.json").stat().st_mode
             for file in new.iterdir():
                 os.chmod(file, mode)  # safetensors lets only the owner read; the user's umask is to decide
                 disk.sync(file)
             disk.sync(new)
-            os.rename(new, place)
-            disk.sync(place.absolute().parent)
+            os.rename(new, path)
+            disk.sync(path.absolute().parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-    return place
+    return path
 
 
 def import_folder(
@@ -83,27 +83,27 @@ def import_folder(
 ) -> Run:
     """Makes a run of a folder that Hugging Face saved, such as one that was exported and then fine-tuned.
 
-    It is evaluated, asked and generated with as any other, and `init_from=` it starts another one. Its id is a hash of
-    recipe and weights: importing the same folder twice gives the same run. `settings` change the recipe as on the
+    It works like any other run, also for `init_from=`. Its id is a hash of recipe and weights: importing the same
+    folder twice gives the same run. `settings` change the recipe as on the
     command line, for a tokenizer or texts that lie elsewhere here. `check` and `tolerance` are as for
     `import_published`. Raises `UserError` for a folder that is none of these, for weights that are not the recipe's
     (see `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
     """
-    hf, place = _hugging_face(), Path(folder).expanduser()
-    config = hf.configuration(place)
-    file = read_weights(place)
-    recipe = from_tree((config.recipe or {}), place / "config.json", declared=Recipe)
+    hf, path = _hugging_face(), Path(folder).expanduser()
+    config = hf.configuration(path)
+    file = read_weights(path)
+    recipe = from_tree((config.recipe or {}), path / "config.json", declared=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     known = (config.vocabulary or {}).get("fingerprint")
     if known != hf.fingerprint(exam.vocabulary):
         raise UserError(
-            f"{place}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
+            f"{path}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
             "and texts that it was trained with are right (task.tokenizer= says where they are)"
         )
-    weights = StrictWeights(file.weights, str(place), plain=lambda tensor: tensor.removeprefix("model.")).tensors
-    return _run(recipe, exam, weights, config.step, file.checked_by(check, tolerance), place, runs_dir)
+    weights = StrictWeights(file.weights, str(path), plain=lambda tensor: tensor.removeprefix("model.")).tensors
+    return _run(recipe, exam, weights, config.step, file.checked_by(check, tolerance), path, runs_dir)
 
 
 def import_published(
@@ -126,14 +126,14 @@ def import_published(
     Raises `UserError` for a file that holds no weights, where they are not the recipe's, see
     `numerate.models.dual_attention_weights`, and where logits differ.
     """
-    place = Path(file).expanduser()
+    path = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
         raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
-    found = read_weights(place)
-    weights = from_published(found.weights, recipe.model, where=str(place))
+    found = read_weights(path)
+    weights = from_published(found.weights, recipe.model, where=str(path))
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     recipe = replace(recipe, name=name)
-    return _run(recipe, exam, weights, 0, found.checked_by(check, tolerance), place, runs_dir)
+    return _run(recipe, exam, weights, 0, found.checked_by(check, tolerance), path, runs_dir)
 
 
 def _run(
@@ -142,16 +142,16 @@ def _run(
     weights: dict[str, Tensor],
     step: int,
     check: LogitCheck | None,
-    place: Path,
+    path: Path,
     runs_dir: str | Path | None,
 ) -> Run:
     """The run of a recipe and weights that came from elsewhere, made where it is not there yet."""
     model = build(recipe.model, exam.vocabulary, recipe.seed, None)
-    weights = weights_of(model, weights, str(place))
+    weights = weights_of(model, weights, str(path))
     if check is not None:
         model.load_state_dict(weights)
         check.compare(model, exam.vocabulary.size)
-    came = str(place.resolve())
+    came = str(path.resolve())
     state = {"tokenizer": fingerprint_of(recipe.tokenizer, recipe.task), "imported_from": came}
     made = RunFolder.create(
         runs_directory(runs_dir),
@@ -174,7 +174,7 @@ def _run(
 
 
 class _HuggingFace:
-    """What is imported of the integrations, once it is asked for: transformers is heavy, and may not be there."""
+    """The integrations, imported on first use: transformers is a heavy, optional dependency."""
 
     def __init__(self) -> None:
         from numerate.integrations import hf_folders, hf_models, hf_tokenizers
@@ -194,7 +194,7 @@ def _hugging_face() -> _HuggingFace:
 
 
 def _refuse(recipe: Recipe) -> None:
-    """Raises `UserError` for a run that says no token after the other."""
+    """Raises `UserError` for a run that is not autoregressive."""
     if not isinstance(recipe.model, Decoder):
         raise UserError(
             f"export: {type(recipe.model).__name__} is no causal decoder of numerate; a run of a Decoder is right "
@@ -202,7 +202,7 @@ def _refuse(recipe: Recipe) -> None:
         )
     if not isinstance(recipe.layout, Continuation | NextToken):
         raise UserError(
-            f"export: with the layout {type(recipe.layout).__name__} this run says something else than the next token; "
+            f"export: with the layout {type(recipe.layout).__name__} this run does not predict the next token; "
             "a run with the layout Continuation or NextToken is right"
         )
 

@@ -1,4 +1,4 @@
-"""What a run says after prompts."""
+"""Text generation from prompts."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,20 +19,20 @@ def continued(
     checkpoint: str = "final",
     stop: Sequence[str] = (),
     context_length: int | None = None,
-    told: Listen | None = None,
+    on_text: Listen | None = None,
     ended: Callable[[], bool] | None = None,
 ) -> list[Passage]:
-    """`Run.generate`: everything that can be wrong is refused before the weights are read."""
+    """`Run.generate`: validates all arguments before the weights are read."""
     if count < 1:
         raise UserError(f"count: {count} samples are none; 1 or more is right")
     if count > 1 and sampling.likeliest:
-        raise UserError(f"count: the likeliest tokens are the same each time; count=1 is right, and not {count}")
+        raise UserError(f"count: greedy decoding gives the same text each time; count=1 is right, and not {count}")
     if context_length is not None and context_length < 1:
         raise UserError(f"context_length: {context_length} tokens are nothing to read; 1 or more is right")
     if any(not text for text in stop):
         raise UserError("stop: is empty; a text such as 'The end' is right, or none")
     if checkpoint == "all":
-        raise UserError("checkpoint: all are several, and one of them goes on; final, best or a step is right")
+        raise UserError("checkpoint: all are several, and one of them generates; final, best or a step is right")
     writing = writing_of(run.exam)
     if (ahead := run.blank.sees_future()) is not None:
         raise UserError(f"model: {ahead}; it cannot continue a text")
@@ -50,6 +50,6 @@ def continued(
         count=count,
         stop=stop,
         window=context_length,
-        told=told,
+        told=on_text,
         ended=ended,
     )

@@ -1,4 +1,4 @@
-"""Who attends to whom when a run reads a prompt: every head of every layer, as numbers."""
+"""Attention maps of a run for a prompt: the weights of every head of every layer."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from numerate.tasks.questions import Questions
 from numerate.vocabulary import END
 
 MOST = 256
-"""Tokens of a prompt, unless said otherwise: every pair of them has a number in every head."""
+"""Default maximum of tokens in a prompt: every pair of them has a number in every head."""
 
 BEGINNING = 64
 """Tokens of running text that are read where no prompt is given."""
@@ -40,9 +40,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Layer:
-    """The heads of one layer, in one turn of a loop; `part` is encoder or decoder where a model has both.
+    """The heads of one layer, in one iteration of a loop; `part` is encoder or decoder where a model has both.
 
-    Layers, turns and heads count from 0.
+    Layers, iterations (`turn`) and heads count from 0.
     """
 
     name: str
@@ -64,10 +64,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The maps of one prompt. Shows itself in a notebook as a page with pickers.
+    """The attention maps of one prompt; displays as an interactive page in a notebook.
 
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
-    - `answered`: from which token on it is the model's own answer; None where nothing was said.
+    - `answered`: index of the first generated token; None where nothing was generated.
     - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 where nothing is seen.
     """
@@ -85,13 +85,21 @@ class AttentionMaps:
 
     @property
     def name(self) -> str:
-        """What its files are called: the same for the same prompt, checkpoint and settings."""
-        told = [self.prompt, self.tokens, self.source, self.step, self.position_offset, self.settings, self._held()]
-        digest = hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=3).hexdigest()
+        """Base name of its files: the same for the same prompt, checkpoint and settings."""
+        content = [
+            self.prompt,
+            self.tokens,
+            self.source,
+            self.step,
+            self.position_offset,
+            self.settings,
+            self._layer_names(),
+        ]
+        digest = hashlib.blake2b(json.dumps(content, default=str).encode(), digest_size=3).hexdigest()
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
         return "-".join(part for part in (words, f"step{self.step}", digest) if part)
 
-    def _held(self) -> list[str]:
+    def _layer_names(self) -> list[str]:
         return [layer.name for layer in self.layers]
 
     def record(self) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def maps_of(
     max_tokens: int = MOST,
     position_offset: int = 0,
 ) -> AttentionMaps:
-    """What `Run.maps` gives."""
+    """Implements `Run.maps`."""
     if checkpoint == "all":
         raise UserError("checkpoint: all are several, and maps are of one; final, best or a step is right")
     found = run.checkpoints(checkpoint)[0]
@@ -192,7 +200,7 @@ def _observed(model: Model, tokens: Tokens, source: Tokens | None, position_offs
 def _read(
     run: StoredRun, model: Model, prompt: str, answer: bool, most: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
-    """What the model reads, what its encoder does, and where its own answer begins."""
+    """The tokens of the model and of its encoder, and the index of the first generated token."""
     exam, device = run.exam, next(model.parameters()).device
     task = exam.task
     questions = task.read(prompt) if prompt else task.examples("test", run.recipe.seed, 0, 1)
@@ -212,22 +220,22 @@ def _read(
 
 
 def _longest(questions: Questions, batch: Batch) -> int:
-    """So many tokens an answer may have: two more than the right one, which of a text nobody knows."""
+    """Maximum tokens of an answer: two more than the correct one, which is unknown for a text."""
     return batch.target_ids.shape[1] + (2 if questions.texts is None else SPARE)
 
 
 def _with_answer(
     model: Model, prompts: Tokens, batch: Batch, most: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
-    """The prompt and what the model says to it, its end left out, which it never reads."""
-    said = greedy(model, prompts, most, source=batch.source, position_offset=position_offset)
-    ids = said.ids[:, : int(said.lengths[0])]
+    """The prompt and the generated answer without its END token, which the model never reads."""
+    generated = greedy(model, prompts, most, source=batch.source, position_offset=position_offset)
+    ids = generated.ids[:, : int(generated.lengths[0])]
     if int(ids[0, -1]) == END:
         ids = ids[:, :-1]
     values = None
     if prompts.values is not None:
         more = torch.ones_like(ids, dtype=prompts.values.dtype)
-        more = more if said.values is None else said.values[:, : ids.shape[1]].to(more.dtype)
+        more = more if generated.values is None else generated.values[:, : ids.shape[1]].to(more.dtype)
         values = torch.cat([prompts.values, more], dim=1)
     hidden = None
     if prompts.blocked_keys is not None:
@@ -243,7 +251,7 @@ def _row(ids: torch.Tensor) -> Tokens:
 
 
 def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
-    """The symbols of a row; a number that is told beside its token is said instead of it."""
+    """The symbols of a row; a number stored beside its [NUM] token replaces it."""
     symbols = run.exam.vocabulary.symbols
     length = int(tokens.lengths[0])
     named = [symbols[i] for i in tokens.ids[0, :length].tolist()]

@@ -1,4 +1,4 @@
-"""A grid in pieces of equal cost: cut, evaluated by the workers of an executor, recorded by each in its own file."""
+"""Evaluation of a grid in pieces of equal cost by the workers of an executor; each records into its own file."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +11,15 @@ from numerate.batch import Model
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import Cell, cut, mixed
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
-from numerate.laboratory.plan import Asking, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing, ProgressMessage
-from numerate.laboratory.store import RECORDS, SAID, Lines, Store, place_of
+from numerate.laboratory.plan import (
+    CellRequest,
+    EvaluatedModel,
+    EvaluationPlan,
+    EvaluationRequest,
+    Missing,
+    ProgressMessage,
+)
+from numerate.laboratory.store import PREDICTIONS, RECORDS, Lines, Store, directory_of
 from numerate.laboratory.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
@@ -31,22 +38,22 @@ MANY = 64
 
 @dataclass(frozen=True)
 class ModelShare:
-    """What one model is asked in a piece: the plan of this number, with a checkpoint by its label and step.
+    """The cells of one model in a piece: the index of its plan, and a checkpoint by its label and step.
 
-    `left` is what of it is not known yet. It is no part of what the piece is, so that jobs which an earlier start of
-    the same command left running are recognised.
+    `left` are those not recorded yet. It is excluded from comparison, so that jobs of an earlier start of the same
+    command are recognised.
     """
 
     plan: int
     label: str
     step: int
     cells: tuple[tuple[Cell, int], ...]
-    left: tuple[Asking, ...] = field(compare=False)
+    left: tuple[CellRequest, ...] = field(compare=False)
 
 
 @dataclass(frozen=True)
 class GridShard:
-    """What a worker does in one go: `number` (from 1) of `of` pieces."""
+    """A unit of work: `number` (from 1) of `of` pieces; `said`: whether predictions are recorded too."""
 
     number: int
     of: int
@@ -54,7 +61,7 @@ class GridShard:
     shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
-        left = [(asking.cell, share.step) for share in self.shares for asking in share.left]
+        left = [(request.cell, share.step) for share in self.shares for request in share.left]
         steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
         some = sorted({tuple(size for _, size in cell) for cell, _ in left})
         shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
@@ -62,41 +69,41 @@ class GridShard:
 
 
 def pieces_of(
-    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, workers: int, said: bool
+    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, workers: int, predictions: bool
 ) -> list[GridShard]:
     """Cuts an evaluation into pieces of about equal cost, and returns those of which something is missing.
 
     There are `EACH` pieces for each worker, and one of each model for each worker, unless they would become very small.
-    The cells of a model are mixed, so that pieces take equally long even where costs are told too high for some sizes.
-    A piece goes on in the order of models where the one before ended, so that it needs few of them.
+    The cells of a model are mixed, so that pieces take equally long even where some costs are overestimated.
+    Pieces follow the order of models, so that each needs few of them.
 
     Cuts depend on what is evaluated and on `workers`, not on what is known already.
     """
     every: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
     costs: list[float] = []
-    told = {way.number: way.plan.costs(way.run, cells) for way in inquiry.ways[:: len(inquiry.checkpoints)]}
+    cell_costs = {way.number: way.plan.costs(way.run, cells) for way in inquiry.ways[:: len(inquiry.checkpoints)]}
     for way in inquiry.ways:
-        own = {cell: cost.score + cost.say * said for cell, cost in told[way.number].items()}
-        for one in mixed(way.asked(cells), lambda one, own=own: own[one[0]]):  # type: ignore[misc]
+        own = {cell: cost.score + cost.say * predictions for cell, cost in cell_costs[way.number].items()}
+        for one in mixed(way.placements(cells), lambda one, own=own: own[one[0]]):  # type: ignore[misc]
             every.append((way, one))
             costs.append(own[one[0]])
     wanted = min(workers * max(EACH, len(inquiry.ways)), round(sum(costs) / SMALLEST))
     stretches = cut(costs, max(1, wanted))
     left = {(*way.name, one.cell, one.position_offset): one for way, ones in missing for one in ones}
     pieces = [
-        GridShard(number, len(stretches), said, tuple(_shares(every[stretch.start : stretch.stop], left)))
+        GridShard(number, len(stretches), predictions, tuple(_shares(every[stretch.start : stretch.stop], left)))
         for number, stretch in enumerate(stretches, 1)
     ]
     return [piece for piece in pieces if any(share.left for share in piece.shares)]
 
 
 def _shares(
-    every: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], Asking]
+    every: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], CellRequest]
 ) -> Iterator[ModelShare]:
     for (plan, label), own in groupby(every, lambda one: one[0].name):
         ways, cells = zip(*own, strict=True)
-        asked = tuple(left[key] for one in cells if (key := (plan, label, *one)) in left)
-        yield ModelShare(plan, label, ways[0].step, cells, asked)
+        pending = tuple(left[key] for one in cells if (key := (plan, label, *one)) in left)
+        yield ModelShare(plan, label, ways[0].step, cells, pending)
 
 
 def refuse_shard(executor: Executor | None, shard: str | None) -> None:
@@ -106,7 +113,7 @@ def refuse_shard(executor: Executor | None, shard: str | None) -> None:
 
 
 def workers_of(executor: Executor) -> int:
-    """How many workers an executor will have at once, as far as it can be told before they begin."""
+    """How many workers an executor will have at once, as far as known before they start."""
     from numerate.executors.local import Local, cores
     from numerate.executors.slurm import Slurm
 
@@ -136,36 +143,36 @@ class Measuring(Work):
         return cls(str(run.path.absolute()), run.device, plans)
 
     def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
-        return _Bench(self, context).measure
+        return _PieceWorker(self, context).measure
 
     def name_of(self, item: GridShard) -> str:
         return str(item)
 
 
-class _Bench:
-    """A worker at work: what it has loaded, and what had been recorded when it began."""
+class _PieceWorker:
+    """The state of a worker: the loaded model, and what had been recorded when it started."""
 
     def __init__(self, work: Measuring, context: WorkerContext) -> None:
         self.folder, self.stop = RunFolder.open(Path(work.path)), context.stop
         runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
-        self.place = place_of(self.folder, context.worker)
+        self.directory = directory_of(self.folder, context.worker)
         store = Store(self.folder, None)
         store.gather()
-        self.known, self.said = set(store.known), set(store.said)
+        self.known, self.predicted = set(store.known), set(store.predictions)
         self._loaded: tuple[tuple[int, int], Model] | None = None
 
     def measure(self, piece: GridShard) -> int:
-        """How many cells are done: all of the piece. Raises `KeyboardInterrupt` when it is asked to stop.
+        """Evaluates all cells of a piece and returns their number. Raises `KeyboardInterrupt` when stop is requested.
 
-        What had been recorded before is not computed again: Slurm gives a piece once more to another worker.
+        What had been recorded before is not computed again: Slurm may requeue a piece on another worker.
         """
         done = 0
-        self.place.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         with (
-            Lock(self.place / "lock").hold("evaluation"),
-            Lines(self.place / RECORDS) as records,
-            Lines(self.place / SAID) as said,
+            Lock(self.directory / "lock").hold("evaluation"),
+            Lines(self.directory / RECORDS) as records,
+            Lines(self.directory / PREDICTIONS) as predictions,
         ):
             for share in piece.shares:
                 way = self._way(share)
@@ -175,8 +182,8 @@ class _Bench:
                     key = way.key(cell, position_offset)
                     if score and key not in self.known:
                         records.add(way.score(self._model(way), cell, position_offset))
-                    if say and key not in self.said:
-                        said.add(self._answers(way, cell, position_offset))
+                    if say and key not in self.predicted:
+                        predictions.add(self._answers(way, cell, position_offset))
                     done += 1
         return done
 
@@ -212,29 +219,29 @@ def spread(
     cells: Sequence[Cell],
     missing: Missing,
     store: Store,
-    told: ProgressMessage,
+    progress: ProgressMessage,
     executor: Executor,
     *,
-    said: bool,
+    predictions: bool,
 ) -> None:
-    """Lets the workers of an executor do what is missing, and gathers what they have recorded.
+    """Evaluates what is missing with the workers of an executor, and gathers their records.
 
-    Raises `UserError` or `OperationalError` that names the first piece that failed, when all others are done, and
-    passes on a signal that stopped it, when its workers have stopped. What was recorded is settled before.
+    Raises `UserError` or `OperationalError` naming the first failed piece when all others are done, and re-raises a
+    signal that stopped it when its workers have stopped. What was recorded is written in order before.
     """
     if not missing:
         return
-    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
+    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), predictions)
     count = _Count(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
         ended = executor.run(
-            Measuring.of(inquiry), pieces, folder=_jobs(store), stop=stop, tick=lambda: told.new(count())
+            Measuring.of(inquiry), pieces, folder=_jobs(store), stop=stop, tick=lambda: progress.new(count())
         )
         for one in ended:
             if one.failure is not None:
                 failed.append((pieces[one.index], one.failure))
-            told.new(count())
+            progress.new(count())
     store.gather()
     if failed:
         store.settle()
@@ -251,15 +258,21 @@ def spread(
 
 
 def script(
-    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, store: Store, executor: Executor, *, said: bool
+    inquiry: EvaluationRequest,
+    cells: Sequence[Cell],
+    missing: Missing,
+    store: Store,
+    executor: Executor,
+    *,
+    predictions: bool,
 ) -> str:
-    """What `spread` would submit."""
-    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), said)
+    """The script that `spread` would submit."""
+    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), predictions)
     return executor.script(Measuring.of(inquiry), pieces, _jobs(store))
 
 
 def _jobs(store: Store) -> Path:
-    """Where an executor may keep files of its own."""
+    """The folder for files of the executor."""
     return store.folder.path / "pieces" / "jobs"
 
 
@@ -267,11 +280,11 @@ def _error(
     failed: Sequence[tuple[GridShard, Failure]], inquiry: EvaluationRequest, store: Store
 ) -> UserError | OperationalError:
     piece, failure = min(failed, key=lambda one: (one[1].passing, one[0].number))
-    goes_on = "; the same command goes on"
+    resume = "; the same command resumes"
     others = f"; {_counted(len(failed) - 1, 'more piece')} failed" if len(failed) > 1 else ""
     text = (
-        f"{piece}: {failure.text.removesuffix(goes_on)}{others}. {_kept(piece, inquiry, store):,} of its "
-        f"{_counted(_whole(piece), 'cell')} are kept, and all that other pieces recorded{goes_on}"
+        f"{piece}: {failure.text.removesuffix(resume)}{others}. {_kept(piece, inquiry, store):,} of its "
+        f"{_counted(_whole(piece), 'cell')} are kept, and all that other pieces recorded{resume}"
     )
     error = UserError(text) if failure.kind == "mistake" else OperationalError(text)
     if failure.trace is not None:
@@ -290,7 +303,7 @@ def _kept(piece: GridShard, inquiry: EvaluationRequest, store: Store) -> int:
     for share in piece.shares:
         for cell, position_offset, score, say in share.left:
             key = ways[share.plan, share.label].key(cell, position_offset)
-            kept += (key in store.known or not score) and (store.has_said(key) or not say)
+            kept += (key in store.known or not score) and (store.has_predictions(key) or not say)
     return kept
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation is to measure, checked before any work."""
+"""The plan of an evaluation, validated before any work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
 
 FIXED = 2.5e8
-"""What a cell takes besides its forwards (drawing its questions, laying them out, Python), in the floating-point
+"""Overhead of a cell besides its forwards (sampling and tokenizing questions, Python), in the floating-point
 operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for additions of up to 100 + 100 digits."""
 
 STEP = 1e8
-"""What a token that is decoded takes besides its operations, in the same measure: 2 ms, for two layers on a core."""
+"""Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
 
 
 ALL = 2**62
@@ -36,13 +36,13 @@ ALL = 2**62
 
 
 def usual_count(recipe: Recipe) -> int:
-    """Questions of each cell where nobody says how many; of running text chunks."""
+    """Default number of questions per cell; of running text, of chunks."""
     return (recipe.evaluation.chunks or ALL) if recipe.task.running else recipe.evaluation.examples_per_cell
 
 
 class Cost(NamedTuple):
-    """Of a cell, in floating-point operations: `score` it, and `say` its answers, each with what it takes besides, of
-    which only ratios matter; and one `forward` of all its questions."""
+    """Cost of a cell in floating-point operations: to `score` it and to `say` (generate) its answers, each with
+    overhead, of which only ratios matter; and one `forward` of all its questions."""
 
     score: float
     say: float
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Which cells are asked what, and in which way."""
+    """The cells to evaluate, their questions, and the method."""
 
     grid: Grid
     count: int
@@ -84,7 +84,7 @@ class EvaluationPlan:
         )
 
     def check(self, run: StoredRun) -> None:
-        """Raises `UserError` for a cell that the task has not or that is beyond the model; warns of places that no
+        """Raises `UserError` for a cell that the task lacks or that is beyond the model; warns of positions that no
         training example had."""
         self._refuse_missing(run.recipe.task)
         learned = run.trained_recipe.task if FILE in run.settings else run.recipe.task
@@ -94,8 +94,8 @@ class EvaluationPlan:
             tokens = run.exam.longest(run.recipe.task.pinned(**dict(corner)), split="test")
             try:
                 warnings += run.blank.check(tokens, longest)
-            except UserError as mistake:
-                raise UserError(f"grid: {self.grid}: {mistake}") from mistake
+            except UserError as error:
+                raise UserError(f"grid: {self.grid}: {error}") from error
         for warning in dict.fromkeys(warnings):
             run.warn(warning)
 
@@ -105,8 +105,8 @@ class EvaluationPlan:
         for cell in self.grid.cells():
             try:
                 task.pinned(**dict(cell))
-            except UserError as mistake:
-                raise UserError(f"grid: {self.grid}: {mistake}") from mistake
+            except UserError as error:
+                raise UserError(f"grid: {self.grid}: {error}") from error
             if there is not None and tuple(value for _, value in cell) not in there:
                 what = ", ".join(f"{axis}={value}" for axis, value in cell)
                 near = str(Grid.of(sorted(there), task.axes())).split("+")
@@ -133,21 +133,21 @@ class EvaluationPlan:
         return [one for one, _ in found]
 
     def costs(self, run: StoredRun, cells: Sequence[Cell]) -> dict[Cell, Cost]:
-        """What each cell takes: the token-forwards of all its rows as long as the longest (turns of a loop and the
+        """The cost of each cell: the forwards of all its rows padded to the longest (iterations of a loop and the
         quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
         flops = lru_cache(maxsize=None)(run.blank.flops)
         found = {}
         running = run.recipe.task.running
         read_of = {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells} if running else None
-        for cell, (time, asked) in (read_of or readings(run.exam, cells)).items():
+        for cell, (time, generated) in (read_of or readings(run.exam, cells)).items():
             rows = self.count_of(run, cell)
             read = flops(rows, round(time))
-            decoded = read + STEP * asked
+            decoded = read + STEP * generated
             found[cell] = Cost(FIXED + (read if self.method == "one pass" else decoded), FIXED + decoded, read)
         return found
 
     def count_of(self, run: StoredRun, cell: Cell) -> int:
-        """How many questions a cell is asked."""
+        """The number of questions of a cell."""
         if cell not in self.counts and run.recipe.task.running:
             self._portions(run, tuple(part for part in cell if part[0] != FIRST))
         if cell not in self.counts:
@@ -165,7 +165,7 @@ class EvaluationPlan:
         return region(dict(cell), self.trained, self.ood_validation)
 
     def telling(self, recipe: Recipe) -> list[Cell]:
-        """Cells worth reading: the largest trained one, the next ones, the largest of the grid."""
+        """Cells to show: the largest trained one, the next ones, the largest of the grid."""
         sides: dict[str, list[Cell]] = {}
         for cell in self.grid.cells():
             if len({value for _, value in cell}) == 1:
@@ -176,8 +176,8 @@ class EvaluationPlan:
         return list(dict.fromkeys(chosen)) or self.grid.cells()[:1]
 
 
-class Asking(NamedTuple):
-    """A cell at a placement: whether it is to be scored, and whether its answers are to be said."""
+class CellRequest(NamedTuple):
+    """A cell at a position offset: whether to `score` it, and whether to `say` (record) its predictions."""
 
     cell: Cell
     position_offset: int
@@ -201,21 +201,21 @@ class EvaluatedModel:
 
     @property
     def name(self) -> tuple[int, str]:
-        """What tells it from the other models of an evaluation."""
+        """Identifies it among the models of an evaluation."""
         return self.number, self.label
 
-    def asked(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
-        """Each cell at each placement, in the order of results."""
+    def placements(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
+        """Each cell at each position offset, in the order of results."""
         return [(cell, position_offset) for position_offset in range(self.plan.position_offsets) for cell in cells]
 
     def key(self, cell: Cell, position_offset: int) -> Key:
-        """What the record of a cell is known by."""
+        """The key of the record of a cell."""
         plan = self.plan
         count = plan.count_of(self.run, cell)
         return (self.label, self.step, plan.changed, cell, position_offset, count, plan.seed, plan.method)
 
     def keys(self, cells: Sequence[Cell]) -> list[Key]:
-        return [self.key(cell, position_offset) for cell, position_offset in self.asked(cells)]
+        return [self.key(cell, position_offset) for cell, position_offset in self.placements(cells)]
 
     def score(self, model: Model, cell: Cell, position_offset: int) -> dict[str, Any]:
         """The record of one cell."""
@@ -243,32 +243,32 @@ class EvaluatedModel:
         }
 
     def say(self, model: Model, cell: Cell, position_offset: int) -> list[dict[str, Any]]:
-        """What the model answers to each question of a cell."""
+        """The model's answer to each question of a cell."""
         plan, run = self.plan, self.run
-        place: dict[str, Any] = {"checkpoint": self.label, "step": self.step, "position_offset": position_offset}
-        place["method"] = plan.method
-        place |= {"settings": dict(plan.settings)} if plan.settings else {}
+        shared: dict[str, Any] = {"checkpoint": self.label, "step": self.step, "position_offset": position_offset}
+        shared["method"] = plan.method
+        shared |= {"settings": dict(plan.settings)} if plan.settings else {}
         if run.exam.running:
             count = plan.count_of(run, cell)
             read = read_portion(model, run.exam, dict(cell), count=count, position_offset=position_offset)
-            return [line | place for line in read.lines(dict(cell))]
+            return [line | shared for line in read.lines(dict(cell))]
         questions = questions_of(run.exam.task, dict(cell), count=plan.count, seed=plan.seed)
         found = answers(model, run.exam, questions, position_offset, method=plan.method)
-        return [said.record(dict(cell)) | place for said in found]
+        return [sample.record(dict(cell)) | shared for sample in found]
 
 
-Missing = Sequence[tuple[EvaluatedModel, Sequence[Asking]]]
+Missing = Sequence[tuple[EvaluatedModel, Sequence[CellRequest]]]
 """What an evaluation still has to compute, by model."""
 
 ProgressCallback = Callable[[int, int], None]
-"""Told of progress: so many cells done of so many."""
+"""Called with the number of cells done and of all cells."""
 
 
 class ProgressMessage:
-    """Tells of progress: of `of` cells all but those missing are done from the beginning."""
+    """Reports progress: of `of` cells, all but the missing ones are done at the start."""
 
     def __init__(self, on_progress: ProgressCallback | None, of: int, missing: Missing) -> None:
-        left = sum(one.score + one.say for _, asked in missing for one in asked)
+        left = sum(one.score + one.say for _, pending in missing for one in pending)
         self._on_progress, self._of, self._before, self._done = on_progress, of, of - left, 0
         self.new(0)
 
@@ -285,7 +285,7 @@ class ProgressMessage:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """An evaluation that is asked for: a plan for each way of running the run, and with the checkpoints its models."""
+    """A requested evaluation: a plan for each setting of the run, and a model for each plan and checkpoint."""
 
     plans: tuple[tuple[StoredRun, EvaluationPlan], ...]
     checkpoints: tuple[Checkpoint, ...]
@@ -327,31 +327,31 @@ class EvaluationRequest:
         return plan.cells(run, piece)
 
     def missing(self, cells: Sequence[Cell], store: Store, predictions: bool) -> Missing:
-        """What is not known yet. What is known under another name of the same step becomes known under this one."""
+        """What is not recorded yet. Records under another name of the same step are reused."""
         found = []
         met: set[Key] = set()
         for way in self.ways:
-            asked = []
-            for key, (cell, position_offset) in zip(way.keys(cells), way.asked(cells), strict=True):
+            pending = []
+            for key, (cell, position_offset) in zip(way.keys(cells), way.placements(cells), strict=True):
                 if key not in store.known and (same := store.same_weights(key)) is not None:
                     store.known[key] = same | {"checkpoint": way.label}
-                score, say = key not in store.known, predictions and not store.has_said(key)
+                score, say = key not in store.known, predictions and not store.has_predictions(key)
                 if (score or say) and key not in met:
-                    asked.append(Asking(cell, position_offset, score, say))
+                    pending.append(CellRequest(cell, position_offset, score, say))
                 met.add(key)
-            found.append((way, asked))
-        return [(way, asked) for way, asked in found if asked]
+            found.append((way, pending))
+        return [(way, pending) for way, pending in found if pending]
 
     def count(self, cells: Sequence[Cell], predictions: bool) -> int:
-        """How much there is to do in all: cells to score, and to answer."""
-        return sum(len(way.asked(cells)) for way in self.ways) * (1 + predictions)
+        """Number of all work units: cells to score, and to answer."""
+        return sum(len(way.placements(cells)) for way in self.ways) * (1 + predictions)
 
-    def score(self, missing: Missing, store: Store, told: ProgressMessage) -> None:
+    def score(self, missing: Missing, store: Store, progress: ProgressMessage) -> None:
         """Scores what is missing, in this process."""
-        for way, asked in missing:
+        for way, pending in missing:
             model: Model | None = None
-            for cell, position_offset, score, _ in asked:
+            for cell, position_offset, score, _ in pending:
                 if score:
                     model = model or way.run.model(way.found)
                     store.add(way.key(cell, position_offset), way.score(model, cell, position_offset))
-                    told.one()
+                    progress.one()

@@ -1,4 +1,4 @@
-"""What an evaluation found: its records, and the mean of each region."""
+"""Results of an evaluation: its records, and the mean of each region."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,13 +45,12 @@ class Results:
 
     @property
     def running(self) -> bool:
-        """Whether it is of running text: lines then have `context` and `language` in the place of `mean`."""
+        """Whether it is of running text: lines then have `context` and `language` instead of `mean`."""
         return bool(self.records) and all(map(is_portion, self.records))
 
     def over_placements(self) -> list[dict[str, Any]]:
-        """The same where answers are labels and places differ by placement: `position_offset` is then "mean of
-        3", and all is the mean over the placements. Nothing for other tasks, which are told placement by
-        placement."""
+        """The regions averaged over position offsets, for answers that are labels: `position_offset` is then "mean of
+        3". Empty for other tasks, which are reported per offset."""
         if len({record["position_offset"] for record in self.records}) < 2 or not all(
             "labels" in r for r in self.records
         ):
@@ -59,8 +58,7 @@ class Results:
         return self._lines(together=True)
 
     def headline(self) -> list[dict[str, Any]]:
-        """What is told of a run in one line for each region: the means over placements where they are taken, else the
-        first placement."""
+        """One line per region: means over position offsets where there are some, else the first offset."""
         lines = self.over_placements() or self.regions()
         numbers = [line["position_offset"] for line in lines if isinstance(line["position_offset"], int)]
         return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
@@ -106,7 +104,7 @@ class Results:
         lines = [*self.regions(), *self.over_placements()]
         changed = any(line["settings"] for line in lines)
         labelled = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
-        answered = answer_metrics.told_in(SHOWN, [line.get("answers", {}) for line in lines])
+        metrics = answer_metrics.told_in(SHOWN, [line.get("answers", {}) for line in lines])
         header = ["checkpoint", "step", *(["settings"] * changed), "position_offset", "region", "cells"]
         rows = [
             [
@@ -118,24 +116,24 @@ class Results:
                 str(line["cells"]),
                 f"{line['mean']:.1%}",
                 f"{line['low']:.1%} to {line['high']:.1%}",
-                *(_told(line, name) for name in labelled),
-                *(answer_text(name, line.get("answers", {}).get(name)) for name in answered),
+                *(_metric_text(line, name) for name in labelled),
+                *(answer_text(name, line.get("answers", {}).get(name)) for name in metrics),
             ]
             for line in lines
         ]
-        told = [text_table([*header, "right", "95 % interval", *labelled, *answered], rows)]
-        if answered:
-            meant = "; ".join(f"{name}: {answer_metrics.METRICS[name]}" for name in answered)
+        parts = [text_table([*header, "right", "95 % interval", *labelled, *metrics], rows)]
+        if metrics:
+            meant = "; ".join(f"{name}: {answer_metrics.METRICS[name]}" for name in metrics)
             more = "results and the report have more, and the means over cells."
-            told.append(fill(f"Over all questions of a region: {meant}. {more}", 118, break_on_hyphens=False))
+            parts.append(fill(f"Over all questions of a region: {meant}. {more}", 118, break_on_hyphens=False))
         if labelled:
-            told.append(
-                "right: whole rows; unseen: labels at places that training did not have; accuracy: all labels; last: "
-                "the last label;\nprefix: labels before the first wrong one. In brackets the floor: what having "
-                "memorised the places of training,\nor giving one answer everywhere, would score."
+            parts.append(
+                "right: whole rows; unseen: labels at positions that training did not have; accuracy: all labels; "
+                "last: the last label;\nprefix: labels before the first wrong one. In brackets the floor: what having "
+                "memorised the positions of training,\nor giving one answer everywhere, would score."
             )
-        told += list(dict.fromkeys(f"no claim: {line['sees_future']}" for line in lines if "sees_future" in line))
-        return "\n".join(told)
+        parts += list(dict.fromkeys(f"no claim: {line['sees_future']}" for line in lines if "sees_future" in line))
+        return "\n".join(parts)
 
     def __repr__(self) -> str:
         return str(self)
@@ -157,7 +155,7 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
     header += ["tokens", "loss", "95 % interval", "perplexity", "bits per byte", "95 % interval", "likeliest"]
     rows = []
     for line in lines:
-        told = line["language"]
+        measured = line["language"]
         rows.append(
             [
                 str(line["checkpoint"]),
@@ -165,14 +163,14 @@ def language_text(lines: Sequence[Mapping[str, Any]]) -> str:
                 *([settings_words(line["settings"]) or "as trained"] * changed),
                 *([str(line["position_offset"])] * several),
                 f"{line['context_length']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
-                f"{told['chunks']:,}",
-                f"{told['tokens']:,}",
-                number_text(told["loss"]),
-                interval_text(told.get("low"), told.get("high")),
-                number_text(told["perplexity"]),
-                number_text(told.get("bits_per_byte")),
-                interval_text(told.get("bits_low"), told.get("bits_high")),
-                f"{told['accuracy']:.1%}",
+                f"{measured['chunks']:,}",
+                f"{measured['tokens']:,}",
+                number_text(measured["loss"]),
+                interval_text(measured.get("low"), measured.get("high")),
+                number_text(measured["perplexity"]),
+                number_text(measured.get("bits_per_byte")),
+                interval_text(measured.get("bits_low"), measured.get("bits_high")),
+                f"{measured['accuracy']:.1%}",
             ]
         )
     notes = [
@@ -193,7 +191,7 @@ def _nearest_first(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def _measures(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
-    """Of the records of a region, by metric: value, interval and floor; no metric of which nothing was asked."""
+    """Per metric of a region's records: value, interval and floor; metrics without targets are left out."""
     labels = replace(Labels.together(found for record in records if (found := Labels.read(record))), repeats=repeats)
     measured = {name: labels.measured(name) for name in METRICS}
     return {
@@ -203,7 +201,7 @@ def _measures(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric
     }
 
 
-def _told(line: Mapping[str, Any], name: Metric) -> str:
+def _metric_text(line: Mapping[str, Any], name: Metric) -> str:
     """`95.7% (10.0%)`: a metric with its floor; beyond what was trained alone, as a memoriser has all of that."""
     found = line.get("labels", {}).get(name)
     if found is None:

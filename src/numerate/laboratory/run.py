@@ -1,4 +1,4 @@
-"""A run that is there: its recipe, its weights, its results."""
+"""A stored run: its recipe, its weights, its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp
@@ -43,7 +43,7 @@ def load(address: str | Path, runs_dir: str | Path | None = None, device: str | 
 
 
 class Run(StoredRun):
-    """A trained run. Shows itself in a notebook as its results."""
+    """A trained run; displays as its results in a notebook."""
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 
@@ -69,13 +69,13 @@ class Run(StoredRun):
 
         Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
-        shard afterwards gathers them. `predictions` also writes what was said to every question. `settings` change how
+        shard afterwards gathers them. `predictions` also writes the answer to every question. `settings` change how
         the model is run, several values of one are a sweep; records then carry in what they differ from training.
         Twice the same call leaves the same bytes. Raises `UserError` for a grid that the model cannot read, and for
         settings that would need other weights, before any work is done.
 
         An `executor` spreads what is missing over its workers, in pieces of equal cost, and leaves the same bytes. What
-        a worker has recorded is kept, however it ended: the same call goes on by cell. Where a piece fails, the others
+        a worker has recorded is kept, however it ended: the same call resumes by cell. Where a piece fails, the others
         are done first; then an error names it: `UserError` for one of the user's, else `OperationalError`.
         """
         refuse_shard(executor, shard)
@@ -86,20 +86,20 @@ class Run(StoredRun):
             store.relabel(inquiry.steps())
             read_metrics(self.path, self.folder.head(), self.warn)
             missing = inquiry.missing(cells, store, predictions)
-            told = ProgressMessage(on_progress, inquiry.count(cells, predictions), missing)
+            progress = ProgressMessage(on_progress, inquiry.count(cells, predictions), missing)
             if executor is None:
-                inquiry.score(missing, store, told)
+                inquiry.score(missing, store, progress)
             else:
-                spread(inquiry, cells, missing, store, told, executor, said=predictions)
-            said: set[Key] = set()
+                spread(inquiry, cells, missing, store, progress, executor, predictions=predictions)
+            gathered: set[Key] = set()
             for way in inquiry.ways if predictions else ():
-                said |= _write_predictions(way, cells, store, told)
+                gathered |= _write_predictions(way, cells, store, progress)
             if shard is None:
                 for run, plan in inquiry.plans:
                     if not plan.settings and not run.exam.running:  # of running text samples are drawn in training
                         _write_samples(run, plan, inquiry.checkpoints[-1])
             store.settle()
-            store.clear(said)
+            store.clear(gathered)
         results = [store.known[key] for way in inquiry.ways for key in way.keys(cells)]
         return Results(results, inquiry.checkpoints, self._best())
 
@@ -114,12 +114,14 @@ class Run(StoredRun):
         predictions: bool = False,
         settings: Sequence[str] = (),
     ) -> str:
-        """What `evaluate` would submit with this executor, as text. Nothing is begun and nothing is written."""
+        """The script that `evaluate` would submit with this executor. Nothing is started or written."""
         inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
         store = Store(self.folder, None)
         store.relabel(inquiry.steps())
         cells = inquiry.cells()
-        return script(inquiry, cells, inquiry.missing(cells, store, predictions), store, executor, said=predictions)
+        return script(
+            inquiry, cells, inquiry.missing(cells, store, predictions), store, executor, predictions=predictions
+        )
 
     def estimate(
         self,
@@ -132,7 +134,7 @@ class Run(StoredRun):
         predictions: bool = False,
         settings: Sequence[str] = (),
     ) -> EvaluationEstimate:
-        """What `evaluate` would take in this process: cells, questions, operations, and the time by a short sample.
+        """Estimated cost of `evaluate` in this process: cells, questions, operations, and time from a short sample.
 
         >>> run.estimate("1:100x1:100", shard="3/20").seconds
 
@@ -141,37 +143,36 @@ class Run(StoredRun):
         inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
         store = self._store(shard)
         store.relabel(inquiry.steps())
-        return estimate(inquiry, inquiry.cells(shard), store, said=predictions)
+        return estimate(inquiry, inquiry.cells(shard), store, predictions=predictions)
 
     def _store(self, shard: str | None) -> Store:
         """The records of the run, or those of a shard."""
         return Store(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
 
     def _best(self) -> Mapping[str, Any] | None:
-        """Which step is the best so far and what it was chosen on, as the last sound checkpoint knows it."""
+        """The best step so far and what it was chosen on, from the last valid checkpoint."""
         known = self.checkpoints("final")[0].state.get("progress", {})
         if known.get("best") is None:
             return None
         by = known.get("best_by", "accuracy")
         return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
 
-    # Asking and showing -------------------------------------------------------------------------------------------
+    # Questions, generation, maps ----------------------------------------------------------------------------------
 
     def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
-        """What the model answers to a question as a person writes it, how sure it is, and the truth.
+        """The model's answer to a question as a person writes it, its probability, and the correct answer.
 
         >>> run.ask("321+654=").said
         '975'
 
-        A task of texts takes any text, of which nobody knows the truth: `gold` and `right` are None. Answers may then
-        be as long as those of its longest rows, and somewhat longer. A run on running text goes on with the text, the
-        likeliest token each time; `generate` has more ways. `settings` change how the model is run, as in `evaluate`,
-        one value each.
+        A task of texts takes any text, whose correct answer is unknown: `gold` and `right` are None. Answers may then
+        be somewhat longer than those of its longest rows. A run on running text continues the text by greedy decoding;
+        `generate` has more options. `settings` change how the model is run, as in `evaluate`, one value each.
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
         if self.exam.running:
-            return self._goes_on(question, checkpoint)
+            return self._continue_text(question, checkpoint)
         self.refuse_other_contents()
         questions = self.exam.task.read(question)
         batch = self.exam.batch(questions)
@@ -202,7 +203,7 @@ class Run(StoredRun):
         told: Listen | None = None,
         ended: Callable[[], bool] | None = None,
     ) -> list[Passage]:
-        """Goes on with texts: `count` passages after each prompt; without one, from the beginning of a document.
+        """Continues texts: `count` passages after each prompt; without one, from the start of a document.
 
         >>> [passage] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
         >>> print(passage)
@@ -214,7 +215,7 @@ class Run(StoredRun):
         called with the text of each passage as it is generated; when `ended` returns True, generation stops. Passages
         depend on prompts, samples and seed alone, not on what else is in the batch (except for rounding).
 
-        Raises `UserError` for a run that continues no texts, and for what its tables have no places for.
+        Raises `UserError` for a run that continues no texts, and for more tokens than its position tables have.
         """
         sampling = Sampling(temperature, top_k, top_p, min_p, do_sample, repetition_penalty, seed)
         return continued(
@@ -226,12 +227,12 @@ class Run(StoredRun):
             checkpoint=checkpoint,
             stop=[stop] if isinstance(stop, str) else stop,
             context_length=context_length,
-            told=told,
+            on_text=told,
             ended=ended,
         )
 
-    def _goes_on(self, text: str, checkpoint: str) -> AnswerSample:
-        """What follows a text, the likeliest token each time."""
+    def _continue_text(self, text: str, checkpoint: str) -> AnswerSample:
+        """The continuation of a text by greedy decoding."""
         (found,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
         sure = exp(max(found.log_probability, -700.0))
         return AnswerSample(text, None, found.text, None, str(found), sure, None, found.stopped)
@@ -253,7 +254,7 @@ class Run(StoredRun):
         position_offset: int = 0,
         settings: Sequence[str] = (),
     ) -> AttentionMaps:
-        """Who attends to whom when the model reads a prompt and says its own answer: every head of every layer.
+        """Attention maps of a prompt and the generated answer: every head of every layer.
 
         >>> maps = run.maps("321+654=")
         >>> maps.tokens[:4], maps.layers[0].of("attention").shape
@@ -261,7 +262,7 @@ class Run(StoredRun):
         >>> maps.layers[0].heads[2].weights[7]
 
         Without a prompt a question of the test split is read, or the beginning of the text held out. `layers` are those
-        wanted, all without; with `answer=False` nothing is said to the prompt. Raises `UserError` for a model that does
+        wanted, all without; with `answer=False` no answer is generated. Raises `UserError` for a model that does
         not attend, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
         """
         if settings:
@@ -293,32 +294,32 @@ class Run(StoredRun):
         return fragment(self.path)
 
 
-def _write_predictions(way: EvaluatedModel, cells: Sequence[Cell], store: Store, told: ProgressMessage) -> set[Key]:
-    """Writes what is said to every question; returns which of it workers had said already."""
+def _write_predictions(way: EvaluatedModel, cells: Sequence[Cell], store: Store, progress: ProgressMessage) -> set[Key]:
+    """Writes the answer to every question; returns the keys that workers had recorded already."""
     model: Model | None = None
     lines: list[dict[str, Any]] = []
     there: set[Key] = set()
-    for key, (cell, position_offset) in zip(way.keys(cells), way.asked(cells), strict=True):
-        said = store.said_to(key)
-        if said is None:
+    for key, (cell, position_offset) in zip(way.keys(cells), way.placements(cells), strict=True):
+        predictions = store.predictions_of(key)
+        if predictions is None:
             model = model or way.run.model(way.found)
-            said = way.say(model, cell, position_offset)
-            told.one()
+            predictions = way.say(model, cell, position_offset)
+            progress.one()
         else:
             there.add(key)
-        lines += said
+        lines += predictions
     store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
     return there
 
 
 def _write_samples(run: StoredRun, planned: EvaluationPlan, found: checkpoint.Checkpoint, each: int = 4) -> None:
-    """A few answers from inside and from beyond what was trained, for the report."""
+    """A few answers in and out of distribution, for the report."""
     cells = planned.telling(run.recipe)
     model = run.model(found)
     records = []
     for cell in cells:
         questions = questions_of(run.exam.task, dict(cell), count=each, seed=planned.seed)
-        said = answers(model, run.exam, questions, method=planned.method)
-        records += [one.record(dict(cell)) | {"step": found.step} for one in said]
+        predictions = answers(model, run.exam, questions, method=planned.method)
+        records += [one.record(dict(cell)) | {"step": found.step} for one in predictions]
     drawn, _ = run.folder.parted("samples.jsonl", lambda record: "prompt" in record)  # in training
     run.folder.write("samples.jsonl", drawn + lines_of(records).encode())

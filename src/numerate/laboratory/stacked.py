@@ -104,17 +104,17 @@ def train_stacked(
 ) -> list[TrainedRun | Exception]:
     """Trains recipes with one `stack_key` as one model: for each what `train` gives, or the error that it raises.
 
-    Every run has its folder, under its lock, as if it were trained alone, and either way of training goes on with what
-    the other began. What concerns one run (a folder that is locked, a loss that is not finite) ends that one; the
-    others go on. `listen` is told which run it is about. Raises `UserError` for recipes that are not one stack, and
-    whatever the step of all raises.
+    Every run has its folder, under its lock, as if it were trained alone, and either way of training resumes what the
+    other started. An error of one run (a locked folder, a loss that is not finite) ends that one; the others continue.
+    `listen` is called with the index of the run. Raises `UserError` for recipes that are not one stack, and whatever
+    the step of all raises.
     """
     if not recipes:
         return []
     _refuse(recipes)
     runs, stop = runs_directory(runs_dir), stop or Stop()
     ended: dict[int, TrainedRun | Exception] = {}
-    with World.joined(recipes[0].device) as world, contextlib.ExitStack() as held:
+    with World.joined(recipes[0].device) as world, contextlib.ExitStack() as resources:
         if world.size > 1:
             raise UserError("stack: a stack is trained by one process; several (torchrun) train one run at a time")
         found = provenance.provenance()
@@ -127,15 +127,15 @@ def train_stacked(
                     runs,
                     shown=False,
                     listen=_about(index, listen),
-                    told=say,
+                    on_message=say,
                     command=command,
                     found=found,
                 )
-                starts[index] = held.enter_context(start)
+                starts[index] = resources.enter_context(start)
         going = [index for index, start in starts.items() if _begun(index, start, ended)]
 
-        def over(place: int, outcome: Outcome | Exception) -> None:
-            index = going[place]
+        def over(position: int, outcome: Outcome | Exception) -> None:
+            index = going[position]
             if isinstance(outcome, Exception):
                 ended[index] = outcome
                 starts[index].__exit__()
@@ -158,7 +158,7 @@ def _refuse(recipes: Sequence[Recipe]) -> None:
 
 
 def _begun(index: int, start: Start, ended: dict[int, TrainedRun | Exception]) -> bool:
-    """Begins a start; False where there is nothing to do, or it could not."""
+    """Starts a run; False where there is nothing to do, or it failed."""
     with _kept(ended, index):
         if start.begin():
             return True
@@ -168,7 +168,7 @@ def _begun(index: int, start: Start, ended: dict[int, TrainedRun | Exception]) -
 
 @contextlib.contextmanager
 def _kept(ended: dict[int, TrainedRun | Exception], index: int) -> Iterator[None]:
-    """What goes wrong with one run is kept as what came of it."""
+    """Stores the error of one run as its outcome."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One start of a run: what is checked, written and said before its loop and after it."""
+"""One start of a run: checks, files and messages before and after the training loop."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -39,11 +39,11 @@ class TrainedRun:
 
 
 class Start:
-    """A start of a run, up to its loop and from there on: who trains calls `begin`, the trainer's loop, and `end`.
+    """A start of a run: call `begin`, the trainer's loop, and `end`.
 
-    Making one writes nothing, and raises `UserError` for a recipe that cannot be trained. `shown` says whether a bar is
-    shown, `listen` is told of every step and record, `told` of what is said; `found` is where the run comes from
-    (`provenance.provenance()`), where that is known already.
+    The constructor writes nothing, and raises `UserError` for a recipe that cannot be trained. `shown`: show a progress
+    bar; `listen` is called with every step and record, `on_message` with every message; `found` is the provenance of
+    the run (`provenance.provenance()`), if known already.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Start:
         *,
         shown: bool,
         listen: Listener | None = None,
-        told: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
         command: str | None = None,
         found: Mapping[str, Any] | None = None,
     ) -> None:
-        self.world, self.runs, self.shown, self.listen, self.told = world, runs, shown, listen, told
+        self.world, self.runs, self.shown, self.listen, self.on_message = world, runs, shown, listen, on_message
         source = source_of(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
@@ -66,28 +66,28 @@ class Start:
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
-        if last is not None:  # without a checkpoint it begins again, with what there is now
+        if last is not None:  # without a checkpoint it starts again, with what there is now
             refuse_other_contents(recipe.task, RunFolder.open(self.path).head(), self.path)
         set_threads(recipe.training.threads, last)
         self.trainer = Trainer(recipe, world, origin=None if last is None else last.state.get("origin"))
         self.beginning = None
         if source is not None and last is None:
             self.beginning = _beginning(source, self.path, self.trainer)
-        _trackers(recipe, world)  # a tracker that is not there is told before anything is written
+        _trackers(recipe, world)  # a missing tracker raises before anything is written
         self.head = head_of(recipe, self.trainer, found)
         if command is not None:
             self.head["command"] = command
         if self.beginning is not None:
             self.head["began_from"] = str(self.beginning.path.resolve())
-        self._held = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self._progress: ProgressBar | None = None
 
     def __enter__(self) -> "Start":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Gives the folder, its log and its trackers free."""
-        self._held.close()
+        """Releases the folder, its log and its trackers."""
+        self._resources.close()
 
     @property
     def folder(self) -> RunFolder:
@@ -96,16 +96,16 @@ class Start:
         return folder
 
     def begin(self) -> bool:
-        """Makes or opens the folder, locks it, and takes the run up where it stands. False where nothing is left to do.
+        """Makes or opens the folder, locks it, and resumes the run. False where nothing is left to do.
 
         Raises `UserError` where another process is writing the folder.
         """
         trainer, steps = self.trainer, self.trainer.steps
         trainer.folder = self._opened()
         progress = _progress(steps, self.recipe, self.folder, shown=self.shown, kept=self.world.first)
-        self._progress = self._held.enter_context(progress)
+        self._progress = self._resources.enter_context(progress)
         tracked = _trackers(self.recipe, self.world, self._say)
-        if self.world.first:  # before metrics are cut to where training goes on
+        if self.world.first:  # before metrics are cut to where training resumes
             read_metrics(self.path, self.folder.head(), lambda text: self._say(f"warning: {text}"))
         for text in (*trainer.warnings, *trainer.resume()):
             self._say(f"warning: {text}")
@@ -115,27 +115,27 @@ class Start:
         if self.world.first:
             self._note_start()
         if trainer.progress.step:
-            self._say(f"{self.path}: going on from step {trainer.progress.step} of {steps}")
+            self._say(f"{self.path}: resuming from step {trainer.progress.step} of {steps}")
         elif self.beginning is not None:
             trainer.start_from(self.beginning)
             self._say(f"{self.path}: beginning with the weights of {self.beginning.path}")
         trainer.listen = self._on_progress(progress, tracked)
         if self.recipe.trackers:
             tracked.start(self.folder.head(), self.path, trainer.progress.step)
-        self._held.callback(tracked.finish)
+        self._resources.callback(tracked.finish)
         return True
 
     def end(self, outcome: Outcome) -> TrainedRun:
-        """Notes and says how it ended, and gives the folder free."""
+        """Records and reports how it ended, and releases the folder."""
         if self.world.first:
             _note(self.folder, outcome)
-        self._held.close()
+        self._resources.close()
         _tell(self._say, outcome, self.folder, self.trainer.steps)
         return TrainedRun(Run(self.folder), outcome.why, outcome.status)
 
     def nothing(self) -> TrainedRun:
-        """What comes of a start that had nothing to do."""
-        self._held.close()
+        """The outcome of a start that had nothing to do."""
+        self._resources.close()
         return TrainedRun(Run(self.folder), "done")
 
     def _opened(self) -> RunFolder:
@@ -144,7 +144,7 @@ class Start:
         folder = None
         if world.first:
             folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.head)
-            self._held.enter_context(folder.lock())
+            self._resources.enter_context(folder.lock())
         world.wait()
         if folder is None and not self.path.exists():
             raise UserError(f"{self.path}: process {world.rank} does not see it; all processes must share one runs_dir")
@@ -185,8 +185,8 @@ class Start:
     def _say(self, text: str) -> None:
         if self._progress is not None:
             self._progress.say(text)
-        if self.told is not None:
-            self.told(text)
+        if self.on_message is not None:
+            self.on_message(text)
 
 
 def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = None) -> trackers.Trackers:
@@ -196,7 +196,7 @@ def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = 
 
 
 def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
-    """What is shown of an evaluation during training: of running text how well it is foretold, else the share right.
+    """What is shown of an evaluation during training: loss and perplexity of running text, else accuracy.
 
     >>> shown_of({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
@@ -218,15 +218,15 @@ def _nothing_left(trainer: Trainer) -> str:
     """Why a start of training does nothing."""
     step, training = trainer.progress.step, trainer.training
     if trainer.reached():
-        return f"already trained to its target at step {step}; a higher training.target_accuracy= goes on"
+        return f"already trained to its target at step {step}; a higher training.target_accuracy= continues"
     if step > trainer.steps and training.steps is not None:
         return (
             f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
-            f"(a training.steps= above {step} goes on)"
+            f"(a training.steps= above {step} continues)"
         )
     budgets = ("steps", "examples", "tokens", "flops", "epochs")
     larger = " and ".join(f"training.{name}=" for name in budgets if getattr(training, name) is not None)
-    return f"already trained to its budget of {trainer.steps} steps; a larger {larger} goes on"
+    return f"already trained to its budget of {trainer.steps} steps; a larger {larger} continues"
 
 
 def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
@@ -237,7 +237,7 @@ def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps
     )
     step = used.step
     if outcome.why in ("stopped", "minutes"):
-        say(f"{folder.path}: stopped at step {step} of {steps}; the same command goes on from here")
+        say(f"{folder.path}: stopped at step {step} of {steps}; the same command resumes from here")
     elif outcome.why == "target":
         say(f"{folder.path}: target reached at step {step}")
 
@@ -293,7 +293,7 @@ def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
     """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
 
     `latest` is the run that was started last, unless that is this very run at its second start: then it is the one that
-    it began from, so that the same command goes on.
+    it began from, so that the same command resumes it.
     """
     if recipe.init_from is None:
         return None

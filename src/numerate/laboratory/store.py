@@ -1,4 +1,4 @@
-"""The records of evaluations in the folder of a run."""
+"""Evaluation records in the folder of a run."""
 
 import contextlib
 import json
@@ -25,8 +25,8 @@ the questions, method."""
 EVERY = 0.5
 """Seconds between two writes of records: so many are lost at most when a process is killed."""
 
-RECORDS, SAID = "evaluation.jsonl", "said.jsonl"
-"""The files of a piece: one line per cell scored, and per cell whose answers were said."""
+RECORDS, PREDICTIONS = "evaluation.jsonl", "said.jsonl"
+"""The files of a piece: one line per scored cell, and per cell whose predictions were recorded."""
 
 _WORKER = "worker-"
 
@@ -66,26 +66,26 @@ class Lines:
 class Store:
     """The records of evaluations in a run's folder; a piece has a folder of its own below it.
 
-    Records are appended as they come, so that a stopped evaluation goes on where it was, and put in their order at the
-    end, so that the same evaluation leaves the same bytes. Workers of an executor write into folders of their own
-    below `pieces/`; what stands there is known, and gathered with the rest.
+    Records are appended as they come, so that a stopped evaluation resumes, and sorted at the end, so that the same
+    evaluation leaves the same bytes. Workers of an executor write into folders of their own below `pieces/`, which are
+    read and gathered with the rest.
     """
 
     def __init__(self, folder: RunFolder, piece: str | None) -> None:
         self.folder, self.piece = folder, piece
-        self.place = folder.path / "pieces" / piece if piece is not None else folder.path
+        self.directory = folder.path / "pieces" / piece if piece is not None else folder.path
         self.file = f"pieces/{piece}/{RECORDS}" if piece is not None else RECORDS
         self.known: dict[Key, dict[str, Any]] = {}
-        self.said: dict[Key, tuple[Path, int]] = {}
-        self._lines = Lines(self.place / RECORDS)
+        self.predictions: dict[Key, tuple[Path, int]] = {}
+        self._lines = Lines(self.directory / RECORDS)
         self._steps: Mapping[str, int] = {}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder for writing; what was added stands in the file at the end, however it ends."""
-        with disk.explained(self.place):
-            self.place.mkdir(parents=True, exist_ok=True)
-        with self.folder.lock("evaluation") if self.piece is None else Lock(self.place / "lock").hold("evaluation"):
+        """Locks the folder for writing; records that were added are in the file at the end, however it ends."""
+        with disk.explained(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        with self.folder.lock("evaluation") if self.piece is None else Lock(self.directory / "lock").hold("evaluation"):
             with self._lines:
                 yield
 
@@ -96,23 +96,23 @@ class Store:
         for name in dict.fromkeys([self.file, *others]):
             for record in self.folder.records(name):
                 self.known.setdefault(self._labelled(record), record)
-        self._find_said()
+        self._find_predictions()
 
     def gather(self) -> None:
         """Reads what workers have written since."""
         for path in self._pieces(RECORDS, _WORKER):
             for record in read(path, EVALUATION):
                 self.known.setdefault(self._labelled(record), record)
-        self._find_said()
+        self._find_predictions()
 
     def written(self) -> list[Path]:
         """The files that workers write."""
-        return [*self._pieces(RECORDS, _WORKER), *self._pieces(SAID, _WORKER)]
+        return [*self._pieces(RECORDS, _WORKER), *self._pieces(PREDICTIONS, _WORKER)]
 
-    def _find_said(self) -> None:
-        for path in self._pieces(SAID, _WORKER) if self.piece is None else []:
+    def _find_predictions(self) -> None:
+        for path in self._pieces(PREDICTIONS, _WORKER) if self.piece is None else []:
             for offset, record in _answers(path):
-                self.said.setdefault(self._labelled(record), (path, offset))
+                self.predictions.setdefault(self._labelled(record), (path, offset))
 
     def _labelled(self, record: dict[str, Any]) -> Key:
         """The key of a record, which is given the name of its step where its label means another step by now."""
@@ -131,14 +131,13 @@ class Store:
         """The record of the same measurement under another name of the same step: `best` may be `final` too."""
         return next((self.known[one] for one in _names(key) if one in self.known), None)
 
-    def has_said(self, key: Key) -> bool:
-        """Whether a worker has recorded what the model says to the questions of a cell."""
-        return any(one in self.said for one in _names(key))
+    def has_predictions(self, key: Key) -> bool:
+        """Whether a worker has recorded the predictions of a cell."""
+        return any(one in self.predictions for one in _names(key))
 
-    def said_to(self, key: Key) -> list[dict[str, Any]] | None:
-        """What a worker has recorded that the model says to the questions of a cell, a line for each; None if none
-        has."""
-        found = next((self.said[one] for one in _names(key) if one in self.said), None)
+    def predictions_of(self, key: Key) -> list[dict[str, Any]] | None:
+        """The predictions of a cell that a worker has recorded, a line per question; None if there are none."""
+        found = next((self.predictions[one] for one in _names(key) if one in self.predictions), None)
         if found is None:
             return None
         path, offset = found
@@ -146,7 +145,7 @@ class Store:
             file.seek(offset)
             record = record_of(file.readline())
         if record is None:
-            raise OperationalError(f"{path}: was changed while it was read; the same command goes on")
+            raise OperationalError(f"{path}: was changed while it was read; the same command resumes")
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
     def add(self, key: Key, record: dict[str, Any]) -> None:
@@ -154,40 +153,40 @@ class Store:
         self._lines.add(record)
 
     def settle(self) -> None:
-        """Puts all records in their order."""
+        """Writes all records in order."""
         self._lines.flush()
         if self.piece is None:
             self.folder.write(self.file, lines_of([self.known[key] for key in sorted(self.known)]))
 
-    def clear(self, said: Collection[Key] = ()) -> None:
-        """Removes the folders of workers all of whose records are settled, and all of whose answers are in `said`.
+    def clear(self, predictions: Collection[Key] = ()) -> None:
+        """Removes the folders of workers whose records are all written and whose answers are all in `predictions`.
 
-        A worker that still writes, since whoever began it was killed, keeps its folder.
+        A worker that still writes, since the command that started it was killed, keeps its folder.
         """
-        gathered = {key[1:] for key in said}  # by whatever name of its step
-        for place in sorted((self.folder.path / "pieces").glob(f"{_WORKER}*")):
-            with contextlib.suppress(UserError, OperationalError), Lock(place / "lock").hold("gathering"):
-                records = {self._labelled(record) for record in read(place / RECORDS, EVALUATION)}
-                answers = {self._labelled(record)[1:] for _, record in _answers(place / SAID)}
+        gathered = {key[1:] for key in predictions}  # by whatever name of its step
+        for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER}*")):
+            with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
+                records = {self._labelled(record) for record in read(directory / RECORDS, EVALUATION)}
+                answers = {self._labelled(record)[1:] for _, record in _answers(directory / PREDICTIONS)}
                 if records <= self.known.keys() and answers <= gathered:
-                    shutil.rmtree(place, ignore_errors=True)
+                    shutil.rmtree(directory, ignore_errors=True)
         with contextlib.suppress(OSError):
             (self.folder.path / "pieces").rmdir()
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]], same: Sequence[str]) -> None:
-        """Puts lines into a file of records, in the place of those that agree in `same`."""
+        """Writes lines into a file of records, replacing those that agree in `same`."""
         name = name if self.piece is None else f"pieces/{self.piece}/{name}"
 
-        def place(line: Mapping[str, Any]) -> str:
+        def shared_fields(line: Mapping[str, Any]) -> str:
             return json.dumps([line.get(field) for field in same], sort_keys=True)
 
-        replaced = {place(line) for line in lines}
-        kept, _ = self.folder.parted(name, lambda line: place(line) not in replaced)
+        replaced = {shared_fields(line) for line in lines}
+        kept, _ = self.folder.parted(name, lambda line: shared_fields(line) not in replaced)
         self.folder.write(name, kept + lines_of(lines).encode())
 
 
-def place_of(folder: RunFolder, worker: str) -> Path:
-    """Where a worker of an executor writes, which no other does; no name of a shard begins like this."""
+def directory_of(folder: RunFolder, worker: str) -> Path:
+    """The folder of one worker of an executor; no name of a shard starts like this."""
     return folder.path / "pieces" / folder_name(_WORKER + worker)
 
 
@@ -217,5 +216,5 @@ def lines_of(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _answers(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What a worker has written of answers, each with the place in bytes where its line begins."""
+    """The answers in a worker's file, each with the byte offset of its line."""
     return sound(scan(content_of(path), path, ANSWERS), path, ANSWERS)

@@ -1,4 +1,4 @@
-"""What a folder has of a trained run: its recipe, its checkpoints, and its model."""
+"""A trained run in its folder: recipe, checkpoints, and model."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ from numerate.training.world import device_of
 
 
 class StoredRun:
-    """A run as its folder holds it, which is all that plans, workers and maps need. What users have is a `Run`."""
+    """A run as stored in its folder: all that plans, workers and maps need. Users have a `Run`."""
 
     def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -44,11 +44,11 @@ class StoredRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """In what the model is run otherwise than it was trained: {} unless `with_settings` changed something."""
+        """Settings that differ from training: {} unless `with_settings` changed something."""
         return differences(self.trained_recipe, self.recipe)
 
     def with_settings(self, *settings: str) -> Self:
-        """The same weights, run otherwise: more turns of a loop, another scale of the attention logits.
+        """The same weights with other settings: more loop iterations, another scale of the attention logits.
 
         >>> run.with_settings("model.backbone.num_loops=8").ask("321+654=")
 
@@ -60,11 +60,11 @@ class StoredRun:
         blank = other.blank
         try:
             weights_of(blank, self.blank.state_dict(), "the trained model")
-        except UserError as mistake:
+        except UserError as error:
             raise UserError(
-                f"{', '.join(settings)}: this model would have other weights ({mistake}); an evaluation may change "
+                f"{', '.join(settings)}: this model would have other weights ({error}); an evaluation may change "
                 "only what leaves their names and shapes alone"
-            ) from mistake
+            ) from error
         return other
 
     @cached_property
@@ -73,7 +73,7 @@ class StoredRun:
 
     @cached_property
     def blank(self) -> Model:
-        """The model as initialised, on the CPU: what can be asked without any weights (placements, tables)."""
+        """The initialised model on the CPU, for what needs no trained weights (position offsets, tables)."""
         origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
         return build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, origin)
 
@@ -103,7 +103,7 @@ class StoredRun:
         return model.to(device_of(self.device or self.recipe.device)).eval()
 
     def warn(self, text: str) -> None:
-        """Says what a caller should know of, as a warning of Python's."""
+        """Issues a Python warning."""
         import warnings
 
         warnings.warn(text, stacklevel=3)

@@ -9,7 +9,7 @@ from numerate.reports.records import read
 
 
 def track_results(run: Run) -> None:
-    """Tells the trackers that a run's recipe names, if any, of its heat maps and samples."""
+    """Logs the heat maps and samples of a run to the trackers of its recipe, if any."""
     recipe = run.recipe
     if not recipe.trackers:
         return
@@ -29,7 +29,13 @@ def track_results(run: Run) -> None:
     if drawn := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.drawn]:
         tracked.table("texts", drawn, step)
     samples = [
-        {"question": one.question, "gold": one.gold, "said": one.said, "right": one.right, "as written": one.as_written}
+        {
+            "question": one.question,
+            "gold": one.gold,
+            "said": one.prediction,
+            "right": one.right,
+            "as written": one.as_written,
+        }
         for one in records.samples
     ]
     if samples:

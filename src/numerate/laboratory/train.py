@@ -25,17 +25,17 @@ def train(
     stop: Stop | None = None,
     command: str | None = None,
 ) -> TrainedRun:
-    """Trains a recipe, or goes on with it where its folder stands, and returns its run.
+    """Trains a recipe, or resumes it from its folder, and returns its run.
 
     The folder is `runs_dir / title / id` (see `numerate.training.run`). Raises `UserError` for a recipe that cannot be
     trained, before anything is written; `OperationalError` where the loss is not finite or the disk is full. `listen`
-    is told of every step and record, `say` of what would be printed; `stop` can be asked to stop from another thread;
-    `command` is what the user typed, where this process was started by another.
+    is called with every step and record, `say` with every message; `stop` can stop it from another thread; `command` is
+    what the user typed, where this process was started by another.
     """
     runs, stop = runs_directory(runs_dir), stop or Stop()
     with World.joined(recipe.device) as world:
         shown = not quiet and world.first
-        with Start(recipe, world, runs, shown=shown, listen=listen, told=say, command=command) as start:
+        with Start(recipe, world, runs, shown=shown, listen=listen, on_message=say, command=command) as start:
             if not start.begin():
                 return start.nothing()
             with stop:

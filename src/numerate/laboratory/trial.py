@@ -1,4 +1,4 @@
-"""Trying a recipe before it is trained: what it would take, and a small one of its kind."""
+"""Dry runs: the estimated cost of training a recipe, and a small debug version of it."""
 
 import math
 import time
@@ -28,20 +28,20 @@ from numerate.training.trainer import Trainer
 from numerate.training.world import World
 
 MOST_AT_ONCE = 3e10
-"""Floating-point operations of a step that is tried on a CPU: a second or so. Of larger ones a part of the rows is."""
+"""Floating-point operations of a timed step on a CPU, about a second; larger steps are timed on some of their rows."""
 
 MOST_TRIED = 500_000_000
-"""Weights inside a model of which steps are still tried on a CPU: 8 GB with gradients and moments."""
+"""Maximum number of weights of a model whose steps are timed on a CPU: 8 GB with gradients and moments."""
 
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """What a training would take: printed by `--dry-run`.
+    """Estimated cost of training, printed by `--dry-run`.
 
     `memory` is in bytes (weights, gradients and two moments in float32), `flops` in floating-point operations of
     one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
-    `examples` examples; `batch` is in rows and tokens of the first step, those of an encoder among them, `asked` in
-    tokens. `seconds_per_step` is None for a model that is too large to try here.
+    `examples` examples; `batch` is in rows and tokens of the first step, those of an encoder among them, `targets` in
+    tokens. `seconds_per_step` is None for a model that is too large to time here.
     """
 
     parameters: int
@@ -52,7 +52,7 @@ class TrainingEstimate:
     examples: int
     seconds_per_step: float | None
     batch: tuple[int, int]
-    asked: int
+    targets: int
 
     def __str__(self) -> str:
         rows, time = self.batch
@@ -60,7 +60,7 @@ class TrainingEstimate:
             [
                 f"parameters        {self.parameters:,}",
                 f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
-                f"first batch       {rows} rows x {time} tokens, {self.asked} asked",
+                f"first batch       {rows} rows x {time} tokens, {self.targets} targets",
                 f"budget            {self.steps:,} steps, {self.examples:,} examples",
                 f"arithmetic        {flop_text(self.flops)} a step, {flop_text(self.total_operations)} in all",
                 f"time              {self._time()}",
@@ -75,14 +75,14 @@ class TrainingEstimate:
 
 
 def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
-    """Builds everything, trains a few steps in memory, and says what the whole would take. Writes nothing.
+    """Builds everything, trains a few steps in memory, and estimates the cost of the whole. Writes nothing.
 
-    Of pretrained weights the configuration suffices: the model that is tried has their sizes and random weights. A
+    Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. A
     model of transformers with more than `MOST_TRIED` weights is only counted on a CPU, without memory for them."""
     with World.joined(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        origin, counting = _held(recipe, world)
+        origin, counting = _pretrained_origin(recipe, world)
         trainer = Trainer(replace(recipe, training=short), world, origin=origin, counting=counting)
         steps, budget = trainer.steps, trainer.budget
         first = trainer.stream.batch(StreamPosition())
@@ -106,12 +106,12 @@ def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
         examples=budget.examples,
         seconds_per_step=sorted(times)[len(times) // 2] if times else None,
         batch=(len(first.tokens.ids), places_of(first) // len(first.tokens.ids)),
-        asked=first.counts["tokens"],
+        targets=first.counts["tokens"],
     )
 
 
 def _in_small(trainer: Trainer, world: World) -> Trainer:
-    """The trainer, or one of fewer rows a step where a CPU would take minutes for all."""
+    """The trainer, or one with fewer rows per step where a CPU would take minutes."""
     recipe, training = trainer.recipe, trainer.training
     flops = trainer.budget.operations_per_example * training.smallest
     if world.device.type != "cpu" or flops <= MOST_AT_ONCE:
@@ -129,8 +129,8 @@ def _in_small(trainer: Trainer, world: World) -> Trainer:
     return Trainer(replace(recipe, training=few), world, origin=trainer.origin)
 
 
-def _held(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
-    """What describes a model of transformers without its weights, and whether it is too large to try a step of it."""
+def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
+    """The configuration of a model of transformers without its weights, and whether it is too large to time a step."""
     if not isinstance(recipe.model, HuggingFaceSpec):
         return None, False
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
@@ -144,7 +144,7 @@ def _held(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
 def debug(recipe: Recipe) -> Recipe:
     """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
 
-    A decoder wider than 128 becomes one of width 32, with at most 2 blocks and 2 turns; nothing is compiled. Of running
+    A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. Of running
     text rows are at most 64 tokens long, and where it is not there `tiny_stories_2048` is read if that is.
     """
     training = replace(

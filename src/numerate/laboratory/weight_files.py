@@ -1,4 +1,4 @@
-"""Weights in files that others wrote, and the logits that a model of them must have.
+"""Weights in files of other programs, and reference logits to check them with.
 
 Reference logits are two tensors: `ids` (rows x tokens, integers: rows of the embedding) and `logits` (rows x tokens x
 vocabulary). They stand in a safetensors file of their own, in a folder as `logits.safetensors`, or in a file of weights
@@ -90,43 +90,43 @@ class WeightFile:
         """What to compare with: the reference logits of the file `check`, else the file's own; None without both."""
         if check is None:
             return LogitCheck.of(self.logits, self.where, tolerance) if self.logits else None
-        place = Path(check).expanduser()
-        return LogitCheck.of(_tensors_in(place), place, tolerance)
+        path = Path(check).expanduser()
+        return LogitCheck.of(_tensors_in(path), path, tolerance)
 
 
-def read_weights(place: Path) -> WeightFile:
+def read_weights(path: Path) -> WeightFile:
     """The weights of a file (.safetensors, or of torch.save) or folder, whole or in parts.
 
     Raises `UserError` where there are none, or where the file cannot be read as tensors alone: nothing that a pickle
     could run is run.
     """
     found: dict[str, Any] = {}
-    for file in _files_of(place):
+    for file in _files_of(path):
         more = _tensors_in(file)
         if twice := sorted(found.keys() & more.keys()):
             raise UserError(f"{file}: {twice[0]} stands in another part of these weights too")
         found |= more
     logits = {str(name): found.pop(name) for name in ("ids", "logits") if name in found}
-    if place.is_dir() and (place / _LOGITS).is_file():
-        logits = _tensors_in(place / _LOGITS)
-    held: Mapping[str, Any] = inner if isinstance(inner := found.get("model"), Mapping) else found
-    tensors = {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
+    if path.is_dir() and (path / _LOGITS).is_file():
+        logits = _tensors_in(path / _LOGITS)
+    state_dict: Mapping[str, Any] = inner if isinstance(inner := found.get("model"), Mapping) else found
+    tensors = {name: tensor for name, tensor in state_dict.items() if isinstance(tensor, Tensor)}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
             kind = f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
-            raise UserError(f"{place}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
+            raise UserError(f"{path}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
     weights = {name: tensor.float() for name, tensor in tensors.items()}
     if not weights:
-        raise UserError(f"{place}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
-    return WeightFile(weights, logits, place)
+        raise UserError(f"{path}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
+    return WeightFile(weights, logits, path)
 
 
-def _files_of(place: Path) -> list[Path]:
+def _files_of(path: Path) -> list[Path]:
     """The file itself, or those in a folder."""
-    if not place.is_dir():
-        return [place]
+    if not path.is_dir():
+        return [path]
     for name in (*_FILES, *_PARTS):
-        if not (file := place / name).is_file():
+        if not (file := path / name).is_file():
             continue
         if name not in _PARTS:
             return [file]
@@ -136,8 +136,8 @@ def _files_of(place: Path) -> list[Path]:
             raise UserError(f"{file}: is damaged ({error}); a folder that was saved whole is right") from error
         if any(part.name != str(part) for part in parts):
             raise UserError(f"{file}: names a file outside its folder; nothing of it is read")
-        return [place / part for part in parts]
-    raise UserError(f"{place}: holds no weights; {', '.join(_FILES)} is right")
+        return [path / part for part in parts]
+    raise UserError(f"{path}: holds no weights; {', '.join(_FILES)} is right")
 
 
 def _tensors_in(file: Path) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def _tensors_in(file: Path) -> dict[str, Any]:
     except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
         # What torch says of a pickle of more than weights is how to run it nevertheless.
         torn = isinstance(error, pickle.UnpicklingError)
-        told = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
-        raise UserError(f"{file}: holds no weights that can be read ({told})") from error
+        reason = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
+        raise UserError(f"{file}: holds no weights that can be read ({reason})") from error
     if not isinstance(found, Mapping):
         raise UserError(f"{file}: holds a {type(found).__name__}; tensors by name are right")
     return dict(found)

@@ -1,4 +1,4 @@
-"""The gradients of the token-level losses, worked out on paper: what the fused forms share.
+"""Closed-form gradients of the token-level losses, shared by the fused implementations.
 
 With q the softmax over the whole vocabulary, p that over the n number tokens, t the target and m the mass that q gives
 to number tokens, and c the derivative of the number loss L by p, the derivatives by the logits are
@@ -23,7 +23,7 @@ from numerate.losses.token_level import TEXT_FACTOR, NumberDistance
 
 
 class LossSlopes(NamedTuple):
-    """The number loss of some places, and its derivative by the logits: `row` x softmax, and more at number tokens."""
+    """The number loss at some positions, and its derivative by logits: `row` x softmax, and more at number tokens."""
 
     losses: Float[Tensor, " places"]
     columns: Float[Tensor, "places numbers"]

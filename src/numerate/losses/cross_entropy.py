@@ -1,4 +1,4 @@
-"""Cross-entropy over what is asked."""
+"""Cross-entropy over the targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from numerate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """Negative log-probability of what must be said, in nats, over the places where something is asked.
+    """Cross-entropy: negative log-probability of the target tokens, in nats.
 
-    `mean_over="tokens"` is the mean over asked tokens: long answers weigh more. `mean_over="examples"` is the mean over
-    examples of each one's own mean: every example weighs the same.
+    `mean_over="tokens"` is the mean over target tokens: long answers weigh more. `mean_over="examples"` is the mean
+    over examples of each one's own mean: every example weighs the same.
 
-    `label_smoothing=0.1` asks for probability 0.9 of what must be said, and spreads 0.1 over the whole vocabulary:
-    label smoothing, Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. So the loss of what is right
-    goes on saying how right it is; its least is no longer 0. Raises `UserError` for a share that is none.
+    `label_smoothing=0.1` gives the target probability 0.9, and spreads 0.1 over the whole vocabulary: label smoothing,
+    Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. The minimum of the loss is then above 0. Raises
+    `UserError` for a share that is none.
 
-    Of millions of logits, as texts have, no tensor is made: see `numerate.losses.head_cross_entropy`. The numbers are
+    Millions of logits, as of texts, are never in memory at once: see `numerate.losses.head_cross_entropy`. The loss is
     the same but for rounding.
     """
 
@@ -87,7 +87,7 @@ class CrossEntropyPart(LossPart):
 def sum_of_means(
     logits: Float[Tensor, "rows places vocabulary"], targets: Int[Tensor, "rows places"], smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    """The sum over rows of each row's mean; a row that is asked nothing adds nothing."""
+    """The sum over rows of each row's mean; a row without targets adds nothing."""
     each = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=smoothing)
     target_positions = (targets != IGNORE).sum(1)
     return (each.sum(1) / target_positions.clamp(min=1)).sum()

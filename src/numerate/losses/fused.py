@@ -45,10 +45,10 @@ def cross_entropy_and_number(
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
 
-    Labels are not shifted: the logits at a place are held against the label at that place. `loss_weights` and
-    `quantity` concern the number loss (`quantity` the spread of targets too). See `Measure` for the settings, and
-    `plain_sums` for the same written plainly. Inputs of any float type; computed in float32 at least. Raises
-    `UserError` for labels at other places, for logits too narrow for the number tokens, for labels outside the
+    Labels are not shifted: the logits at a position are compared with the label at that position. `loss_weights` and
+    `quantity` concern the number loss (`quantity` the spread of targets too). See `NumberDistance` for the settings,
+    and `plain_sums` for the reference implementation. Inputs of any float type; computed in float32 at least. Raises
+    `UserError` for labels of another shape, for logits too narrow for the number tokens, for labels outside the
     vocabulary where looking is cheap (on a CPU), and for settings that cannot be.
     """
     measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
@@ -72,7 +72,7 @@ def cross_entropy_and_number(
 
 
 def learns(tensor: Tensor | None) -> bool:
-    """Whether somebody may want a gradient by it. In vmap and in a compiled graph that is taken for granted."""
+    """Whether a gradient of it may be needed; always in vmap, and in a compiled graph."""
     if tensor is None or not torch.is_grad_enabled():
         return False
     if torch.compiler.is_compiling():
@@ -81,7 +81,7 @@ def learns(tensor: Tensor | None) -> bool:
 
 
 class SavedGradient(NamedTuple):
-    """What the forward knows of the gradient, besides the softmax: per row, and per number row and number token.
+    """What the forward pass saves for the gradient, besides the softmax: per row, and per number row and number token.
 
     - `lse` [rows] log-sum-exp; `right` [rows] the probability of the label;
     - `rows` which rows have a number loss; `q`, `targets`, `columns` [number rows, numbers] the softmax there, the
@@ -98,7 +98,7 @@ class SavedGradient(NamedTuple):
 
 
 def number_rows(index: Int[Tensor, " rows"]) -> Int[Tensor, " numbers"]:
-    """The rows with a number loss. Where finding them would make the host wait, or cannot be compiled: all."""
+    """The rows with a number loss; all rows where finding them would synchronize, or cannot be compiled."""
     if index.device.type == "cpu" and not torch.compiler.is_compiling():
         return (index >= 0).nonzero()[:, 0]
     return torch.arange(len(index), device=index.device)
@@ -115,7 +115,7 @@ def softmax_rows(x: Tensor, out: Tensor, right: Tensor) -> tuple[Tensor, Tensor]
 
 
 class _Last(torch.autograd.Function):
-    """A gradient as it is, which says that it has no derivative when somebody asks for one."""
+    """The identity on gradients, whose own derivative raises an error."""
 
     generate_vmap_rule = True
 
@@ -143,7 +143,7 @@ def once(backward: Backward) -> Backward:
     instead of counting as constants."""
 
     @functools.wraps(backward)
-    def said(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+    def wrapped(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
             found = backward(ctx, *incoming)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -151,7 +151,7 @@ def once(backward: Backward) -> Backward:
         learned = [one for one in (*ctx.saved_tensors, *incoming) if one is not None and one.requires_grad]
         return tuple(None if one is None else _Last.apply(one, *learned) for one in found)  # type: ignore[no-untyped-call]
 
-    return said
+    return wrapped
 
 
 class Fused(torch.autograd.Function):
@@ -224,24 +224,24 @@ class Fused(torch.autograd.Function):
         return each_member(Fused, info, in_dims, args, 2)
 
 
-def rows_asked(target_positions: Bool[Tensor, " rows"]) -> Int[Tensor, " asked"]:
-    """The rows with a label; all rows where finding them would make the host wait, or cannot be compiled."""
+def target_rows(target_positions: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
+    """The rows with a label; all rows where finding them would synchronize, or cannot be compiled."""
     if target_positions.device.type == "cpu" and not torch.compiler.is_compiling():
         return target_positions.nonzero()[:, 0]
     return torch.arange(len(target_positions), device=target_positions.device)
 
 
 def each_member(
-    function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], told: int
+    function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], batched: int
 ) -> tuple[Any, Any]:
-    """A function of vmap's members, one after the other; its first `told` results have the members in front."""
+    """A function of vmap's members, one after the other; its first `batched` results are stacked over the members."""
     members = [
         function.apply(*(x if at is None else x.select(at, own) for x, at in zip(args, in_dims, strict=True)))
         for own in range(info.batch_size)
     ]
-    stacked = [torch.stack([found[at] for found in members]) for at in range(told)]
-    rest = members[0][told:]  # nobody reads them: each member's backward has its own
-    return (*stacked, *rest), (*[0] * told, *[None] * len(rest))
+    stacked = [torch.stack([found[at] for found in members]) for at in range(batched)]
+    rest = members[0][batched:]  # unused: each member's backward has its own
+    return (*stacked, *rest), (*[0] * batched, *[None] * len(rest))
 
 
 def _softmax(logits: Tensor, right: Tensor, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -309,10 +309,9 @@ def entropy_and_columns(
     *,
     ignore_index: int = -100,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "*places numbers"], Float[Tensor, "*places"]]:
-    """The sum of cross-entropy, the logits of some tokens, and the log-sum-exp of each place, all with gradients.
+    """The sum of cross-entropy, the logits of some tokens, and the log-sum-exp of each position, all with gradients.
 
-    For losses that look at few tokens only: what is built of the latter two costs no second buffer as large as the
-    logits, which picking columns of them would.
+    For losses of few tokens: the latter two need no second buffer as large as the logits, which indexing columns would.
     """
     target_positions = labels != ignore_index
     learning = learns(logits)

@@ -1,13 +1,13 @@
-"""Cross-entropy from hidden states and a head, without ever holding the logits of all places.
+"""Cross-entropy from hidden states and a head in chunks, without the logits of all positions in memory.
 
-Logits of 128 rows x 512 places x 32,000 tokens are 8.4 GB in float32, and cross-entropy by autograd holds three such
-tensors. Here logits are made for a few hundred rows at a time, turned in place into their own gradient, and multiplied
-out at once into the gradients of hidden states and head. What is held is one chunk, and one gradient of the size of the
-hidden states and one of the size of the head. Wijmans et al. (2024), https://arxiv.org/abs/2411.09009, measure what
-that saves; their kernel makes the logits twice instead.
+Logits of 128 rows x 512 positions x 32,000 tokens are 8.4 GB in float32, and cross-entropy by autograd keeps three such
+tensors. Here logits are computed for a few hundred rows at a time, turned in place into their own gradient, and
+multiplied at once into the gradients of hidden states and head. Memory is one chunk, and the gradients of hidden states
+and head. Wijmans et al. (2024), https://arxiv.org/abs/2411.09009, measure what that saves; their kernel computes the
+logits twice instead.
 
-The softmax is taken in float32 at least. A second backward through the same graph works everything out again; the
-gradient has no derivative, and says so to whoever asks for one (`create_graph=True`).
+The softmax is taken in float32 at least. A second backward through the same graph computes everything again; the
+gradient has no derivative, and raises an error with `create_graph=True`.
 """
 
 from typing import Any, NamedTuple
@@ -19,19 +19,19 @@ from torch.nn.functional import cross_entropy, linear
 
 from numerate.batch import IGNORE
 from numerate.errors import UserError
-from numerate.losses.fused import each_member, learns, once, rows_asked
+from numerate.losses.fused import each_member, learns, once, target_rows
 from numerate.losses.token_level import work_type
 
 CHUNK = {"cpu": 2**23}
-"""How many logits are held at a time, by device: 32 MB of float32, enough rows for products to run at full speed."""
+"""How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
 CHUNK_ELSEWHERE = 2**27
 
 LARGE = 2**22
-"""From so many logits on they are not made at once: 16 MB of float32, of which autograd would hold three."""
+"""From so many logits on they are computed in chunks: 16 MB of float32, of which autograd would keep three."""
 
 
 def plain_head(head: Any) -> nn.Linear | None:
-    """The head as a matrix with or without a bias, if it is one and nothing else listens to it; else None."""
+    """The head, if it is an `nn.Linear` without hooks; else None."""
     if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or head._backward_hooks:
         return None
     return head
@@ -47,11 +47,11 @@ def head_cross_entropy(
     weights: Float[Tensor, "*places"] | None = None,
     ignore_index: int = IGNORE,
 ) -> Float[Tensor, ""]:
-    """The sum over places of `weights` (1 if None) times the cross-entropy of `hidden @ weight.T + bias`, in nats.
+    """The sum over positions of `weights` (1 if None) times the cross-entropy of `hidden @ weight.T + bias`, in nats.
 
-    Under autocast the products are made in its type, as the head itself would make them. Inside a compiled graph it is
-    the plain form, which the compiler fuses. Raises `UserError` for labels at other places than the hidden states, for
-    a head of another width, and for two float types without autocast.
+    Under autocast products are computed in its type, as by the head itself. Inside a compiled graph it is the plain
+    form, which the compiler fuses. Raises `UserError` for labels of another shape than the hidden states, for a head of
+    another width, and for two float types without autocast.
 
     >>> head_cross_entropy(torch.zeros(1, 3, 8), torch.ones(4, 8), torch.tensor([[0, 3, -100]]))  # 2 x log 4
     tensor(2.7726)
@@ -83,7 +83,7 @@ def head_cross_entropy(
 
 
 class HeadInputs(NamedTuple):
-    """What is read, in rows: hidden states, the head, labels, which of them are asked, and what each weighs."""
+    """The inputs, in rows: hidden states, the head, labels, which of them are targets, and the weight of each."""
 
     hidden: Tensor
     weight: Tensor
@@ -94,7 +94,7 @@ class HeadInputs(NamedTuple):
 
 
 class HeadGradients(NamedTuple):
-    """The gradients of the sum by hidden states [rows, width], head [width, vocabulary] and bias. Empty: not wanted."""
+    """The gradients of the sum by hidden states [rows, width], head [width, vocabulary] and bias. Empty: not needed."""
 
     hidden: Tensor
     head: Tensor
@@ -166,7 +166,7 @@ def _walk(given: HeadInputs, smoothing: float, by_hidden: bool, by_head: bool) -
         zeros(by_head, width, vocabulary),
         zeros(by_head and given.bias is not None, vocabulary),
     )
-    rows = rows_asked(given.targets_mask)
+    rows = target_rows(given.targets_mask)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     total = hidden.new_zeros((), dtype=dtype)
@@ -195,7 +195,7 @@ def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slo
     weights = (
         target_positions.to(work) if given.weights is None else torch.where(target_positions, given.weights[own], 0)
     )
-    total = torch.where(target_positions, losses, 0).mul_(weights).sum()  # a place that is not asked may hold anything
+    total = torch.where(target_positions, losses, 0).mul_(weights).sum()  # positions without a target may hold anything
     if not any(slope.numel() for slope in slopes):
         return total
     slope = logs.exp_()
@@ -204,7 +204,7 @@ def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slo
         slope.sub_(smoothing / vocabulary)
     if given.weights is not None:
         slope.mul_(weights[:, None])
-    if slope.device.type != "cpu":  # there the rows asked are all there are
+    if slope.device.type != "cpu":  # there the target rows are all rows
         slope.masked_fill_(~target_positions[:, None], 0)
         x = torch.where(target_positions[:, None], x, 0)
     typed = slope.to(x.dtype)

@@ -1,11 +1,11 @@
-"""Cross-entropy and a number token loss from hidden states and a head, without ever holding the logits of all places.
+"""Cross-entropy and a number token loss from hidden states and a head in chunks, without all logits in memory.
 
-Logits are made for a few hundred rows at a time, turned into their own gradient in place, and multiplied out at once
-into the gradients of hidden states and head. What is held is one chunk, and one gradient of the size of the head (two
-when reweighing). As the incoming gradients of the two sums are not known in the forward, each sum's part is kept by
-itself: the number loss touches the rows of few tokens, and when reweighing it multiplies few rows a second time.
+Logits are computed for a few hundred rows at a time, turned into their own gradient in place, and multiplied at once
+into the gradients of hidden states and head. Memory is one chunk, and one gradient of the size of the head (two when
+reweighing). As the incoming gradients of the two sums are unknown in the forward pass, each sum's part is kept by
+itself: the number loss affects the rows of few tokens, and when reweighing it multiplies few rows a second time.
 
-Places without a label cost nothing: their rows are left out before the first product (on a CPU).
+Positions without a label cost nothing: their rows are left out before the first product (on a CPU).
 """
 
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from numerate.errors import UserError
 from numerate.losses.closed_form import slopes
-from numerate.losses.fused import each_member, learns, number_rows, once, rows_asked
+from numerate.losses.fused import each_member, learns, number_rows, once, target_rows
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import Kind, LossSums, NumberDistance, weights_of, work_type
 
 CHUNK = {"cpu": 2**23}
-"""How many logits are held at a time, by device: 32 MB of float32, enough rows for products to run at full speed."""
+"""How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
 CHUNK_ELSEWHERE = 2**27
 
 
@@ -41,9 +41,10 @@ def head_cross_entropy_and_number(
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
-    """As `cross_entropy_and_number` of the logits `hidden @ weight.T + bias`, which are never held.
+    """As `cross_entropy_and_number` of the logits `hidden @ weight.T + bias`, which are never in memory
+    at once.
 
-    Under autocast the products are made in its type, as the head itself would make them. Raises `UserError` as there.
+    Under autocast products are computed in its type, as by the head itself. Raises `UserError` as there.
     """
     measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
     table.belong(hidden.shape[:-1], labels.shape)
@@ -182,7 +183,7 @@ def _walk(
         zeros(by_head, few, width),
         zeros(biased, few),
     )
-    rows = rows_asked(given.target_positions)
+    rows = target_rows(given.target_positions)
     chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
     buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
     entropy, number = (hidden.new_zeros((), dtype=dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""A loss gives sums, not means: what they are divided by is known before any forward, and only the trainer divides.
+"""Losses return sums, not means: their divisors are known before the forward pass, and only the trainer divides.
 
 So a batch cut into parts, accumulated or spread over processes, gives the gradient of the whole batch. (The mean of
 the means of unequal parts is a different number: off by a few thousandths where answers differ in length.)
@@ -14,18 +14,18 @@ from numerate.vocabulary import Vocabulary
 
 
 class LossPart(nn.Module, ABC):
-    """A loss at work: terms by name, each a sum with a count of its own."""
+    """The module of a loss: terms by name, each a sum with a count of its own."""
 
     weights: Mapping[str, float]
-    """Per term: its factor in the total."""
+    """The factor of each term in the total."""
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Per term: what its sum is divided by, for this part of a batch. A function of the batch alone."""
+        """The divisor of each term, for this part of a batch. A function of the batch alone."""
 
     @abstractmethod
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        """Per term: the sum over this part of a batch, in nats, computed in float32 at least."""
+        """The sum of each term over this part of a batch, in nats, computed in float32 at least."""
 
 
 class Loss(ABC):

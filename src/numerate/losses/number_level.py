@@ -1,6 +1,6 @@
-"""Losses of whole numbers: how far the number that a model means is from the one that it must say.
+"""Number-level losses: the error of the expected number against the target number.
 
-A token-level loss takes each digit for itself. Here the expected values of a number's digits are added up by their
+A token-level loss takes each digit by itself. Here the expected values of a number's digits are summed with their
 powers of ten, and compared with the number: a wrong first digit costs what it is worth.
 """
 
@@ -27,19 +27,19 @@ PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
 
 @dataclass(frozen=True)
 class NumberLevel(Loss):
-    """Cross-entropy, and how far the whole number that is meant is from the right one.
+    """Cross-entropy + a number-level loss: the relative error of the expected number.
 
-    The number that a model means is what its digits are worth: the sum of their expected values x 10^place, times the
-    expected sign where the vocabulary has a minus. The loss is |meant - right| / max(|right|, 1): a relative error that
-    still learns where 0 is right. Digits are compared before they are added up, and scaled by the number's own size, so
-    that the thirtieth digit still counts. Decimal points, thousands and tokens of several digits are read as `runs`
-    says. After the number-level loss of ntloss (https://github.com/AI4SD/number-token-loss); scale and sign are ours.
+    The expected number is the sum of the expected values of its digits x 10^place, times the expected sign where the
+    vocabulary has a minus. The loss is |expected - target| / max(|target|, 1), which has a gradient at target 0. Digits
+    are compared before they are summed, and scaled by the number's own size, so that the thirtieth digit still counts.
+    Decimal points, thousands and tokens of several digits are read as in `runs`. After the number-level loss of ntloss
+    (https://github.com/AI4SD/number-token-loss); scale and sign are ours.
 
-    `published="yes"` is ntloss 0.3.2: |meant - right| / (|meant| + |right|), the sign left out; a point ends a number,
-    or as "float_level" is passed over, so that 12.34 is read as 1234. At 0 it has no gradient.
+    `published="yes"` is ntloss 0.3.2: |expected - target| / (|expected| + |target|), without the sign; a point ends a
+    number, or with "float_level" is skipped, so that 12.34 is read as 1234. At 0 it has no gradient.
 
-    `reweigh` brings in the mass that the whole vocabulary gives to number tokens, as of token-level losses; the worst
-    is taken for 1. Published, it is that at a number's first digit; otherwise the mean over its digits.
+    `reweigh` includes the probability of number tokens in the whole vocabulary, as in token-level losses; the largest
+    loss counts as 1. Published, it is that at a number's first digit; otherwise the mean over its digits.
     """
 
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
@@ -173,28 +173,28 @@ def losses_of_numbers(
     """The loss of each number at its first digit, 0 elsewhere.
 
     `columns` are the logits of the number tokens, and behind them of the minus signs, if any. Everything is divided by
-    the number's largest power of ten, and digits are compared before they are added up.
+    the number's largest power of ten, and digits are compared before they are summed.
     """
     found = number_runs(labels, table, notation, published, join_points, quantity, ignore_index)
     count, dtype = table.count, columns.dtype
     values = table.values.to(dtype)
     p = columns[..., :count].softmax(-1)
     right = torch.where(found.there, values[torch.where(found.there, table.of_labels(labels), 0)], 0)
-    off = torch.where(found.there, (p * (values - right[..., None])).sum(-1), 0)
+    errors = torch.where(found.there, (p * (values - right[..., None])).sum(-1), 0)
     exponent = found.exponent
-    if published and join_points:  # points are passed over: as many places as there are digits
+    if published and join_points:  # points are skipped: as many places as there are digits
         exponent = exponent - _lowest(found)
         found = found._replace(top=torch.where(found.there, found.top - _lowest(found), 0))
     scale = torch.where(found.there, 10.0 ** (exponent - found.top).to(dtype), 0)
-    y, wrong = found.total(right * scale), found.total(off * scale)
+    y, error = found.total(right * scale), found.total(errors * scale)
     unit = 10.0 ** -torch.where(found.starts, found.top, 0).to(dtype)  # what 1 is, scaled
     if published:
-        each = wrong.abs() / ((y + wrong).abs() + y.abs() + PUBLISHED_EPSILON * unit)
+        each = error.abs() / ((y + error).abs() + y.abs() + PUBLISHED_EPSILON * unit)
     else:
         signs = columns[..., count:]
         if signs.shape[-1]:
-            y, wrong = _signed(columns, signs, found, y, wrong)
-        each = wrong.abs() / y.abs().maximum(unit)
+            y, error = _signed(columns, signs, found, y, error)
+        each = error.abs() / y.abs().maximum(unit)
     if reweigh:
         mass = (columns[..., :count].logsumexp(-1) - lse).exp()
         if not published:
@@ -204,7 +204,7 @@ def losses_of_numbers(
 
 
 def _everywhere(each: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
-    """What is known at the places that an output covers, at all places of the rows; 0 where it covers none."""
+    """Values at the target positions of an output, scattered to all positions of the rows, with 0 elsewhere."""
     if output.target_positions is None:
         return each
     rows, time = batch.targets.shape
@@ -219,12 +219,12 @@ def _lowest(found: Runs) -> Int[Tensor, "rows time"]:
     return least.gather(1, found.start)
 
 
-def _signed(columns: Tensor, signs: Tensor, found: Runs, y: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+def _signed(columns: Tensor, signs: Tensor, found: Runs, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     """Number and error with their signs. The expected sign is 1 - 2 x the probability of a minus, among minus and
-    number tokens, where the sign stands, or where a number without one starts."""
+    number tokens, at the sign, or at the start of a number without one."""
     minus = (signs.logsumexp(-1) - columns.logsumexp(-1)).exp()
     at_sign = torch.cat([minus[:, :1], minus[:, :-1]], dim=1)  # one place before
     chance = torch.where(found.negative, at_sign, minus)
     sign = torch.where(found.negative, -1.0, 1.0).to(y.dtype)
     expected = 1 - 2 * chance
-    return sign * y, sign * wrong + (expected - sign) * (y + wrong)
+    return sign * y, sign * error + (expected - sign) * (y + error)

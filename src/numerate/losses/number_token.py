@@ -28,23 +28,22 @@ LARGE = 2**22
 class NumberToken(Loss):
     """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
-    Where a number token must be said, the probabilities of all number tokens among themselves say how far off a model
-    is: `loss_function="was"` by the Wasserstein-1 distance (sum p |v - y|), `was-cdf` by the same worked out from
-    cumulated probabilities, `mse`, `mae` and `huber` by the expected value. `numerate.losses.token_level` has the
-    definitions.
+    At target number tokens, the error is computed from the probabilities of all number tokens among themselves:
+    `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
+    probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.losses.token_level` has the definitions.
 
     `mean_over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
-    each weighs against other tokens. `mean_over="labels"` divides it by the count of all asked tokens, so that `weight`
-    is one number token's share against one token's cross-entropy. Both counts are of the whole batch, however it is
-    cut.
+    each weighs against other tokens. `mean_over="labels"` divides it by the count of all target tokens, so that
+    `weight` is one number token's share against one token's cross-entropy. Both counts are of the whole batch, however
+    it is cut.
 
     `digit_weight_ratio=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1
     treats all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over
     neighbouring numbers. `reweigh` charges the probability that goes to text, as the package ntloss does by default and
-    the paper does not: before a model has learned to say numbers at all, it leaves hardly any gradient between them.
-    `squash_factor=2` (`was`) makes the farthest number only twice as wrong as the nearest.
+    the paper does not: before a model has learned to predict numbers at all, it leaves hardly any gradient between
+    them. `squash_factor=2` (`was`) makes the farthest number only twice as wrong as the nearest.
 
-    `fused` says how it is computed, with the same result up to rounding: from hidden states and head without holding
+    `fused` is how it is computed, with the same result up to rounding: from hidden states and head without holding
     the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
     """
 
@@ -174,7 +173,7 @@ def sums_of(
     fused: Fusing = "auto",
     loss_weights: Tensor | None = None,
 ) -> LossSums:
-    """The two sums of an output, computed in the way that `fused` says and the model allows."""
+    """The two sums of an output, computed as set by `fused` and where the model allows it."""
     targets = batch.targets_of(output)
     head = _linear(output.head)
     if fused == "head" and head is None:
@@ -196,7 +195,7 @@ def sums_of(
 
 
 def _linear(head: object) -> nn.Linear | None:
-    """A head that is one linear map and nothing else: no subclass, no hooks, no weights spread over processes."""
+    """The head, if it is an `nn.Linear`: no subclass, no hooks, no weights sharded over processes."""
     if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
         return None
     return None if head._forward_hooks or head._forward_pre_hooks else head

@@ -1,4 +1,4 @@
-"""Which tokens are numbers, as tensors: the part of a vocabulary that number losses need."""
+"""The number tokens of a vocabulary and their values, as tensors for number losses."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from numerate.errors import UserError
 from numerate.vocabulary import DIGIT, NUMBER, Vocabulary
 
-UNSAID = -1000
-"""The significance of a token that does not say which power of ten it stands for."""
+NO_EXPONENT = -1000
+"""The significance of a token without a power of ten of its own."""
 
 
 class NumberTable(nn.Module):
-    """The tokens with a value, as buffers that move with a model and stand in no checkpoint.
+    """The tokens with a value, as non-persistent buffers.
 
     - `ids` [n] are their ids, rising; `values` [n] (float64, whatever a model is cast to) what they are worth.
     - `digits` [n] is how many digits a token writes: 1 for `7`, 3 for `007`, 0 for one that is no run of digits (`-5`).
-    - `significance` [n] is the power of ten that a token itself says (`_5_2_` has 2), `UNSAID` for an ordinary one.
-    - `index` [width] says for each id which of them it is, -1 for a token without a value.
+    - `significance` [n] is the power of ten that a token itself has (`_5_2_` has 2), `NO_EXPONENT` for an ordinary one.
+    - `index` [width] is the index of each id among them, -1 for a token without a value.
 
     `spread` is the largest distance between two values and `closest` the smallest that is not 0.
 
@@ -62,12 +62,12 @@ class NumberTable(nn.Module):
         gaps = worth.sort().values.diff()
         self.spread = float(worth.max() - worth.min())
         self.closest = float(gaps[gaps > 0].min()) if bool((gaps > 0).any()) else 0.0
-        said = [UNSAID if significance is None else significance.get(i, UNSAID) for i in ids]
+        exponents = [NO_EXPONENT if significance is None else significance.get(i, NO_EXPONENT) for i in ids]
         for name, buffer in {
             "ids": torch.tensor(ids),
             "values": worth,
             "digits": torch.tensor(counted),
-            "significance": torch.tensor(said),
+            "significance": torch.tensor(exponents),
             "order": worth.argsort(stable=True),
             "index": index,
         }.items():
@@ -92,7 +92,7 @@ class NumberTable(nn.Module):
     def of_vocabulary(
         cls, vocabulary: Vocabulary, which: Literal["digits", "numbers"] = "digits", width: int | None = None
     ) -> "NumberTable":
-        """From a vocabulary of the house: its digits, or all its tokens with a value.
+        """From a `Vocabulary`: its digits, or all its tokens with a value.
 
         Where no token is a plain digit (as with the `_5_2_` tokens), `digits` takes all.
         """
@@ -142,7 +142,7 @@ class NumberTable(nn.Module):
 
     @staticmethod
     def belong(places: torch.Size, labels: torch.Size) -> None:
-        """Raises `UserError` for labels that do not stand at the places of the logits."""
+        """Raises `UserError` for labels whose shape is not that of the logits without the vocabulary."""
         if tuple(places) != tuple(labels):
             raise UserError(f"labels: {tuple(labels)} places, and the logits have {tuple(places)}; as many are right")
 
@@ -156,7 +156,7 @@ class NumberTable(nn.Module):
 
 
 def traced(tensor: Tensor) -> bool:
-    """Whether looking at what a tensor holds is not possible: while compiling, or inside vmap."""
+    """Whether the values of a tensor cannot be read: while compiling, or inside vmap."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -165,5 +165,5 @@ def _digits(value: float) -> int:
 
 
 def _written(symbol: str, value: float) -> int:
-    """How many digits a token writes: its own, or the one of a token that says its power of ten."""
+    """How many digits a token writes: its own, or the one of a token with its own power of ten."""
     return len(symbol) if symbol.isascii() and symbol.isdigit() else _digits(value)

@@ -1,4 +1,4 @@
-"""Losses of models that say numbers beside tokens: xVal, and regression."""
+"""Losses of number heads: xVal, and regression."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from numerate.vocabulary import Vocabulary
 Scale = Literal["ln", "number"]
 
 NUMBER_TOKEN = "[NUM]"
-"""The token that stands for a number, which the number head says."""
+"""The token that stands for a number, which the number head predicts."""
 
 
 @dataclass(frozen=True)
 class XValLoss(Loss):
-    """Cross-entropy of tokens + squared error of the numbers behind [NUM]: Golkar et al. (2023), xVal.
+    """xVal: cross-entropy of tokens + squared error of the number head at [NUM], Golkar et al. (2023).
 
-    https://arxiv.org/abs/2310.02989. Where [NUM] must be said, the number head must say the number. By default both are
+    https://arxiv.org/abs/2310.02989. At target tokens [NUM] the number head predicts the number. By default both are
     compared as sign(x) ln(1 + |x|), which is fixed: the published training of the encoder with number inputs did so.
 
     `published` is what Zausinger et al. (2025) trained with T5, (cross-entropy + number loss) / 2: predictions and
     labels are first shifted and divided by the mean and deviation of both together (unbiased, + 1e-6). So it depends on
     what else is in a batch, and a batch cut into parts is not the whole one; with one number it is always 2. It is for
-    a head that says numbers themselves.
+    a head that predicts numbers themselves.
 
     Raises `UserError` for a vocabulary without [NUM], a batch without values, or a model without a number head; and
-    with `published` for a head that says logarithms, whose numbers soon have no squares in float32.
+    with `published` for a head that predicts logarithms, as squares of its numbers overflow float32.
     """
 
     weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1")
@@ -53,9 +53,9 @@ class XValLoss(Loss):
 
 @dataclass(frozen=True)
 class Regression(Loss):
-    """Squared error of the one number that answers a question, and nothing else: a regression head.
+    """Squared error of a regression head, whose one number is the answer.
 
-    The number is the first [NUM] that is asked in a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of
+    The number is the first target [NUM] of a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of
     Zausinger et al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `UserError`
     as `XVal` does.
     """
@@ -89,21 +89,24 @@ class XValLossPart(LossPart):
         targets = batch.targets_of(output)
         ids: Tensor = self.ids  # type: ignore[assignment]
         entropy, _, _ = entropy_and_columns(output.logits, targets, ids)
-        here = targets == self.token
+        mask = targets == self.token
         if batch.target_values is None:
             return {"cross_entropy": entropy, "number": entropy * 0}
-        right = torch.where(here, _values(output, batch), 0)
+        numbers = torch.where(mask, _values(output, batch), 0)
         if self.spec.published:
-            if _says_logarithms(output):
+            if _predicts_logarithms(output):
                 raise UserError(
-                    "objective.loss.published: it compares numbers themselves, and this head says their logarithms; "
-                    "model.number_head.scale=number is right beside it"
+                    "objective.loss.published: it compares numbers themselves, and this head predicts logarithms; "
+                    "model.number_head.scale=number is right with it"
                 )
-            said = torch.where(here, said_on(output, "number"), 0)
-            return {"cross_entropy": entropy, "number": standardised_error(said, right.to(said.dtype), here)}
-        said = torch.where(here, said_on(output, self.spec.scale), 0)
-        each = (said - on_scale(right.to(said.dtype), self.spec.scale)).square()
-        return {"cross_entropy": entropy, "number": torch.where(here, each, 0).sum()}
+            predictions = torch.where(mask, numbers_on(output, "number"), 0)
+            return {
+                "cross_entropy": entropy,
+                "number": standardised_error(predictions, numbers.to(predictions.dtype), mask),
+            }
+        predictions = torch.where(mask, numbers_on(output, self.spec.scale), 0)
+        errors = (predictions - on_scale(numbers.to(predictions.dtype), self.spec.scale)).square()
+        return {"cross_entropy": entropy, "number": torch.where(mask, errors, 0).sum()}
 
 
 class RegressionPart(LossPart):
@@ -121,14 +124,14 @@ class RegressionPart(LossPart):
         return {"number": rows}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        here = batch.targets_of(output) == self.token
-        here = here & (here.long().cumsum(1) == 1)
+        mask = batch.targets_of(output) == self.token
+        mask = mask & (mask.long().cumsum(1) == 1)
         if batch.target_values is None:
             return {"number": output.hidden.float().sum() * 0}
-        said = torch.where(here, said_on(output, self.spec.scale), 0)
-        right = torch.where(here, _values(output, batch), 0).to(said.dtype)
-        each = (said - on_scale(right, self.spec.scale)).square()
-        return {"number": torch.where(here, each, 0).sum()}
+        predictions = torch.where(mask, numbers_on(output, self.spec.scale), 0)
+        numbers = torch.where(mask, _values(output, batch), 0).to(predictions.dtype)
+        errors = (predictions - on_scale(numbers, self.spec.scale)).square()
+        return {"number": torch.where(mask, errors, 0).sum()}
 
 
 def on_scale(numbers: Float[Tensor, "*places"], scale: Scale) -> Float[Tensor, "*places"]:
@@ -136,43 +139,45 @@ def on_scale(numbers: Float[Tensor, "*places"], scale: Scale) -> Float[Tensor, "
     return numbers.sign() * numbers.abs().log1p() if scale == "ln" else numbers
 
 
-def said_on(output: Output, scale: Scale) -> Float[Tensor, "rows places"]:
-    """What the number head says, on this scale, in float32 at least. Raises `UserError` for a model without one."""
+def numbers_on(output: Output, scale: Scale) -> Float[Tensor, "rows places"]:
+    """The number head's predictions on this scale, in float32 at least. Raises `UserError` for a model without one."""
     numbers = output.numbers
     if numbers is None:
         raise UserError("model: it has no number head, which this loss trains; give it one, as number_head=NumberHead")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
-    if _says_logarithms(output):
+    if _predicts_logarithms(output):
         return numbers if scale == "ln" else numbers.sign() * numbers.abs().expm1()
     return on_scale(numbers, scale)
 
 
-def _says_logarithms(output: Output) -> bool:
-    """Whether what a number head says is already sign(x) ln(1 + |x|): its way back makes e - 1 of 1."""
+def _predicts_logarithms(output: Output) -> bool:
+    """Whether a number head predicts sign(x) ln(1 + |x|): its inverse then maps 1 to e - 1."""
     return output.unscaled is not None and abs(float(output.unscaled(torch.ones(()))) - 1) > 0.5
 
 
 def standardised_error(
-    said: Float[Tensor, "*places"], right: Float[Tensor, "*places"], here: Bool[Tensor, "*places"]
+    predictions: Float[Tensor, "*places"], targets: Float[Tensor, "*places"], mask: Bool[Tensor, "*places"]
 ) -> Float[Tensor, ""]:
     """The sum over numbers of the squared error in joint z-scores: the published number loss x the count of numbers.
 
-    One number only gives 2, whatever it is; none gives 0.
+    A single number always gives 2; none gives 0.
     """
-    count = here.sum()
+    count = mask.sum()
     both = (2 * count).clamp(min=1)
-    # Numbers of 20 digits have no squares in float32, so that all are first divided by the largest: z-scores stay.
-    parts = (one.detach().abs().where(here, 0).flatten() for one in (said, right))
-    unit = torch.cat([*parts, said.new_ones(1)]).amax()
-    said, right = said / unit, right / unit
-    mean = (said + right).sum() / both
-    spread = torch.where(here, (said - mean).square() + (right - mean).square(), 0).sum() / (both - 1).clamp(min=1)
+    # Squares of numbers of 20 digits overflow float32: all are first divided by the largest, which keeps z-scores.
+    parts = (one.detach().abs().where(mask, 0).flatten() for one in (predictions, targets))
+    unit = torch.cat([*parts, predictions.new_ones(1)]).amax()
+    predictions, targets = predictions / unit, targets / unit
+    mean = (predictions + targets).sum() / both
+    spread = torch.where(mask, (predictions - mean).square() + (targets - mean).square(), 0).sum() / (both - 1).clamp(
+        min=1
+    )
     deviation = torch.where(spread > 0, spread, 1).sqrt() * (spread > 0) + 1e-6 / unit
-    return ((said - right) / deviation).square().sum()
+    return ((predictions - targets) / deviation).square().sum()
 
 
 def _values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
-    """The numbers behind the targets that an output covers."""
+    """The numbers of the targets that an output covers."""
     assert batch.target_values is not None
     return (
         batch.target_values
@@ -191,13 +196,13 @@ def _refuse(scale: str, weight: float) -> None:
 def _refuse_without_values(numbers: int, batch: Batch) -> None:
     if numbers and batch.target_values is None:
         raise UserError(
-            "loss: tokens stand for numbers here, but the tokenizer gives no values; the spelling XVal does"
+            "loss: tokens stand for numbers here, but the tokenizer gives no values; the number format XVal does"
         )
 
 
 def _id(token: str, vocabulary: Vocabulary) -> int:
     if token not in vocabulary.ids:
         raise UserError(
-            f"loss.token: the tokenizer has no {token}, which stands for a number; the spelling XVal has [NUM]"
+            f"loss.token: the tokenizer has no {token}, which stands for a number; the number format XVal has [NUM]"
         )
     return vocabulary.ids[token]

@@ -1,4 +1,4 @@
-"""Where numbers stand in rows of labels: which tokens make up which number, and what power of ten each stands for."""
+"""The positions of numbers in rows of labels: which tokens form a number, and the power of ten of each token."""
 
 from typing import Literal, NamedTuple
 
@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.losses.number_tokens import UNSAID, NumberTable
+from numerate.losses.number_tokens import NO_EXPONENT, NumberTable
 from numerate.vocabulary import POINT, SIGN, Vocabulary
 
 MINUS = ("-", "\u2212")
@@ -16,7 +16,7 @@ MINUS = ("-", "\u2212")
 class Notation(NamedTuple):
     """The ids of the tokens that numbers are written with, beside those with a value.
 
-    `first` says which end of a number comes first: "normal" as people write, "reversed" for numbers written backwards.
+    `first` is the order of digits: "normal" as people write, "reversed" for least significant digit first.
     """
 
     minus: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Notation(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The numbers in rows of labels, place by place.
+    """The numbers in rows of labels, by position.
 
     - `there`: the place is part of a number's digits; `starts`: its first one.
     - `start`: at each place of a number, the place in its row where that number starts; 0 elsewhere.
@@ -60,7 +60,7 @@ class Runs(NamedTuple):
     negative: Bool[Tensor, "rows time"]
 
     def total(self, each: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time"]:
-        """The sum over the places of each number, at its start; 0 elsewhere."""
+        """The sum over the positions of each number, at its start; 0 elsewhere."""
         return torch.zeros_like(each).scatter_add(1, self.start, torch.where(self.there, each, 0))
 
 
@@ -70,41 +70,42 @@ def runs(
     table: NumberTable,
     notation: Notation,
 ) -> Runs:
-    """The numbers in rows of labels; `index` says which number token each label is, -1 for none (as `of_labels`).
+    """The numbers in rows of labels; `index` is the number token of each label, -1 for none (as `of_labels`).
 
     Neighbouring tokens of digits are one number, as `12` and `34` are 1234. A point between two of them is a decimal
     point, the second point of a chain (1.2.3) ends the number. A comma with exactly three digits behind it and one to
-    three before it stands for thousands. Tokens that say their power of ten (`_5_2_`) go on while it falls. A token
-    with a value that is no run of digits (`-5`) is a number by itself. Numbers written backwards are whole numbers.
+    three before it stands for thousands. Tokens with their own power of ten (`_5_2_`) continue a number while it
+    decreases. A token with a value that is no run of digits (`-5`) is a number by itself. Numbers written backwards are
+    whole numbers.
     """
     valued, safe = index >= 0, index.clamp(min=0)
     digits = torch.where(valued, table.digits[safe], 0)
-    says = torch.where(valued, table.significance[safe], UNSAID)
-    said = valued & (says != UNSAID)
-    plain = valued & ~said & (digits > 0)
+    own_exponent = torch.where(valued, table.significance[safe], NO_EXPONENT)
+    explicit = valued & (own_exponent != NO_EXPONENT)
+    plain = valued & ~explicit & (digits > 0)
     point, comma = _inside(labels, plain, digits, notation)
     chain = plain | point | comma
-    goes_on = chain & _before(chain, 1)
+    continues = chain & _before(chain, 1)
     points = point.long().cumsum(1)
-    at_start = torch.where(chain & ~goes_on, points - point.long(), 0).cummax(1).values
+    at_start = torch.where(chain & ~continues, points - point.long(), 0).cummax(1).values
     fraction = chain & ((points - at_start) % 2 == 1)
     decimal = point & fraction
     joined = _before(plain, 1) | _before(comma, 1) | _before(decimal, 1)
-    falls = _before(said, 1) & (_before(says, 1, UNSAID) > says)
-    starts = (plain & ~joined) | (said & ~falls) | (valued & ~said & (digits == 0))
+    decreases = _before(explicit, 1) & (_before(own_exponent, 1, NO_EXPONENT) > own_exponent)
+    starts = (plain & ~joined) | (explicit & ~decreases) | (valued & ~explicit & (digits == 0))
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
     start = torch.where(valued, torch.where(starts, time, 0).cummax(1).values, 0)
 
     def whole(each: Tensor) -> Tensor:
-        """The sum over each number's places, at all of them."""
+        """The sum over each number's positions, at all of them."""
         return torch.zeros_like(each).scatter_add(1, start, torch.where(valued, each, 0)).gather(1, start)
 
     counted = torch.where(plain, digits, 0)
     read = counted.cumsum(1) - (counted.cumsum(1) - counted).gather(1, start)  # the number's digits up to here
     integer = whole(torch.where(fraction, 0, counted))
     place = integer - read if notation.first == "normal" else read - counted
-    exponent = torch.where(said, says, torch.where(plain, place, 0))
-    top = torch.where(said, says.gather(1, start), torch.where(plain, integer - 1, 0))
+    exponent = torch.where(explicit, own_exponent, torch.where(plain, place, 0))
+    top = torch.where(explicit, own_exponent.gather(1, start), torch.where(plain, integer - 1, 0))
     minus = _among(labels, notation.minus)
     negative = starts & _before(minus, 1) & ~_before(valued, 2)
     return Runs(valued, starts, start, exponent, top, negative)
@@ -150,9 +151,9 @@ def _inside(
     if not notation.comma:
         return point, none
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
-    begins = torch.where(plain & ~before, time, 0).cummax(1).values
+    run_starts = torch.where(plain & ~before, time, 0).cummax(1).values
     own = torch.where(plain, digits, 0)
-    sizes = torch.zeros_like(own).scatter_add(1, begins, own).gather(1, begins)  # digits of each unbroken run
+    sizes = torch.zeros_like(own).scatter_add(1, run_starts, own).gather(1, run_starts)  # digits of each unbroken run
     group = _before(sizes, 1)
     comma = _among(labels, notation.comma) & before & behind & (_behind(sizes, 1) == 3) & (group >= 1) & (group <= 3)
     return point, comma
@@ -166,7 +167,7 @@ def _among(labels: Tensor, ids: tuple[int, ...]) -> Bool[Tensor, "rows time"]:
 
 
 def _before(each: Tensor, by: int, fill: int = 0) -> Tensor:
-    """What stands `by` places before, and `fill` where nothing does."""
+    """Shifted right by `by` positions, filled with `fill`."""
     if each.shape[1] <= by:
         return torch.full_like(each, fill)
     return torch.cat([torch.full_like(each[:, :by], fill), each[:, :-by]], dim=1)

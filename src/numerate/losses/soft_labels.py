@@ -28,10 +28,10 @@ class SoftLabels(Loss):
       Discrete Autoregressive Language Models", https://arxiv.org/abs/2503.02379.
     - `del`: the mean over number tokens of p_j x the binary cross-entropy of token j's own logit against "is it the
       label". Zheng et al. (2026), "DEL: Digit Entropy Loss", https://arxiv.org/abs/2605.20369, after the code that its
-      authors published (https://github.com/PolyU-VCLab/DEL). Logits are held to an absolute level by it.
+      authors published (https://github.com/PolyU-VCLab/DEL). It fixes the absolute level of logits.
 
-    Ours are: any values, not digits alone; no weights of places (the authors of DEL weigh each digit by a measure of
-    its place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
+    Ours are: any values, not digits alone; no weights by place (the authors of DEL weigh each digit by its
+    place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
     """
 
     loss_function: Literal["dist2", "del"] = setting(

@@ -1,8 +1,8 @@
-"""Number losses of single tokens, written plainly: what is true, and what the fused forms are held to.
+"""Reference implementation of the number token losses, against which the fused ones are tested.
 
-A model that must say `7` is told by cross-entropy that `8` is as wrong as `apple`. A number token loss looks at the
-probabilities p of the number tokens among themselves, and at the values v of those tokens: Zausinger et al. (2025),
-"Regress, Don't Guess", https://arxiv.org/abs/2411.02083. With y the value that the label has,
+To cross-entropy, with target `7`, `8` is as wrong as `apple`. A number token loss looks at the probabilities p of the
+number tokens among themselves, and at the values v of those tokens: Zausinger et al. (2025), "Regress, Don't Guess",
+https://arxiv.org/abs/2411.02083. With y the value that the label has,
 
 - `mse`, `mae`, `huber`: (sum p v - y)², |sum p v - y|, and Huber's loss of it with delta 1;
 - `was`: sum p |v - y|, the Wasserstein-1 distance to a target that is one token;
@@ -78,7 +78,7 @@ class NumberDistance:
         return bool(self.gaussian_sigma)
 
     def distances(self, table: NumberTable, index: Int[Tensor, " places"]) -> Float[Tensor, "places numbers"]:
-        """What `was` charges for each number token where the label is number token `index`; float64."""
+        """The cost of each number token for `was` where the label is number token `index`; float64."""
         far = (table.values - table.values[index][:, None]).abs()
         if self.squash is None:
             return far
@@ -96,7 +96,7 @@ class NumberDistance:
         return spread / (spread.sum(-1, keepdim=True) + EPSILON)
 
     def gaps(self, table: NumberTable) -> Float[Tensor, " numbers"]:
-        """The distance from each value to the next one, in rising order; 0 behind the last."""
+        """The distance from each value to the next one, in ascending order; 0 after the last."""
         ordered = table.values[table.order]
         if self.unit_gaps:
             return torch.ones_like(ordered)
@@ -121,7 +121,7 @@ class NumberDistance:
         table: NumberTable,
         index: Int[Tensor, " places"],
     ) -> Float[Tensor, " places"]:
-        """The loss at each place, from the logits of the number tokens and the log-sum-exp of the whole vocabulary."""
+        """The loss at each position, from the logits of number tokens and the log-sum-exp of the whole vocabulary."""
         p, dtype = columns.softmax(-1), columns.dtype
         if self.kind == "was":
             each = (p * self.distances(table, index).to(dtype)).sum(-1)
@@ -156,7 +156,7 @@ class LossSums(NamedTuple):
 
 
 def work_type(dtype: torch.dtype) -> torch.dtype:
-    """What losses of such inputs are computed in: float32 at least."""
+    """The dtype in which losses are computed: float32 at least."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -194,7 +194,7 @@ def losses_of_tokens(
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> tuple[Float[Tensor, "*places"], Float[Tensor, "*places"]]:
-    """Cross-entropy and number loss of every place, 0 where a place has none."""
+    """Cross-entropy and number loss at every position, 0 where there is none."""
     dtype = work_type(logits.dtype)
     z = logits.to(dtype).flatten(0, -2)
     flat = labels.flatten()
@@ -225,7 +225,7 @@ def plain_sums(
     quantity: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
-    """The sums of cross-entropy and number loss over all places, by autograd: the truth of the fused forms."""
+    """The sums of cross-entropy and number loss over all positions, by autograd: the reference of the fused forms."""
     table.check(logits.shape[-1], labels, ignore_index)
     entropies, numbers = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
     _, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, numbers.dtype)
@@ -247,7 +247,7 @@ def number_token_loss(
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
-    """The number loss alone. Labels are not shifted: the logits at a place are held against the label at that place.
+    """The number loss alone. Labels are not shifted: the logits at a position are compared with the label there.
 
     `mean` divides by the sum of the weights (1 each without `loss_weights`), and is 0, attached, without a number;
     `none` has the shape of `labels`, with 0 where there is no number. `quantity` is False at digits that name

@@ -1,4 +1,4 @@
-"""Several mixers in one model, taken in turn by its layers."""
+"""Hybrid models: layers alternate between several mixers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class Alternating(Mixer):
-    """Layers take the given mixers in turn: a hybrid of attention and recurrence, or time mix and channel mix.
+    """Hybrid: layers alternate between the given mixers, such as attention and a recurrence.
 
-    Layer i (from 0) takes mixer i modulo their number. Each mixer is told its layer and the depth among the layers of
-    its own, so that what depends on them is as in a model of this mixer alone. Hybrids are an old idea; in Lieber et
-    al. (2024), https://arxiv.org/abs/2403.19887, attention and Mamba alternate.
+    Layer i (from 0) has mixer i modulo their number. Each mixer is built with its index and depth among layers of its
+    own kind, as in a model of this mixer alone. In Lieber et al. (2024), https://arxiv.org/abs/2403.19887, attention
+    and Mamba alternate.
 
     >>> Decoder(hidden_size=64, backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
 

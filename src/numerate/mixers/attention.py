@@ -21,7 +21,7 @@ from numerate.positions.rotary import split_and_turned
 
 @dataclass(frozen=True)
 class Attention(Mixer):
-    """Multi-head causal self-attention.
+    """Causal multi-head self-attention.
 
     Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
@@ -83,7 +83,7 @@ class Attention(Mixer):
 
 @dataclass
 class Cache:
-    """Keys and values of all places so far: rows x heads x capacity x head width each."""
+    """Key-value cache: rows x heads x capacity x head width each."""
 
     keys: Tensor
     values: Tensor
@@ -108,7 +108,7 @@ class SelfAttention(TokenMixer):
         self.contextual = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Contextual)})
 
     def share(self, first: "SelfAttention") -> None:
-        """Takes over from the first layer the parts of those positions that all layers share."""
+        """Shares with the first layer the modules of positions that all layers share."""
         for number, position in self.specs.items():
             if position.shares_layers():
                 for kind in ("rotations", "biases", "contextual"):
@@ -121,9 +121,9 @@ class SelfAttention(TokenMixer):
         return self._whole(queries, keys, values, context)
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
-    ) -> Float[Tensor, "rows asked width"]:
-        """`forward` at the places asked: all keys and values, but only their queries, scores and output map."""
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
+    ) -> Float[Tensor, "rows targets width"]:
+        """`forward` at `target_positions`: all keys and values, but queries, scores and outputs of these only."""
         width = self.heads * self.head_width
         weight, bias = self.inward.weight, self.inward.bias
         queries = self._in_heads(
@@ -140,10 +140,10 @@ class SelfAttention(TokenMixer):
         )[:, None]
         scale = self._scale(target_positions + 1)
 
-        def at_asked(position: int, part: Bias) -> Tensor:
+        def at_targets(position: int, part: Bias) -> Tensor:
             return self._bias_at(position, part, context, target_positions)
 
-        mask = self._mask(visible, queries, keys, scale, at_asked)
+        mask = self._mask(visible, queries, keys, scale, at_targets)
         return self._attended(_scaled(queries, scale), keys, values, mask)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
@@ -185,7 +185,7 @@ class SelfAttention(TokenMixer):
         return queries, keys, values
 
     def _quickly(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
-        """What `_projected` gives, components of queries and keys in another order, where that is the quicker."""
+        """`_projected` with components of queries and keys permuted, where that is faster."""
         if (
             type(self.inward) is not nn.Linear
             or (found := turned_in_pairs(self.rotations, self.contextual, x, context)) is None
@@ -246,7 +246,7 @@ class SelfAttention(TokenMixer):
         return None if scale == 1.0 else scale
 
     def _whole_bias(self, position: int, part: Bias, context: Context) -> Float[Tensor, "#rows heads time time"]:
-        """The bias of all pairs; layers that share the part share it too, and so do the turns of a loop."""
+        """The bias of all pairs, shared by layers that share the module, and by the loops of a looped model."""
         # A loop may turn without gradients first: what was made then is not what later turns need.
         name = ("bias", position, id(part), torch.is_grad_enabled())
         if name not in context.prepared:
@@ -256,8 +256,8 @@ class SelfAttention(TokenMixer):
         return found
 
     def _bias_at(
-        self, position: int, part: Bias, context: Context, target_positions: Int[Tensor, "rows asked"]
-    ) -> Float[Tensor, "rows heads asked time"]:
+        self, position: int, part: Bias, context: Context, target_positions: Int[Tensor, "rows targets"]
+    ) -> Float[Tensor, "rows heads targets time"]:
         places = context.position_ids[position]
         if len(places) > 1 or places.shape[1] > _TABULATED:
             return part.bias(_gathered(places, target_positions), places)
@@ -265,7 +265,7 @@ class SelfAttention(TokenMixer):
         return self._whole_bias(position, part, context)[0][:, target_positions].transpose(0, 1)
 
     def _attended(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """The output map of what is attended to; without a mask, each place sees those up to itself."""
+        """Attention and output projection; causal without a mask."""
         dropout = self.dropout if self.training else 0.0
         mixed = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
@@ -328,9 +328,9 @@ class SelfAttention(TokenMixer):
 
 
 def _gathered(
-    places: Int[Tensor, "#rows time"], target_positions: Int[Tensor, "rows asked"]
-) -> Int[Tensor, "rows asked"]:
-    """The numbers of the places asked."""
+    places: Int[Tensor, "#rows time"], target_positions: Int[Tensor, "rows targets"]
+) -> Int[Tensor, "rows targets"]:
+    """The position ids at `target_positions`."""
     return places.expand(len(target_positions), -1).gather(1, target_positions)
 
 

@@ -18,7 +18,7 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class ChannelMix(Mixer):
-    """RWKV's channel mix: out(relu(in(x))^2) of a token and a share of the one before, gated in versions 4 and 6.
+    """RWKV's channel mix: a squared-ReLU feed-forward with token shift, gated in versions 4 and 6.
 
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 18 to 20 (version 4); Peng et al. (2024),
     https://arxiv.org/abs/2404.05892 (6, the same map with another width and start); Peng et al. (2025),

@@ -67,7 +67,7 @@ class _Delta(Mixer):
 
 @dataclass(frozen=True)
 class DeltaNet(_Delta):
-    """Linear attention that replaces what stands at a key instead of adding to it.
+    """DeltaNet: linear attention with the delta rule, which replaces the value at a key.
 
     Yang et al. (2024), https://arxiv.org/abs/2406.06484; the rule is that of Schlag et al. (2021),
     https://arxiv.org/abs/2102.11174. Queries, keys and values pass a short convolution and SiLU, queries and keys are
@@ -83,7 +83,7 @@ class DeltaNet(_Delta):
 
 @dataclass(frozen=True)
 class GatedDeltaNet(_Delta):
-    """DeltaNet whose memory fades by a gate that each token sets, with a gated output.
+    """Gated DeltaNet: DeltaNet with a token-dependent forget gate and a gated output.
 
     Yang et al. (2024), https://arxiv.org/abs/2412.06464. The gate of a head is exp(-exp(A) softplus(x W + b)), as in
     Mamba-2. Values are as wide as keys; the published models have values twice as wide (and keys of 3/4 the width).
@@ -95,7 +95,7 @@ class GatedDeltaNet(_Delta):
 
 @dataclass(frozen=True)
 class DeltaProduct(_Delta):
-    """DeltaNet whose tokens write several times each: a transition is a product of Householder matrices.
+    """DeltaProduct: DeltaNet with several writes per token; transitions are products of Householder matrices.
 
     Siems et al. (2025), https://arxiv.org/abs/2502.10297. Two reflections make a rotation: with num_householder=2 and
     eigenvalue_range="[-1,1]" a layer can count modulo any number, with one it can count modulo 2.

@@ -1,4 +1,4 @@
-"""Dual attention: some heads say what the tokens attended to hold, others how they relate to the one that attends."""
+"""Dual attention: self-attention heads beside relational attention heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numerate.mixers.dual_decoding import Decoding, Projections, decoded, is_exa
 from numerate.mixers.inside import Inside, together, turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.mixers.relational import FUNCTIONS, Activation, Heads, Kind, activated, causal
-from numerate.mixers.relational_fast import Form, attended, has_values, said_by
+from numerate.mixers.relational_fast import Form, attended, has_values, relational_attention
 from numerate.mixers.symbols import DistanceSymbols, SymbolicAttention, Symbols, SymbolsPart
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_turned
@@ -23,16 +23,16 @@ from numerate.positions.rotary import split_and_turned
 
 @dataclass(frozen=True)
 class DualAttention(Mixer):
-    """Self-attention heads beside relational heads, which say how tokens relate instead of what they hold.
+    """Dual attention: self-attention heads beside relational attention heads.
 
-    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. A relational head attends as any other does, with
-    causal weights a_ij; what it says of token j to token i are their relations r_ij, and a symbol s_j to tell whose
-    they are: the sum over j of a_ij (W r_ij + S s_j). Relation l is activation((Q_l x_i . K_l x_j) / root of its
-    width), shared by all heads; W is a head's own map of all relations. The two sorts of heads have an output map each,
-    and stand side by side.
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. A relational head has causal attention weights a_ij;
+    its values for tokens i and j are their relations r_ij, and a symbol s_j that identifies j: the sum over j of
+    a_ij (W r_ij + S s_j). Relation l is activation((Q_l x_i . K_l x_j) / sqrt(its width)), shared by all heads; W is a
+    head's own map of all relations. The two kinds of heads have separate output projections, whose outputs are
+    concatenated.
 
     With `variant="rca"` (relational cross-attention) relations are the attention weights themselves, and symbols the
-    values; with `variant="disrca"` (disentangled) a head's weights are multiplied with one relation of its own.
+    values; with `variant="disrca"` (disentangled) attention weights are multiplied by one relation per head.
 
     Positions act on attention as in `Attention`, never on relations. With `num_key_value_heads` several heads of a sort
     share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also what is compared,
@@ -195,12 +195,12 @@ class DualAttentionMixer(TokenMixer):
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         queries, held = self._quickly(x, context) or (None, self._held(x, context))
-        return self._said(x, held, context, queries=queries)
+        return self._output(x, held, context, queries=queries)
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
-    ) -> Float[Tensor, "rows asked width"]:
-        return self._said(at_places(x, target_positions), self._held(x, context), context, target_positions)
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
+    ) -> Float[Tensor, "rows targets width"]:
+        return self._output(at_places(x, target_positions), self._held(x, context), context, target_positions)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache | Decoding]:
         held, cache = self._held(x, context), {}
@@ -208,16 +208,16 @@ class DualAttentionMixer(TokenMixer):
             rows, heads, time, size = len(x), *part.shape[1:]
             cache[name] = part.new_zeros(rows, heads, context.capacity, size)
             cache[name][:, :, :time] = part
-        said = self._said(x, held, context)
+        output = self._output(x, held, context)
         if not self._decodes(x, context):
-            return said, cache
+            return output, cache
         symbols = cache.pop("symbols")
         cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
-        return said, Decoding(**cache, maps=self._for_steps(context))
+        return output, Decoding(**cache, maps=self._for_steps(context))
 
     def _decodes(self, x: Tensor, context: Context) -> bool:
-        """Whether steps may take fewer operations: both sorts of heads, each with a key of its own; relations that are
-        not those of a softmax; a symbol for each token, nothing hidden and nothing added to scores."""
+        """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
+        softmax; a symbol per token, no blocked keys and no attention bias."""
         spec = self.spec
         if (
             spec.variant != "relational"
@@ -258,10 +258,10 @@ class DualAttentionMixer(TokenMixer):
             else:
                 state[name][:, :, place] = part[:, :, 0]
         held = {name: part[:, :, : context.seen] for name, part in state.items()}
-        return self._said(x, held, context, context.index[:, None]), state
+        return self._output(x, held, context, context.index[:, None]), state
 
     def _held(self, x: Tensor, context: Context) -> Cache:
-        """What tokens are seen by."""
+        """The keys, values, symbols and relation keys of tokens."""
         held = {"keys": self.inside.turned(self._in_heads(self.keys(x)), context)}
         if self.own:
             held["values"] = self._in_heads(self.values(x))
@@ -273,8 +273,8 @@ class DualAttentionMixer(TokenMixer):
         return held
 
     def _quickly(self, x: Tensor, context: Context) -> tuple[Cache, Cache] | None:
-        """Queries of both sorts, and what `_held` gives, by one linear map, with components of queries and keys of
-        attention in another order; None where that is not the quicker."""
+        """Queries of both kinds, and `_held`, by one linear layer, with components of attention queries and keys
+        permuted; None where that is not faster."""
         made = {"queries": self.queries, "keys": self.keys}
         made |= {"values": self.values} if self.own else {}
         if self.relations:
@@ -304,11 +304,10 @@ class DualAttentionMixer(TokenMixer):
             held["symbols"] = self._in_heads(self.symbol_values(self.symbols(x, context)))
         return asking, held
 
-    def _said(
+    def _output(
         self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None, queries: Cache | None = None
     ) -> Tensor:
-        """What tokens say, at all places of their rows or `at` some, that see those held; `queries` where they are
-        made already."""
+        """The outputs at all positions, or `at` some, that attend to those in `held`; `queries` if already computed."""
         asking = queries or {}
         own = self.own
         compared, keys = self._compared(x, held, context, at, asking.get("queries"))
@@ -330,7 +329,7 @@ class DualAttentionMixer(TokenMixer):
                 dropout=dropout,
                 **self._related(x, held, keys.shape[2], asking.get("relation_queries")),
             )
-            mixed = said_by(heads, self.spec.variant, self.spec.function(), self.spec.backend)
+            mixed = relational_attention(heads, self.spec.variant, self.spec.function(), self.spec.backend)
             parts.append(self.out(mixed.transpose(1, 2).flatten(2)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 

@@ -1,8 +1,8 @@
-"""Dual attention of one more token of each row, with few operations: a token costs little beside reading its weights.
+"""A fast decoding step of dual attention, with few operations per token.
 
-All linear maps from a token are one, and both output maps are one that also holds each head's map of relations: with
-output map O and map of relations W, what a relational head says is O (s + W r) = O s + (O W) r, for the symbols s and
-relations r that it attends to. Factors on scores are in the weights. What is said is that of `DualAttentionMixer`.
+All input projections are fused, and both output projections with each head's map of relations: with output projection O
+and map of relations W, a relational head's output is O (s + W r) = O s + (O W) r, for the symbols s and relations r
+attended to. Factors on scores are in the weights. The output equals that of `DualAttentionMixer`.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from numerate.mixers.symbols import SymbolsOf
 
 
 class Projections(OfAllRows):
-    """The maps of a layer: from a token to queries and keys of all heads, values, relation queries and keys; and from
-    what self-attention says, symbols and relations attended to (of each relational head in turn) to the output."""
+    """The fused projections of a layer: from a token to queries and keys of all heads, values, relation queries and
+    keys; and from the outputs of self-attention, symbols and relations (by relational head) to the output."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ def _bias(parts: list[nn.Linear]) -> Tensor | None:
 
 @dataclass
 class Decoding:
-    """What the places so far are seen by: rows x heads x capacity x width each. `values` are those of self-attention,
-    then the symbols of relational heads."""
+    """The cache: rows x heads x capacity x width each. `values` are those of self-attention, then the symbols of
+    relational heads."""
 
     keys: Tensor
     values: Tensor
@@ -59,7 +59,7 @@ class Decoding:
 
 
 def is_exact(x: Tensor, weight: Tensor) -> bool:
-    """Whether decoding in this way says the same: at least float32, without gradients."""
+    """Whether fused decoding is exact: at least float32, without gradients."""
     stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
     busy = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
     return x.dtype == weight.dtype and x.element_size() >= 4 and not (stacked or busy)
@@ -73,7 +73,7 @@ def decoded(
     symbol_values: nn.Linear,
     activation: Activation,
 ) -> Float[Tensor, "rows 1 width"]:
-    """What the newest token of each row says, which is put to the others."""
+    """The output at the newest token of each row, which is added to the cache."""
     assert context.index is not None
     maps, rows, seen, place = state.maps, len(x), context.seen, together(context)
     size, relation_width = state.keys.shape[-1], state.relation_keys.shape[-1]
@@ -101,6 +101,6 @@ def decoded(
         later = torch.arange(seen, device=x.device) > context.index[:, None]
         scores = scores.masked_fill(later[:, None, None], float("-inf"))
     weights = scores.softmax(-1)
-    said = weights @ state.values[:, :, :seen]
+    output = weights @ state.values[:, :, :seen]
     related = weights[:, -maps.relational :, 0] @ relations[:, :, 0].mT
-    return linear(torch.cat([said.flatten(1), related.flatten(1)], dim=1), maps.outward, maps.outward_bias)[:, None]
+    return linear(torch.cat([output.flatten(1), related.flatten(1)], dim=1), maps.outward, maps.outward_bias)[:, None]

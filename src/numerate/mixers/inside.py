@@ -1,4 +1,4 @@
-"""The positions of a model inside one layer's attention, for mixers that make queries and keys in their own way."""
+"""Position schemes inside one layer's attention, for mixers with their own queries and keys."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ class Inside(nn.Module):
         self.contextual = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Contextual)})
 
     def share(self, first: "Inside") -> None:
-        """Takes over from the first layer the parts of those positions that all layers share."""
+        """Shares with the first layer the modules of positions that all layers share."""
         for number, position in self.specs.items():
             for kind in ("rotations", "biases", "contextual") if position.shares_layers() else ():
                 mine, theirs = getattr(self, kind), getattr(first, kind)
@@ -37,7 +37,7 @@ class Inside(nn.Module):
     def turned(
         self, x: Float[Tensor, "rows some time width"], context: Context, at: Int[Tensor, "rows time"] | None = None
     ) -> Float[Tensor, "rows some time width"]:
-        """Queries or keys, turned by their places."""
+        """Queries or keys, rotated by their positions."""
         for name, part in self.rotations.items():
             assert isinstance(part, Rotation)
             key, places = ("rotation", int(name), x.shape[-1]), context.position_ids[int(name)]
@@ -119,8 +119,8 @@ def turned_in_pairs(
 
 
 def together(context: Context) -> int | None:
-    """In a step, the place of the newest token where it is the same in all rows and that is known without waiting for a
-    device; otherwise None."""
+    """In a step, the position of the newest token where it is the same in all rows and known without a device
+    synchronisation; otherwise None."""
     if context.index is None:
         return None
     if "together" not in context.prepared:
@@ -131,5 +131,5 @@ def together(context: Context) -> int | None:
     return found
 
 
-def _gathered(places: Int[Tensor, "#rows time"], at: Int[Tensor, "rows asked"]) -> Int[Tensor, "rows asked"]:
+def _gathered(places: Int[Tensor, "#rows time"], at: Int[Tensor, "rows targets"]) -> Int[Tensor, "rows targets"]:
     return places.expand(len(at), -1).gather(1, at)

@@ -1,4 +1,4 @@
-"""Which form of a mixer runs: the tested one in plain torch, or a kernel of flash-linear-attention on a CUDA device."""
+"""The backend of a mixer: plain torch, or kernels of flash-linear-attention on a CUDA device."""
 
 import importlib.util
 import warnings
@@ -15,18 +15,17 @@ KERNELS = ("auto", "torch", "fla")
 
 
 def refuse_other_kernels(kernel: str) -> None:
-    """Raises `UserError` for a kernel that there is not."""
+    """Raises `UserError` for an unknown backend."""
     if kernel not in KERNELS:
         raise UserError(f"backend: {kernel!r} is none of: {', '.join(KERNELS)}")
 
 
 def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) -> bool:
-    """Whether this input goes through flash-linear-attention (https://github.com/fla-org/flash-linear-attention).
+    """Whether to run flash-linear-attention (https://github.com/fla-org/flash-linear-attention) on this input.
 
-    With "auto" it does on a CUDA device where the package is installed and the numbers are not float64, nor fp32 for a
-    kernel that knows `half_only`; where it is missing there, or knows no fp32, that is said once, with the form that
-    runs instead. Inputs of several models stacked by `torch.vmap` take the form in torch. Raises `UserError` for "fla"
-    where that cannot be; what is `half_only` must then be rounded first.
+    With "auto": on a CUDA device where the package is installed, except for float64, and for fp32 if `half_only`; where
+    it is missing, or does not support fp32, one warning names the fallback. Inputs of models stacked by `torch.vmap`
+    run in torch. Raises `UserError` for "fla" where it is not available; with `half_only` round the input first.
     """
     if kernel == "torch":
         return False
@@ -35,7 +34,7 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
         return False
     if kernel == "auto" and half_only and x.element_size() > 2:
         if on_device and installed():
-            _say_half_only(mixer)
+            _warn_half_only(mixer)
         return False
     if kernel == "fla":
         if not installed():
@@ -49,23 +48,23 @@ def takes_fla(kernel: Kernel, x: Tensor, mixer: str, half_only: bool = False) ->
             )
         return True
     if on_device and not installed():
-        _say_missing(mixer)
+        _warn_missing(mixer)
     return on_device and installed()
 
 
 @lru_cache
 def installed() -> bool:
-    """Whether the package is there, with the compiler that its kernels need."""
+    """Whether the package and triton are installed."""
     return importlib.util.find_spec("fla") is not None and importlib.util.find_spec("triton") is not None
 
 
 def _stacked(x: Tensor) -> bool:
-    """Whether it is the input of several models under `torch.vmap`, whose data no kernel can reach."""
+    """Whether it is the input of several models under `torch.vmap`, which kernels cannot access."""
     return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 @lru_cache
-def _say_half_only(mixer: str) -> None:
+def _warn_half_only(mixer: str) -> None:
     warnings.warn(
         f"{mixer} runs in its chunked form in torch: the kernels of flash-linear-attention know bf16 and fp16 alone; "
         "training.precision=bf16 takes them",
@@ -74,7 +73,7 @@ def _say_half_only(mixer: str) -> None:
 
 
 @lru_cache
-def _say_missing(mixer: str) -> None:
+def _warn_missing(mixer: str) -> None:
     warnings.warn(
         f"{mixer} runs in its chunked form in torch: the package flash-linear-attention, whose kernels are faster on "
         "this device, is not installed",

@@ -1,4 +1,4 @@
-"""What recurrent mixers share: token shift and short convolutions in both forms, and what the compiler leaves alone."""
+"""Token shift, short convolutions and helpers of recurrent mixers."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -20,26 +20,26 @@ def behind(x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]) -
 
 
 def previous(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
-    """Each place gets what stands before it, the first one zeros: token shift over whole rows."""
+    """Token shift over whole rows: each position gets its predecessor, the first one zeros."""
     return pad(x, (0, 0, 1, -1))
 
 
 def real(lengths: Int[Tensor, " rows"], time: int) -> Tensor:
-    """Which places are tokens and not padding: rows x time, boolean. A recurrence that stands still where this is
-    False ends with the state behind each row's last real token."""
+    """The mask of real tokens: rows x time, boolean. A recurrence that keeps its state where this is False ends with
+    the state after each row's last real token."""
     return torch.arange(time, device=lengths.device) < lengths[:, None]
 
 
 def single(x: Tensor) -> Tensor:
-    """In single precision where x has less: a recurrence adds up what it rounds, and complex numbers have no less."""
+    """x in single precision at least: recurrences accumulate rounding errors, and complex numbers need it."""
     return x.float() if x.element_size() < 4 else x
 
 
 def uncompiled(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """The same function, at which torch.compile stops and goes on behind it.
+    """Excludes a function from torch.compile (a graph break).
 
-    It is for loops over a row: compiled, each turn of the loop would be written out, which takes minutes, and again for
-    other lengths. (`torch.compiler.disable` is looked up when it is needed, because that is slow to import.)
+    For loops over a row, which would be unrolled, taking minutes, and again for other lengths.
+    (`torch.compiler.disable` is resolved at the first call, because importing it is slow.)
     """
 
     @wraps(function)
@@ -53,10 +53,10 @@ def uncompiled(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 class ShortConvolution(nn.Module):
-    """A causal convolution over the last `size` tokens, each channel by itself.
+    """Depthwise causal convolution over the last `size` tokens.
 
-    Its state in a step is the last size - 1 inputs, oldest first: rows x (size - 1) x channels. Weights begin uniform
-    within +-1/root(size), as those of `torch.nn.Conv1d` do; a mixer that has one claims its parameters.
+    Its state in a step is the last size - 1 inputs, oldest first: rows x (size - 1) x channels. Weights are initially
+    uniform within +-1/sqrt(size), as in `torch.nn.Conv1d`; a mixer that has one claims its parameters.
     """
 
     def __init__(self, channels: int, size: int, biases: bool = True) -> None:
@@ -82,15 +82,15 @@ class ShortConvolution(nn.Module):
     def step(
         self, x: Float[Tensor, "rows 1 channels"], state: Float[Tensor, "rows kept channels"]
     ) -> tuple[Tensor, Tensor]:
-        """One more token per row, and the state behind it."""
+        """One more token per row, and the state after it."""
         window = torch.cat([state, x], dim=1)
         out = (window * self.weight).sum(dim=1, keepdim=True)
         return out if self.bias is None else out + self.bias, window[:, 1:]
 
 
 class _Convolution(Function):
-    """The sum of the newest tokens (... x time x channels) times their taps (size x ... x channels), with its gradient
-    in as few passes: on a CPU two to three times as quick as autograd through shifted copies or a grouped `conv1d`."""
+    """The convolution of tokens (... x time x channels) with taps (size x ... x channels), and its gradient in as few
+    passes: on a CPU two to three times as fast as autograd through shifted copies or a grouped `conv1d`."""
 
     @staticmethod
     def forward(x: Tensor, taps: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class LRU(Mixer):
-    """A linear recurrence that turns and shrinks each of its cells by a complex number of its own.
+    """Linear recurrent unit (LRU): a diagonal recurrence with complex eigenvalues.
 
     Orvieto et al. (2023), https://arxiv.org/abs/2303.06349: h_t = l h_{t-1} + g B x_t, y_t = Re(C h_t) + D x_t, with
     eigenvalues l = exp(-exp(decay) + i exp(phase)), which lie within the unit circle whatever is learned, and factors g
@@ -90,16 +90,16 @@ class LRUMixer(TokenMixer):
         return ("decay", "phase") if self.factor is None else ("decay", "phase", "factor")
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        return self._said(self._states(x, context), x)
+        return self._output(self._states(x, context), x)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
         states = self._states(x, context)
-        return self._said(states, x), states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]
+        return self._output(states, x), states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         eigenvalues, written = self._read(x)
         after = eigenvalues * state[:, None] + written
-        return self._said(after, x), after[:, 0]
+        return self._output(after, x), after[:, 0]
 
     def eigenvalues(self) -> Complex[Tensor, " cells"]:
         """What a cell is multiplied with at each token; with a gate, at a token whose gate is 1/2."""
@@ -122,10 +122,10 @@ class LRUMixer(TokenMixer):
         turned = torch.polar(shrinks.exp(), far * single(self.phase).exp())
         return turned, torch.view_as_complex(factor[..., None] * pairs)
 
-    def _said(self, states: Tensor, x: Tensor) -> Tensor:
+    def _output(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states).flatten(-2)
-        said: Tensor = self.out(pairs.to(x.dtype)) + self.skip * x
-        return said
+        output: Tensor = self.out(pairs.to(x.dtype)) + self.skip * x
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)

@@ -1,4 +1,4 @@
-"""Mamba: a recurrence whose rates, inputs and readings are chosen by the token."""
+"""Mamba: a selective state space model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ EIGENVALUES = ("[0,1]", "[-1,1]")
 
 @dataclass(frozen=True)
 class Mamba(Mixer):
-    """A selective state space (Mamba-1).
+    """Mamba-1: a selective state space model.
 
     Gu and Dao (2023), https://arxiv.org/abs/2312.00752. Each of `expand` x width channels u, behind a short causal
     convolution and a SiLU, drives `state_size` numbers of its own that decay at a rate chosen by the token:
@@ -114,8 +114,8 @@ class MambaMixer(TokenMixer):
         nothing_hidden(context, "Mamba")
         inputs, gates = self.inward(x).chunk(2, dim=-1)
         inputs = silu(self.convolution(inputs))
-        said, _ = selective_scan(*self._selected(inputs), self._decay(), self.signed)
-        return self._finished(said, inputs, gates)
+        output, _ = selective_scan(*self._selected(inputs), self._decay(), self.signed)
+        return self._finished(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
         nothing_hidden(context, "Mamba")
@@ -123,19 +123,19 @@ class MambaMixer(TokenMixer):
         inputs = silu(self.convolution(raw))
         rates, driven, inward, outward = self._selected(inputs)
         there = real(context.lengths, x.shape[1])[..., None]
-        said, memory = selective_scan(rates * there, driven * there, inward, outward, self._decay(), self.signed)
-        return self._finished(said, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+        output, memory = selective_scan(rates * there, driven * there, inward, outward, self._decay(), self.signed)
+        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
         raw, gates = self.inward(x).chunk(2, dim=-1)
         convolved, window = self.convolution.step(raw, state.window)
         inputs = silu(convolved)
         rates, driven, inward, outward = (part[:, 0] for part in self._selected(inputs))
-        said, memory = advance(rates, driven, inward, outward, self._decay(), state.memory, self.signed)
-        return self._finished(said[:, None], inputs, gates), MambaState(window, memory)
+        output, memory = advance(rates, driven, inward, outward, self._decay(), state.memory, self.signed)
+        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
 
     def _selected(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the tokens choose: rates, inputs times rates, and the vectors B and C that write and read the state."""
+        """The token-dependent rates, inputs times rates, and the vectors B and C."""
         low, inward, outward = self.selection(inputs).split([self.rank, self.state, self.state], dim=-1)
         rates = softplus(self.rates(low))
         return rates, rates * inputs, inward, outward
@@ -143,8 +143,8 @@ class MambaMixer(TokenMixer):
     def _decay(self) -> Float[Tensor, "state channels"]:
         return -self.decay_log.exp()
 
-    def _finished(self, said: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        out: Tensor = self.out(torch.addcmul(said, inputs, self.skip) * silu(gates))
+    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+        out: Tensor = self.out(torch.addcmul(output, inputs, self.skip) * silu(gates))
         return out
 
     def claimed(self) -> set[str]:

@@ -17,7 +17,7 @@ from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 
 CHUNK = 64
-"""Places within which each sees each in a matrix; states are handed from one chunk to the next."""
+"""Chunk size; states are passed from one chunk to the next."""
 
 EPSILON = 1e-5
 """What the gated norm adds to the variance, as published."""
@@ -25,10 +25,10 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Mamba2(Mixer):
-    """Mamba-2, the state space dual to a linear attention.
+    """Mamba-2: a selective state space model with one decay per head (SSD).
 
-    Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; each head h remembers a
-    matrix of `state_size` x head width, which all its numbers forget at one rate that the token chooses:
+    Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; the state of each head is a
+    matrix of `state_size` x head width, with one token-dependent decay:
 
         H[t] = a[t] H[t-1] + rate[t] B[t] u[t]',    a[t] = exp(-rate[t] exp(A)),    y[t] = C[t]' H[t] + D u[t]
 
@@ -89,24 +89,24 @@ class Mamba2Mixer(TokenMixer):
         nothing_hidden(context, "Mamba2")
         gates, raw, rates = self._projected(x)
         inputs, inward, outward = self._divided(silu(self.convolution(raw)))
-        said, _ = self._mixed(rates, inputs * rates[..., None], inward, outward)
-        return self._finished(said, inputs, gates)
+        output, _ = self._mixed(rates, inputs * rates[..., None], inward, outward)
+        return self._finished(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
         nothing_hidden(context, "Mamba2")
         gates, raw, rates = self._projected(x)
         inputs, inward, outward = self._divided(silu(self.convolution(raw)))
         rates = rates * real(context.lengths, x.shape[1])[..., None]
-        said, memory = self._mixed(rates, inputs * rates[..., None], inward, outward)
-        return self._finished(said, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+        output, memory = self._mixed(rates, inputs * rates[..., None], inward, outward)
+        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
         gates, raw, rates = self._projected(x)
         convolved, window = self.convolution.step(raw, state.window)
         inputs, inward, outward = self._divided(silu(convolved))
         decays = self._decays(rates)[:, 0]
-        said, memory = advance(decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.memory)
-        return self._finished(said[:, None], inputs, gates), MambaState(window, memory)
+        output, memory = advance(decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.memory)
+        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
 
     def _projected(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
         """Gates, what the convolution reads, and rates (rows x time x heads)."""
@@ -130,7 +130,7 @@ class Mamba2Mixer(TokenMixer):
         inward: Float[Tensor, "rows time state"],
         outward: Float[Tensor, "rows time state"],
     ) -> tuple[Tensor, Tensor]:
-        """What the heads say, and the state behind the last token."""
+        """The heads' outputs, and the state after the last token."""
         logs, signs = -rates * self.decay_log.exp(), None
         if self.signed:
             decays = 2 * logs.exp() - 1
@@ -139,12 +139,12 @@ class Mamba2Mixer(TokenMixer):
             logs = decays.abs().clamp_min(torch.finfo(decays.dtype).tiny).log()
             inputs = inputs * signs
         scan = by_fla if takes_fla(self.kernel, inputs, "Mamba2") else chunked
-        said, memory = scan(logs, inputs, inward, outward)
-        return (said, memory) if signs is None else (said * signs, memory * signs[:, -1, :, None])
+        output, memory = scan(logs, inputs, inward, outward)
+        return (output, memory) if signs is None else (output * signs, memory * signs[:, -1, :, None])
 
-    def _finished(self, said: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        said = (said + inputs * self.skip[:, None]).flatten(2) * silu(gates)
-        out: Tensor = self.out(rms_norm(said, said.shape[-1:], self.norm, EPSILON))
+    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+        output = (output + inputs * self.skip[:, None]).flatten(2) * silu(gates)
+        out: Tensor = self.out(rms_norm(output, output.shape[-1:], self.norm, EPSILON))
         return out
 
     def claimed(self) -> set[str]:
@@ -166,12 +166,12 @@ def chunked(
     outward: Float[Tensor, "rows time state"],
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
-    """The recurrence from logarithms of decays, as matrix products: what is said at all times, and the last state.
+    """The recurrence from log decays, in chunks of matrix products: the outputs, and the last state.
 
-    Within a chunk, place t reads place s by C[t]' B[s] times the decays from s to t; before it stands what the
-    earlier chunks left, decayed (Dao and Gu, 2024, section 6). Sums of logarithms are over just the places between s
-    and t, never differences of longer ones: no digits are lost, nor in the gradient of a decay that is nearly 0.
-    `recurrent` is the same, time by time.
+    Within a chunk, position t reads position s by C[t]' B[s] times the decays from s to t, plus the decayed state of
+    earlier chunks (Dao and Gu, 2024, section 6). Log decays are summed over exactly the positions between s and t,
+    never as differences of longer sums, which keeps precision, also in the gradient of a decay near 0. `recurrent` is
+    the same, step by step.
     """
     rows, time, heads, head_width = inputs.shape
     chunk = min(chunk, time)
@@ -184,7 +184,7 @@ def chunked(
     since = torch.ones(chunk, chunk, dtype=torch.bool, device=logs.device).tril()
     between = logs[..., None].expand(*logs.shape, chunk).masked_fill(~since.tril(-1), 0).cumsum(-2)
     decays = between.masked_fill(~since, float("-inf")).exp()
-    said = (outward @ inward.mT * decays) @ inputs
+    output = (outward @ inward.mT * decays) @ inputs
     own = inward.mT @ (inputs * decays[..., -1, :, None])
     begun = logs.cumsum(-1).exp()[..., None]
     memory, before = torch.zeros_like(own[:, 0]), []
@@ -192,8 +192,8 @@ def chunked(
         before.append(memory)
         memory = begun[:, number, :, -1:] * memory + own[:, number]
     if chunks > 1:
-        said = said + outward @ torch.stack(before, dim=1) * begun
-    return said.transpose(2, 3).reshape(rows, chunks * chunk, heads, head_width)[:, :time], memory
+        output = output + outward @ torch.stack(before, dim=1) * begun
+    return output.transpose(2, 3).reshape(rows, chunks * chunk, heads, head_width)[:, :time], memory
 
 
 def recurrent(
@@ -202,13 +202,13 @@ def recurrent(
     inward: Float[Tensor, "rows time state"],
     outward: Float[Tensor, "rows time state"],
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
-    """The recurrence time by time, from the decays themselves."""
+    """The recurrence step by step, from the decays themselves."""
     memory = inputs.new_zeros(len(inputs), inputs.shape[2], inward.shape[2], inputs.shape[3])
-    said = []
+    outputs = []
     for time in range(inputs.shape[1]):
         one, memory = advance(decays[:, time], inputs[:, time], inward[:, time], outward[:, time], memory)
-        said.append(one)
-    return torch.stack(said, dim=1), memory
+        outputs.append(one)
+    return torch.stack(outputs, dim=1), memory
 
 
 def advance(
@@ -218,7 +218,7 @@ def advance(
     outward: Float[Tensor, "rows state"],
     memory: Float[Tensor, "rows heads state head_width"],
 ) -> tuple[Float[Tensor, "rows heads head_width"], Float[Tensor, "rows heads state head_width"]]:
-    """One time of the recurrence: what it says, and the state behind it."""
+    """One step of the recurrence: the output, and the new state."""
     memory = decays[..., None, None] * memory + inward[:, None, :, None] * inputs[:, :, None]
     return torch.einsum("rn,rhnp->rhp", outward, memory), memory
 
@@ -234,7 +234,7 @@ def by_fla(
 
     heads = logs.shape[2]
     keys, queries = (part[:, :, None].repeat(1, 1, heads, 1).to(inputs.dtype) for part in (inward, outward))
-    said, memory = chunk_simple_gla(
+    output, memory = chunk_simple_gla(
         queries, keys, inputs.contiguous(), logs.float(), scale=1.0, output_final_state=True
     )
-    return said, memory
+    return output, memory

@@ -1,4 +1,4 @@
-"""Who attends to whom: the very weights that a forward uses, written down when somebody asks for them."""
+"""Attention maps: the weights of a forward, recorded on request."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from numerate.mixers.mixer import TokenMixer
 
 Sort = Literal["attention", "relational attention", "relations", "symbols", "cross attention"]
-"""Of what a map is. All but `relations` are shares that add up to 1 for each query."""
+"""The kind of a map. All but `relations` sum to 1 for each query."""
 
 
 @dataclass(frozen=True)
 class LayerMaps:
-    """The maps of one layer in one turn: by their sort, each rows x heads x query x key.
+    """The maps of one layer in one loop, by kind, each rows x heads x query x key.
 
-    `part` is encoder or decoder where a model has both, and else empty; layers and turns count from 0 within it.
+    `part` is encoder or decoder where a model has both, and else empty; layers and loops count from 0 within it.
 
-    - `attention`: the weights of heads of self-attention; `cross attention` those on what an encoder read.
-    - `relational attention`: the weights by which relational heads attend.
-    - `relations`: the relations themselves, which are any numbers, behind their activation; 0 for keys not seen.
-    - `symbols`: how much of each symbol of a library a token takes; its keys are symbols.
+    - `attention`: weights of self-attention heads; `cross attention`: weights on the encoder's outputs.
+    - `relational attention`: attention weights of relational heads.
+    - `relations`: the activated relations (any numbers); 0 for masked keys.
+    - `symbols`: attention weights of tokens on a library of symbols.
     """
 
     layer: int
@@ -35,21 +35,21 @@ class LayerMaps:
 
 @dataclass
 class Observed:
-    """What was seen while a model ran, in the order in which its layers came."""
+    """The recorded maps, in the order in which layers ran."""
 
     layers: list[LayerMaps] = field(default_factory=list)
 
 
 @contextmanager
 def observed(model: nn.Module) -> Iterator[Observed]:
-    """Within it every forward of the model over whole rows leaves the maps of its mixers.
+    """Records the maps of all mixers in every forward of the model over whole rows.
 
     >>> with observed(model) as seen:
     ...     model(tokens)
     >>> seen.layers[0].maps["attention"].shape
     torch.Size([1, 4, 6, 6])
 
-    Nothing of it is computed, and no forward is slower, outside. Layers without any maps leave none.
+    Outside of it nothing is recorded, at no cost. Layers without attention have no maps.
     """
     seen = Observed()
     turns: dict[int, int] = {}
@@ -77,8 +77,8 @@ def weights_of(
     mask: Bool[Tensor, "#rows #heads #query key"] | Float[Tensor, "#rows #heads #query key"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "rows heads query key"]:
-    """The weights of `scaled_dot_product_attention`, which never tells them. The mask is True where a key is seen, or
-    added to the scores; without one each query sees the keys up to itself."""
+    """The weights of `scaled_dot_product_attention`, which does not return them. The mask is True where a query may
+    attend, or added to the scores; causal without one."""
     kept = torch.promote_types(queries.dtype, torch.float32)
     scores = (queries @ keys.mT).to(kept) * (queries.shape[-1] ** -0.5 if scale is None else scale)
     if mask is None:

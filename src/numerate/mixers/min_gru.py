@@ -1,4 +1,4 @@
-"""The minimal gated recurrent unit, whose gates see only the token and which is therefore a scan."""
+"""minGRU: a gated recurrent unit whose gates depend only on the token, computed by a scan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Eigenvalues = Literal["[0,1]", "[-1,1]"]
 
 @dataclass(frozen=True)
 class MinGRU(Mixer):
-    """A GRU whose gates do not see its state: a linear recurrence with a decay of its own for each token and cell.
+    """minGRU: a GRU without the state in its gates, which makes it a linear recurrence.
 
     Feng et al. (2024), https://arxiv.org/abs/2410.01201: h_t = (1 - z_t) h_{t-1} + z_t c_t with gates z_t = sigmoid(W
     x_t) and candidates c_t = V x_t, and a linear map back. With a gate of 1/2 and candidates 1, 1, 1 the state is 0.5,

@@ -1,4 +1,4 @@
-"""The two forms of every mixer: over whole rows, and over one more token with an explicit state."""
+"""Token mixers, each over whole rows and one token at a time with an explicit state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from numerate.positions.position import Position
 
 @dataclass
 class Context:
-    """What a mixer may know besides its input.
+    """The context of a mixer's input.
 
-    - `lengths`: real tokens per row so far. `hidden`: True at keys that nobody may attend to.
-    - `places`: per position of the model, the numbers of all places so far (first dimension 1 where all rows agree).
-    - `raw`: the embedded input, before any block. `stream`: what the norm before the mixer read, in this block.
-    - `index`: in a step, the place of the newest token in each row; None over whole rows.
-    - `seen`: in a step, how many places of the state need looking at (the longest row so far).
-    - `capacity`: in a prefill, the longest a row may become.
-    - `prepared`: what layers share within one forward, such as the cosines of rotary positions.
+    - `lengths`: real tokens per row so far. `hidden`: True at keys masked for all queries.
+    - `position_ids`: for each position scheme of the model, those so far (first dimension 1 where all rows agree).
+    - `raw`: the input embeddings. `stream`: the residual stream before the norm of the mixer, in this block.
+    - `index`: in a step, the position of the newest token in each row; None over whole rows.
+    - `seen`: in a step, the number of positions of the state in use (the longest row so far).
+    - `capacity`: in a prefill, the maximum length of a row.
+    - `prepared`: what layers share within one forward, such as the cosines of rotary embeddings.
     """
 
     lengths: Int[Tensor, " rows"]
@@ -38,14 +38,13 @@ class Context:
 
 
 class OfAllRows:
-    """A part of a state that is not of rows, such as weights made ready for its steps: a state of other rows of the
-    batch has the very same."""
+    """A part of a state without a row dimension, such as fused weights: reordering rows keeps it."""
 
 
 class TokenMixer(nn.Module, ABC):
-    """A layer's mixer. `forward` and `step` agree: reading at once and token by token give the same (a promise).
+    """A layer's token mixer. `forward` and `step` compute the same function (tested for every mixer).
 
-    No place may see a later one, no row another, and padding on the right changes nothing (promises too).
+    It is causal, rows are independent, and padding on the right changes nothing (tested too).
     """
 
     @abstractmethod
@@ -53,44 +52,43 @@ class TokenMixer(nn.Module, ABC):
         """Mixes whole rows."""
 
     def forward_at(
-        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows asked"]
-    ) -> Float[Tensor, "rows asked width"]:
-        """`forward` at some places of each row only. Mixers that can leave out the work of the others override it."""
+        self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
+    ) -> Float[Tensor, "rows targets width"]:
+        """`forward` at some positions of each row only. Mixers that can skip work for the others override it."""
         return at_places(self(x, context), target_positions)
 
     @abstractmethod
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
-        """As `forward`, and the state behind each row's last real token."""
+        """As `forward`, and the state after each row's last real token."""
 
     @abstractmethod
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Any) -> tuple[Tensor, Any]:
-        """One more token per row, and the state behind it."""
+        """One more token per row, and the state after it."""
 
     def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        """Who attends to whom in `forward`, by the sorts of `numerate.mixers.maps`: rows x heads x query x key each,
-        the very weights that it uses. Empty for a mixer that does not attend."""
+        """The attention weights of `forward`, by the kinds of `numerate.mixers.maps`: rows x heads x query x key each.
+        Empty for a mixer without attention."""
         return {}
 
     def claimed(self) -> set[str]:
-        """Names of parameters that this part initialises itself; a model's named initialisation leaves them alone."""
+        """Names of parameters with an own initialisation, which the model's initialisation skips."""
         return set()
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Parameters with wishes of their own: (factor of the learning rate, whether weight decay applies)."""
+        """Optimizer settings of parameters: (factor of the learning rate, whether weight decay applies)."""
         return {}
 
     def fused(self) -> Mapping[str, Sequence[str]]:
-        """Linear maps that are several of one size, one above the other, by their names here, with what each makes:
-        `{"inward": ("queries", "keys", "values")}`. Initialisations that tell them apart draw them one by one."""
+        """Fused linear layers of equal parts, by name, with what each part makes:
+        `{"inward": ("queries", "keys", "values")}`. Some initialisations draw the parts separately."""
         return {}
 
     def reads(self) -> Mapping[str, int]:
-        """Linear maps by their names here, with how many numbers each output reads where that is not their width, for
-        initialisations that go by it."""
+        """Linear layers, by name, with their fan-in where that is not the input width, for initialisations."""
         return {}
 
     def outward(self) -> Sequence[nn.Linear]:
-        """The linear maps that write to the residual stream: initialisations make them small."""
+        """The linear layers that write to the residual stream, which initialisations scale down."""
         return ()
 
     @abstractmethod
@@ -99,38 +97,38 @@ class TokenMixer(nn.Module, ABC):
 
 
 class Mixer(ABC):
-    """The description of a mixer in a recipe: a frozen dataclass that builds one layer's `TokenMixer`."""
+    """The spec of a mixer: a frozen dataclass that builds one layer's `TokenMixer`."""
 
     @abstractmethod
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         """The mixer of layer `layer` (from 0) of `depth`. `positions` are the model's, in the order of
-        `Context.places`; a mixer uses those that act inside attention. Raises `UserError` for what cannot be built."""
+        `Context.position_ids`; a mixer uses those inside attention. Raises `UserError` for impossible settings."""
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
-        """The mixers of all layers; a spec whose layers share parts makes them here."""
+        """The mixers of all layers; overridden where layers share modules."""
         return [self.build(width, layer, depth, positions) for layer in range(depth)]
 
     def why_not_stacked(self) -> str | None:
-        """Why models with it cannot be stacked into one (`numerate.training.stacked`), in words; None if they can."""
+        """Why models with it cannot be trained stacked (`numerate.training.stacked`), in words; None if they can."""
         return None
 
     def attends(self) -> bool:
-        """Whether positions that act inside attention have something to act in."""
+        """Whether it has attention, for positions that act inside attention."""
         return False
 
     def hides(self) -> bool:
-        """Whether tokens may be hidden from it; what carries a state reads every token."""
+        """Whether it supports blocked keys; recurrences read every token."""
         return self.attends()
 
 
 def nothing_hidden(context: Context, mixer: str) -> None:
-    """Raises `UserError` where keys are hidden: a mixer that carries a state reads every token."""
+    """Raises `UserError` for blocked keys, which a recurrence does not support."""
     if context.hidden is not None:
         raise UserError(f"model.mixer: {mixer} reads every token and cannot hide any; Attention can")
 
 
 def at_places(
-    x: Float[Tensor, "rows time width"], target_positions: Int[Tensor, "rows asked"]
-) -> Float[Tensor, "rows asked width"]:
-    """The states at some places of each row."""
+    x: Float[Tensor, "rows time width"], target_positions: Int[Tensor, "rows targets"]
+) -> Float[Tensor, "rows targets width"]:
+    """The hidden states at some positions of each row."""
     return x[torch.arange(x.shape[0], device=x.device)[:, None], target_positions]

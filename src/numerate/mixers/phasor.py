@@ -1,4 +1,4 @@
-"""Cells that turn: a recurrence whose tokens say how far each cell turns, of which only the phase is read."""
+"""Phasor: a diagonal recurrence of token-dependent rotations, of which only the phase is read."""
 
 import math
 from collections.abc import Sequence
@@ -20,22 +20,20 @@ EVEN = 1e-2
 
 @dataclass(frozen=True)
 class Phasor(Mixer):
-    """Complex cells that tokens turn or write to, and of which only the phase is read.
+    """Diagonal recurrence of complex states with token-dependent rotations, of which only the phase is read.
 
-    An own part of numerate: a diagonal recurrence as in the LRU (Orvieto et al., 2023,
+    New in numerate: a diagonal recurrence as in the LRU (Orvieto et al., 2023,
     https://arxiv.org/abs/2303.06349), with eigenvalues of size one as in unitary recurrent nets (Arjovsky et al., 2016,
     https://arxiv.org/abs/1511.06464) that each token chooses, as in selective state spaces. For token x,
 
         turn r = sigmoid(2 (R x + b)),  write w = sigmoid(2 (W x + c)),    h_t = exp(2 i r phase) h_{t-1} + w (B x)
         y = out( h / |h| * silu(S x) )
 
-    So a cell is a hand of a clock: a number may set it, a symbol to be counted turns it by the same angle however often
-    it comes, and other tokens may leave it alone. Nothing shrinks or grows with the length of a row: what holds for 50
-    symbols holds for 200, as far as the angles are learned exactly. With `exclusive` the write is w (1 - r): a token
-    that turns a cell does not write to it.
+    A state works like a clock hand: a number may set it, each counted symbol rotates it by the same angle, and other
+    tokens may leave it unchanged. Nothing decays or grows with length: counting 50 symbols generalises to 200, as far
+    as the angles are exact. With `exclusive` the write is w (1 - r): a token that rotates a state does not write to it.
 
-    Over whole rows h is a sum of what was written, turned back to the beginning of the row and forward again: two
-    cumulated sums make all places at once, exactly and without a division.
+    Over whole rows h is computed by two cumulative sums, exactly and without a division.
 
     >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
     """
@@ -91,17 +89,17 @@ class PhasorMixer(TokenMixer):
         return {"phase": (self.rate, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        return self._said(self._states(x, context), x)
+        return self._output(self._states(x, context), x)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
         states = self._states(x, context)
         last = (torch.arange(x.shape[0], device=x.device), context.lengths - 1)
-        return self._said(states, x), states[last]
+        return self._output(states, x), states[last]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         angles, written = self._read(x)
         after = torch.polar(torch.ones_like(angles), angles) * state[:, None] + written
-        return self._said(after, x), after[:, 0]
+        return self._output(after, x), after[:, 0]
 
     def recurrent(self, x: Float[Tensor, "rows time width"]) -> Complex[Tensor, "rows time cells"]:
         """The states token by token: what the form over whole rows is tested against."""
@@ -120,7 +118,7 @@ class PhasorMixer(TokenMixer):
         return turned * (turned.conj() * written).cumsum(1)
 
     def _read(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
-        """How far each token turns each cell, in radians, and what it writes there; in fp32 at least."""
+        """The rotation of each state by each token, in radians, and the write; in fp32 at least."""
         kind = torch.promote_types(x.dtype, torch.float32)
         turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.turn, self.write))
         if self.exclusive:
@@ -128,11 +126,11 @@ class PhasorMixer(TokenMixer):
         pairs = self.inward(x).to(kind).unflatten(-1, (self.cells, 2)) * write[..., None]
         return 2 * turn * self.phase, torch.view_as_complex(pairs.contiguous())
 
-    def _said(self, states: Tensor, x: Tensor) -> Tensor:
+    def _output(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states)
         phases = (pairs * (pairs.square().sum(-1, keepdim=True) + EVEN**2).rsqrt()).flatten(-2)
-        said: Tensor = self.out(phases.to(x.dtype) * silu(self.show(x)))
-        return said
+        output: Tensor = self.out(phases.to(x.dtype) * silu(self.show(x)))
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)

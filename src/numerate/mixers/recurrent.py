@@ -21,7 +21,7 @@ RecurrentInitialisation = Literal["orthogonal", "torch"]
 
 @dataclass(frozen=True)
 class Recurrence(Mixer):
-    """What `RNN`, `GRU` and `LSTM` have in common: one module of torch per layer, and a linear map back to the width.
+    """Settings of `RNN`, `GRU` and `LSTM`: one torch module per layer, and an output projection.
 
     - `initialization="orthogonal"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's
       forget gate 1: Jozefowicz et al., 2015, https://proceedings.mlr.press/v37/jozefowicz15.html).
@@ -64,7 +64,7 @@ class Recurrence(Mixer):
 
 @dataclass(frozen=True)
 class RNN(Recurrence):
-    """The plain recurrent net with tanh.
+    """Elman recurrent network with tanh (`torch.nn.RNN`).
 
     Elman (1990), https://doi.org/10.1207/s15516709cog1402_1: h_t = tanh(W x_t + b + U h_{t-1} + c). Each layer is one
     `torch.nn.RNN`.
@@ -81,7 +81,7 @@ class RNN(Recurrence):
 
 @dataclass(frozen=True)
 class GRU(Recurrence):
-    """The gated recurrent unit.
+    """Gated recurrent unit (`torch.nn.GRU`).
 
     Cho et al. (2014), https://arxiv.org/abs/1406.1078. Each layer is one `torch.nn.GRU`, whose reset gate acts behind
     the recurrent matrix, not before it as in the paper: n_t = tanh(W x_t + b + r_t * (U h_{t-1} + c)).
@@ -93,7 +93,7 @@ class GRU(Recurrence):
 
 @dataclass(frozen=True)
 class LSTM(Recurrence):
-    """Long short-term memory.
+    """Long short-term memory (`torch.nn.LSTM`).
 
     Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
 
@@ -112,7 +112,7 @@ class LSTM(Recurrence):
 
 @torch.no_grad()
 def initialise(net: nn.RNNBase) -> None:
-    """The house's initialisation, from torch's global generator (which the model seeds)."""
+    """The default initialisation, from torch's global generator (which the model seeds)."""
     for name, parameter in net.named_parameters():
         if name == "weight_ih_l0":
             parameter.normal_(std=net.input_size**-0.5)

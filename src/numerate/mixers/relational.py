@@ -1,4 +1,4 @@
-"""Relational attention by its definition: every pair of a query and a key is written down."""
+"""Relational attention by its definition, materialised for all pairs of queries and keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass
 class Heads:
-    """What relational heads read; keys and symbols come for each head, or for `said_by` for each group of heads.
+    """The inputs of relational heads; keys and symbols per head, or for `relational_attention` per group of heads.
 
     - `symbols`: the projected symbol of every key; or None, and `by_distance` has one for each distance between query
       and key, the farthest first and that of distance 0 last.
@@ -52,7 +52,7 @@ class Heads:
 
 
 def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "rows heads query head_width"]:
-    """What each head says, by the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
+    """The output of each head, by the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
 
     With attention weights a_ij (a causal softmax), relations r_ij and symbols s_j:
 
@@ -60,7 +60,7 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
     - `rca`: the sum of r_ij s_j, r_ij the activated scores of attention themselves.
     - `disrca`: the sum of a_ij r_ij s_j, one relation for each head.
 
-    Where a query i sees key 1 alone, and its relation to it is 3, a head with W = 2 and the symbol 5 says 11.
+    Where a query i attends to key 1 only, with relation 3, a head with W = 2 and the symbol 5 gives 11.
     """
     visible = heads.visible if heads.visible is not None else causal(heads.queries, heads.keys)
     scores = torch.einsum("rhqd,rhkd->rhqk", heads.queries, heads.keys) * heads.queries.shape[-1] ** -0.5
@@ -80,8 +80,8 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
             symbols = symbols + torch.einsum("hdl,rlqk->rhqkd", heads.relation_map, relations)
         else:
             weights = weights * relations
-    said: Tensor = torch.einsum("rhqk,rhqkd->rhqd", weights, symbols.expand(*weights.shape, -1))
-    return said
+    output: Tensor = torch.einsum("rhqk,rhqkd->rhqd", weights, symbols.expand(*weights.shape, -1))
+    return output
 
 
 def causal(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:

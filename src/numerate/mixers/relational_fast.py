@@ -23,7 +23,7 @@ KEPT = 2**24
 """More attention weights than this (64 MiB of float32) are computed again in the backward instead of being kept."""
 
 
-def said_by(
+def relational_attention(
     heads: Heads, kind: Kind, activation: Activation, form: Form = "auto"
 ) -> Float[Tensor, "rows heads query head_width"]:
     """As `plain`, in one of its exact forms.
@@ -36,7 +36,7 @@ def said_by(
       for comparison. Some queries of a row (decoding) take `chunks` in their place.
 
     Symbols that depend on the distance are multiplied, in `values` and `chunks`, with weights that are moved from keys
-    to distances. Raises `UserError` for a form that is asked for by name and cannot be.
+    to distances. Raises `UserError` for a form requested by name that is not available.
     """
     form = chosen(heads, kind, activation) if form == "auto" else form
     if form in ("triton", "tiles"):
@@ -214,12 +214,12 @@ def _by_values(heads: Heads, kind: Kind) -> tuple[Tensor, Tensor | None]:
     values = torch.cat(parts, dim=-1) if parts else heads.keys[..., :0]
     row = _row_of(heads)._replace(symbols=values, relation_queries=None, relation_keys=None)
     if heads.by_distance is None and _by_torch(row, heads.dropout):
-        said = attended(heads.queries, heads.keys, values, heads.visible, heads.bias, heads.dropout)
+        output = attended(heads.queries, heads.keys, values, heads.visible, heads.bias, heads.dropout)
     else:
-        said = _attended(row, heads.dropout)
+        output = _attended(row, heads.dropout)
     if kind == "rca":
-        return said, None
-    symbols, keys = torch.split(said, [head_width, said.shape[-1] - head_width], dim=-1)
+        return output, None
+    symbols, keys = torch.split(output, [head_width, output.shape[-1] - head_width], dim=-1)
     assert heads.relation_queries is not None
     asking = heads.relation_queries.transpose(1, 2)[:, None]
     related = (asking * torch.unflatten(keys, -1, asking.shape[-2:])).sum(-1)
@@ -229,11 +229,11 @@ def _by_values(heads: Heads, kind: Kind) -> tuple[Tensor, Tensor | None]:
 def attended(
     queries: Float[Tensor, "rows heads query width"],
     keys: Float[Tensor, "rows heads key width"],
-    values: Float[Tensor, "rows heads key said"],
+    values: Float[Tensor, "rows heads key value_width"],
     visible: Bool[Tensor, "#rows 1 query key"] | None = None,
     bias: Float[Tensor, "#rows #heads query key"] | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "rows heads query said"]:
+) -> Float[Tensor, "rows heads query value_width"]:
     """Attention, by torch or by `_Attended`, whichever is quicker: causal; fewer queries than keys, without a mask, see
     all of them."""
     row = _Row(queries, keys, values, None, None, None, bias, visible, None)
@@ -256,13 +256,13 @@ def _by_torch(row: _Row, dropout: float) -> bool:
 
 @uncompiled
 def _attended(row: _Row, dropout: float) -> Tensor:
-    said: Tensor = _Attended.apply(*row, dropout)[0]  # type: ignore[no-untyped-call]
-    return said
+    output: Tensor = _Attended.apply(*row, dropout)[0]  # type: ignore[no-untyped-call]
+    return output
 
 
 class _Attended(Function):
     """Causal attention whose values (`symbols`) may be wider than its keys, some queries at a time, with only the keys
-    that these see; before them comes what the weights say of symbols by distance.
+    that these see; before them come the weighted symbols by distance.
 
     The gradient of a softmax, with o = the sum of a_j v_j and g the gradient of o: a_j (g . v_j - g . o). The weights
     are further outputs, so that they can be kept.
@@ -273,7 +273,7 @@ class _Attended(Function):
         *tensors, dropout = given
         row = _Row(*tensors)
         far = 0 if row.by_distance is None else row.by_distance.shape[-1]
-        said = row.queries.new_empty(*row.queries.shape[:3], far + row.symbols.shape[-1])
+        output = row.queries.new_empty(*row.queries.shape[:3], far + row.symbols.shape[-1])
         keep = row.queries[..., 0].numel() * row.keys.shape[2] <= 2 * KEPT
         tiles, drawn = [], []
         for start, end in row.pieces():
@@ -283,9 +283,9 @@ class _Attended(Function):
             drawn += [now.kept] if row.kept is None and dropout else []
             weights = _dropped(weights, now, dropout)
             if far:
-                said[:, :, start:end, :far] = _moved(weights) @ now.by_distance
-            said[:, :, start:end, far:] = weights @ now.symbols
-        return said, *drawn, *tiles
+                output[:, :, start:end, :far] = _moved(weights) @ now.by_distance
+            output[:, :, start:end, far:] = weights @ now.symbols
+        return output, *drawn, *tiles
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -298,12 +298,12 @@ class _Attended(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        row, said, more = _Row(*saved[: ctx.given]), saved[ctx.given], iter(saved[ctx.given + 1 :])
+        row, output, more = _Row(*saved[: ctx.given]), saved[ctx.given], iter(saved[ctx.given + 1 :])
         pieces, found = list(row.pieces()), row.room(ctx.needs_input_grad)
         drawn = [next(more) for _ in pieces] if row.kept is None and ctx.dropout else []
         tiles = list(more)
         far = 0 if row.by_distance is None else row.by_distance.shape[-1]
-        scale, mean = row.queries.shape[-1] ** -0.5, (gradient * said).sum(-1, keepdim=True)
+        scale, mean = row.queries.shape[-1] ** -0.5, (gradient * output).sum(-1, keepdim=True)
         for number, (start, end) in enumerate(pieces):
             now, into, given = row.cut(start, end), found.cut(start, end), gradient[:, :, start:end]
             now = now._replace(kept=drawn[number]) if drawn else now
@@ -325,8 +325,8 @@ class _Attended(Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor], tuple[int]]:
-        said = _Attended.apply(*_folded(info.batch_size, dims, given))[0]  # type: ignore[no-untyped-call]
-        return (torch.unflatten(said, 0, (info.batch_size, -1)),), (0,)
+        output = _Attended.apply(*_folded(info.batch_size, dims, given))[0]  # type: ignore[no-untyped-call]
+        return (torch.unflatten(output, 0, (info.batch_size, -1)),), (0,)
 
 
 # Chunks ------------------------------------------------------------------------------------------------------------
@@ -369,9 +369,9 @@ class _Chunks(Function):
                 now = row.cut(start, end)
                 now = now._replace(kept=drawn[number]) if drawn else now
                 leaves = {name: getattr(now, name).detach().requires_grad_() for name in wanted}
-                said = _made(_read(now._replace(**leaves), *ctx.settings))
-                given = [gradient[:, :, start:end] for gradient in gradients[: len(said)]]
-                made = torch.autograd.grad(said, list(leaves.values()), given)
+                outputs = _made(_read(now._replace(**leaves), *ctx.settings))
+                given = [gradient[:, :, start:end] for gradient in gradients[: len(outputs)]]
+                made = torch.autograd.grad(outputs, list(leaves.values()), given)
             for name, one in zip(wanted, made, strict=True):
                 getattr(into, name).add_(one)
         return (*found, None, None, None)

@@ -124,8 +124,8 @@ def in_tiles(heads: Heads, kind: Kind, activation: Activation, by: By) -> Float[
     assert heads.relation_map is not None
     given = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
     read = RelationalInputs(*(x.to(heads.queries.dtype) for x in given))
-    said, related = tiled(read, activation, by)
-    return said + related @ heads.relation_map.mT
+    output, related = tiled(read, activation, by)
+    return output + related @ heads.relation_map.mT
 
 
 @uncompiled
@@ -133,8 +133,8 @@ def tiled(read: RelationalInputs, activation: Activation, by: By = "tiles") -> t
     """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, nothing
     hidden, nothing added to the scores. Sums are of float32 at least, whatever is read."""
     read = read._replace(symbols=read.symbols.expand(len(read.queries), -1, -1, -1))
-    said: tuple[Tensor, ...] = _Tiled.apply(*read, activation, by)  # type: ignore[no-untyped-call]
-    return said[0], said[1]
+    outputs: tuple[Tensor, ...] = _Tiled.apply(*read, activation, by)  # type: ignore[no-untyped-call]
+    return outputs[0], outputs[1]
 
 
 class _Tiled(Function):
@@ -157,15 +157,17 @@ class _Tiled(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_symbols: Tensor, of_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        read, said = RelationalInputs(*ctx.saved_tensors[:5]), RelationalOutputs(*ctx.saved_tensors[5:])
+        read, outputs = RelationalInputs(*ctx.saved_tensors[:5]), RelationalOutputs(*ctx.saved_tensors[5:])
         # The gradient of a softmax: that of a weight, less the mean of all, by the weights themselves.
-        mean = sum((_more(of) * _more(one)).sum(-1) for of, one in ((of_symbols, said[0]), (of_relations, said[1])))
+        mean = sum(
+            (_more(of) * _more(one)).sum(-1) for of, one in ((of_symbols, outputs[0]), (of_relations, outputs[1]))
+        )
         assert isinstance(mean, Tensor)
         if ctx.by == "tiles":
-            return (*backward(read, said.sums, mean, of_symbols, of_relations, ctx.activation), None, None)
+            return (*backward(read, outputs.sums, mean, of_symbols, of_relations, ctx.activation), None, None)
         from numerate.mixers import relational_triton
 
-        found = relational_triton.backward(read, said.sums, mean, of_symbols, of_relations, ctx.activation)
+        found = relational_triton.backward(read, outputs.sums, mean, of_symbols, of_relations, ctx.activation)
         return (*found, None, None)
 
 
@@ -174,7 +176,7 @@ def _more(x: Tensor) -> Tensor:
 
 
 def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs:
-    """What `tiled` says, in plain torch."""
+    """`tiled` in plain torch."""
     now = _each(read)
     rows, heads, time, _ = now.queries.shape
     scale, relation_scale = now.queries.shape[-1] ** -0.5, now.relation_queries.shape[-1] ** -0.5
@@ -182,27 +184,27 @@ def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs
     relations = now.queries.new_empty(rows, heads, time, read.relation_keys.shape[1])
     sums = now.queries.new_empty(rows, heads, time)
     for first in range(0, time, TILE):
-        target_positions = slice(first, min(first + TILE, time))
-        count = target_positions.stop - first
+        block = slice(first, min(first + TILE, time))
+        count = block.stop - first
         highest = sums.new_full((rows, heads, count), float("-inf"))
-        total, of_symbols = torch.zeros_like(highest), torch.zeros_like(symbols[:, :, target_positions])
-        of_relations = torch.zeros_like(relations[:, :, target_positions])
-        for start in range(0, target_positions.stop, TILE):
-            seen = slice(start, min(start + TILE, target_positions.stop))
-            scores = (now.queries[:, :, target_positions] @ now.keys[:, :, seen].mT) * scale
-            scores = scores.masked_fill(~_visible(target_positions, seen, scores), float("-inf"))
+        total, of_symbols = torch.zeros_like(highest), torch.zeros_like(symbols[:, :, block])
+        of_relations = torch.zeros_like(relations[:, :, block])
+        for start in range(0, block.stop, TILE):
+            seen = slice(start, min(start + TILE, block.stop))
+            scores = (now.queries[:, :, block] @ now.keys[:, :, seen].mT) * scale
+            scores = scores.masked_fill(~_visible(block, seen, scores), float("-inf"))
             higher = torch.maximum(highest, scores.amax(-1))
             weights, shrunk = (scores - higher[..., None]).exp(), (highest - higher).exp()
             related = FUNCTIONS[activation](
-                (now.relation_queries[:, :, target_positions] @ now.relation_keys[:, :, seen].mT) * relation_scale
+                (now.relation_queries[:, :, block] @ now.relation_keys[:, :, seen].mT) * relation_scale
             )
             total = total * shrunk + weights.sum(-1)
             of_symbols = of_symbols * shrunk[..., None] + weights @ now.symbols[:, :, seen]
             of_relations = of_relations * shrunk[..., None] + torch.einsum("bhqk,blqk->bhql", weights, related)
             highest = higher
-        symbols[:, :, target_positions] = of_symbols / total[..., None]
-        relations[:, :, target_positions] = of_relations / total[..., None]
-        sums[:, :, target_positions] = highest + total.log()
+        symbols[:, :, block] = of_symbols / total[..., None]
+        relations[:, :, block] = of_relations / total[..., None]
+        sums[:, :, block] = highest + total.log()
     kind = read.queries.dtype
     return RelationalOutputs(symbols.to(kind), relations.to(kind), sums)
 
@@ -220,25 +222,23 @@ def backward(
     of_symbols, of_relations = _more(of_symbols), _more(of_relations)
     time, scale, relation_scale = now.keys.shape[2], now.keys.shape[-1] ** -0.5, now.relation_keys.shape[-1] ** -0.5
     for first in range(0, time, TILE):
-        target_positions = slice(first, min(first + TILE, time))
-        for start in range(0, target_positions.stop, TILE):
-            seen = slice(start, min(start + TILE, target_positions.stop))
-            scores = (now.queries[:, :, target_positions] @ now.keys[:, :, seen].mT) * scale
-            weights = (scores - sums[:, :, target_positions, None]).exp() * _visible(target_positions, seen, scores)
-            compared = (
-                now.relation_queries[:, :, target_positions] @ now.relation_keys[:, :, seen].mT
-            ) * relation_scale
+        block = slice(first, min(first + TILE, time))
+        for start in range(0, block.stop, TILE):
+            seen = slice(start, min(start + TILE, block.stop))
+            scores = (now.queries[:, :, block] @ now.keys[:, :, seen].mT) * scale
+            weights = (scores - sums[:, :, block, None]).exp() * _visible(block, seen, scores)
+            compared = (now.relation_queries[:, :, block] @ now.relation_keys[:, :, seen].mT) * relation_scale
             related, slope = _with_slope(compared, activation)
-            by_symbol, by_relation = of_symbols[:, :, target_positions], of_relations[:, :, target_positions]
+            by_symbol, by_relation = of_symbols[:, :, block], of_relations[:, :, block]
             of_weights = by_symbol @ now.symbols[:, :, seen].mT
             of_weights += torch.einsum("bhql,blqk->bhqk", by_relation, related)
-            of_scores = weights * (of_weights - mean[:, :, target_positions, None]) * scale
+            of_scores = weights * (of_weights - mean[:, :, block, None]) * scale
             of_compared = torch.einsum("bhql,bhqk->blqk", by_relation, weights) * slope * relation_scale
-            found.queries[:, :, target_positions] += of_scores @ now.keys[:, :, seen]
-            found.keys[:, :, seen] += of_scores.mT @ now.queries[:, :, target_positions]
+            found.queries[:, :, block] += of_scores @ now.keys[:, :, seen]
+            found.keys[:, :, seen] += of_scores.mT @ now.queries[:, :, block]
             found.symbols[:, :, seen] += weights.mT @ by_symbol
-            found.relation_queries[:, :, target_positions] += of_compared @ now.relation_keys[:, :, seen]
-            found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, target_positions]
+            found.relation_queries[:, :, block] += of_compared @ now.relation_keys[:, :, seen]
+            found.relation_keys[:, :, seen] += of_compared.mT @ now.relation_queries[:, :, block]
     return RelationalInputs(*(in_groups(one, like) for one, like in zip(found, read, strict=True)))
 
 
@@ -249,8 +249,8 @@ def _each(read: RelationalInputs) -> RelationalInputs:
     return RelationalInputs(*(_more(x) for x in read._replace(keys=keys, symbols=symbols)))
 
 
-def _visible(target_positions: slice, seen: slice, like: Tensor) -> Tensor:
-    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (target_positions, seen))
+def _visible(block: slice, seen: slice, like: Tensor) -> Tensor:
+    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (block, seen))
     return key <= query[:, None]
 
 

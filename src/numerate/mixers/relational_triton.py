@@ -95,7 +95,7 @@ def _slope(x, y, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _forward(
-    queries, keys, symbols, asking, answering, said, related, sums,
+    queries, keys, symbols, asking, answering, output, related, sums,
     query_row, query_part, query_place, key_row, key_part, key_place, symbol_row, symbol_part, symbol_place,
     asking_row, asking_part, asking_place, answering_row, answering_part, answering_place,
     time, heads, relations, width, relation_width, scale, relation_scale,
@@ -138,7 +138,7 @@ def _forward(
         highest = higher
     if tl.program_id(2) % splits == 0:
         _put(
-            said + row * heads * time * width, (of_symbols / total[:, :, None]).to(said.dtype.element_ty),
+            output + row * heads * time * width, (of_symbols / total[:, :, None]).to(output.dtype.element_ty),
             head, heads, query, time, inner, width,
         )  # fmt: skip
         there = (head < heads)[:, None] & (query < time)[None, :]
@@ -229,12 +229,12 @@ def forward(read: RelationalInputs, activation: Activation) -> RelationalOutputs
     """As `relational_tiles.forward`."""
     read = _without_gaps(read)
     rows, heads, time, _ = read.queries.shape
-    said = torch.empty_like(read.queries, memory_format=torch.contiguous_format)
+    output = torch.empty_like(read.queries, memory_format=torch.contiguous_format)
     related = read.queries.new_empty(rows, heads, time, read.relation_keys.shape[1])
-    sums = torch.empty(rows, heads, time, dtype=torch.float32, device=said.device)
+    sums = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
     sizes = _sizes(read, activation)
-    _forward[_grid(read, sizes)](*read, said, related, sums, *_strides(read), *_numbers(read), **sizes)
-    return RelationalOutputs(said, related, sums)
+    _forward[_grid(read, sizes)](*read, output, related, sums, *_strides(read), *_numbers(read), **sizes)
+    return RelationalOutputs(output, related, sums)
 
 
 def backward(

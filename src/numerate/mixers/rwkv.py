@@ -1,6 +1,6 @@
-"""What RWKV's mixers share: token shift, maps of low rank, norms by head, and sums whose terms decay by channel.
+"""Shared parts of RWKV mixers: token shift, low-rank projections, norms per head, and sums with decay per channel.
 
-The published weights and their beginnings are those of https://github.com/BlinkDL/RWKV-LM.
+The published weights and initialisations are those of https://github.com/BlinkDL/RWKV-LM.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SMALLEST = 4
 
 
 def along_the_depth(layer: int, depth: int) -> tuple[float, float]:
-    """What published beginnings hang on: from 0 in the first layer to 1 in the last, and from 1 to almost 0."""
+    """Relative depth in published initialisations: 0 in the first layer to 1 in the last, and 1 to almost 0."""
     return layer / max(1, depth - 1), 1 - layer / depth
 
 
@@ -47,7 +47,7 @@ def begin(linear: nn.Linear, gain: float) -> None:
 
 
 def heads_of(width: int, head_width: int | None) -> int:
-    """How many heads there are; those of 64 channels where nothing is said and the width is no smaller."""
+    """The number of heads; by default of 64 channels each, or one head where the width is smaller."""
     size = head_width or min(64, width)
     if width % size:
         fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
@@ -144,12 +144,12 @@ def exact(*tensors: Tensor) -> list[Tensor]:
 
 def decayed(
     queries: Float[Tensor, "*batch places asking size"],
-    keys: Float[Tensor, "*batch places asked size"],
+    keys: Float[Tensor, "*batch places targets size"],
     decays: Float[Tensor, "*batch places size"],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Each query times each earlier key, channel by channel through the decays of all places strictly between them.
 
-    Returns the products (..., places, asking, places, asked), which are 0 where the key is not earlier; the queries
+    Returns the products (..., places, query, places, key), which are 0 where the key is not earlier; the queries
     through all decays before them; the keys through all decays after them; and the decays of all places together.
     The number of places is a power of 2, and at least `SMALLEST`.
 

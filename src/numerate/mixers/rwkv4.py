@@ -1,4 +1,4 @@
-"""RWKV-4: a running mean per channel whose weights decay, each channel at a speed of its own."""
+"""RWKV-4: a running mean per channel with exponentially decaying weights."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class RWKV4(Mixer):
-    """RWKV-4's time mix: a mean of all values so far, with weights that decay channel by channel.
+    """RWKV-4's time mix: a running mean of values with exponentially decaying weights per channel.
 
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 11 to 17. With keys k, values v, decays w > 0 per
     token, and u for the newest token, each channel gets
@@ -72,29 +72,29 @@ class RWKV4Mixer(TokenMixer):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "RWKV4")
         gate, k, v = self._read(x, previous(x))
-        return self._said(means(k, v, *exact(self.decay, self.newest))[0], gate)
+        return self._output(means(k, v, *exact(self.decay, self.newest))[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
         nothing_hidden(context, "RWKV4")
         gate, k, v = self._read(x, previous(x))
         found, *sums = means(k, v, *exact(self.decay, self.newest))
         before, value, weight, largest = (behind(one, context.lengths)[:, None] for one in (x, *sums))
-        return self._said(found, gate), (before, value, weight, largest)
+        return self._output(found, gate), (before, value, weight, largest)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, *sums = state
         gate, k, v = self._read(x, before)
         found, value, weight, largest = recurrent(k, v, *exact(self.decay, self.newest), *sums)
-        return self._said(found, gate), (x, value, weight, largest)
+        return self._output(found, gate), (x, value, weight, largest)
 
     def _read(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         for_keys, for_values, for_receptance = mixed(x, before, self.shares)
         k, v = exact(self.keys(for_keys), self.values(for_values))
         return torch.sigmoid(self.receptance(for_receptance)), k, v
 
-    def _said(self, found: Tensor, gate: Tensor) -> Tensor:
-        said: Tensor = self.out((gate * found).to(gate.dtype))
-        return said
+    def _output(self, found: Tensor, gate: Tensor) -> Tensor:
+        output: Tensor = self.out((gate * found).to(gate.dtype))
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)

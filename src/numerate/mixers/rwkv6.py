@@ -1,4 +1,4 @@
-"""RWKV-6 (Finch): a matrix per head that decays by channel, as fast as each token says."""
+"""RWKV-6 (Finch): matrix-valued states with token-dependent decays per channel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class RWKV6(Mixer):
-    """RWKV-6's time mix: matrix-valued states with decays that depend on the token.
+    """RWKV-6's time mix: matrix-valued states with token-dependent decays.
 
     Peng et al. (2024), https://arxiv.org/abs/2404.05892, section 4.2, known as x060. Per head, with r, k, v, the decays
     w between 0 and 1, and a bonus u for the newest token:
@@ -110,21 +110,21 @@ class RWKV6Mixer(TokenMixer):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "RWKV6")
         read, gate = self._read(x, previous(x))
-        return self._said(self._whole(read)[0], gate)
+        return self._output(self._whole(read)[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
         nothing_hidden(context, "RWKV6")
         (r, k, v, decays), gate = self._read(x, previous(x))
         there = real(context.lengths, x.shape[1])[:, :, None, None]
         y, matrix = self._whole((r, k * there, v, decays * there))
-        return self._said(y, gate), (behind(x, context.lengths)[:, None], matrix)
+        return self._output(y, gate), (behind(x, context.lengths)[:, None], matrix)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, matrix = state
         read, gate = self._read(x, before)
         r, k, v, decays = exact(*read)
         y, matrix = recurrent(r, k, v, decays.exp(), self.bonus.view(self.heads, -1), matrix)
-        return self._said(y, gate), (x, matrix)
+        return self._output(y, gate), (x, matrix)
 
     def _read(self, x: Tensor, before: Tensor) -> tuple[Read, Tensor]:
         """Receptance, keys, values and logarithms of decays by head; and the gates, rows x time x width."""
@@ -134,15 +134,15 @@ class RWKV6Mixer(TokenMixer):
         return (r, k, v, -decays.exp()), silu(self.gate(for_gate))
 
     def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
-        """What is said at all places, and the matrices behind the last."""
+        """The outputs at all positions, and the last states."""
         if takes_fla(self.spec.backend, read[0], "RWKV6"):
             return through_fla(*read, self.bonus.view(self.heads, -1))
         r, k, v, decays = exact(*read)
         return chunked(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
 
-    def _said(self, y: Tensor, gate: Tensor) -> Tensor:
-        said: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
-        return said
+    def _output(self, y: Tensor, gate: Tensor) -> Tensor:
+        output: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
@@ -183,13 +183,13 @@ def recurrent(
     state: Float[Tensor, "rows heads size size"] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The definition, token by token, and the state behind the last. Decays are from 0 to 1."""
-    said = []
+    outputs = []
     state = k.new_zeros(k.shape[0], *k.shape[2:], v.shape[-1]) if state is None else state
     for place in range(k.shape[1]):
         pair = k[:, place, :, :, None] * v[:, place, :, None]
-        said.append((r[:, place, :, :, None] * (state + bonus[..., None] * pair)).sum(-2))
+        outputs.append((r[:, place, :, :, None] * (state + bonus[..., None] * pair)).sum(-2))
         state = decays[:, place, :, :, None] * state + pair
-    return torch.stack(said, dim=1), state
+    return torch.stack(outputs, dim=1), state
 
 
 @uncompiled
@@ -211,8 +211,8 @@ def chunked(
         for left, new in zip(whole[..., None].unbind(2), brought, strict=True):
             begun.append(state)
             state = left * state + new
-        said = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ torch.stack(begun, dim=2)
-    return out_of_chunks(said, time) + newest, state
+        output = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ torch.stack(begun, dim=2)
+    return out_of_chunks(output, time) + newest, state
 
 
 def through_fla(r: Tensor, k: Tensor, v: Tensor, decays: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:

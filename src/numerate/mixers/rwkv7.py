@@ -1,4 +1,4 @@
-"""RWKV-7 (Goose): a matrix per head that decays, and from which each token takes what stood under its key."""
+"""RWKV-7 (Goose): matrix-valued states with a generalised delta rule."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ RANKS = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
 
 @dataclass(frozen=True)
 class RWKV7(Mixer):
-    """RWKV-7's time mix: a generalised delta rule whose decay and rate each token chooses by channel.
+    """RWKV-7's time mix: a generalised delta rule with token-dependent decays and learning rates per channel.
 
     Peng et al. (2025), https://arxiv.org/abs/2503.14456, section 4. Per head, with r, k, v, decays w between 0.545 and
     1, rates a between 0 and 1, and the key z under which is removed, of length 1:
@@ -143,7 +143,7 @@ class RWKV7Mixer(TokenMixer):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "RWKV7")
         read, gate = self._read(x, previous(x), context)
-        return self._said(self._whole(read)[0], read, gate)
+        return self._output(self._whole(read)[0], read, gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
         nothing_hidden(context, "RWKV7")
@@ -151,14 +151,14 @@ class RWKV7Mixer(TokenMixer):
         there = real(context.lengths, x.shape[1])[:, :, None, None]
         read = (r, decays * there, k * there, v, minus, plus * there)
         y, matrix = self._whole(read)
-        return self._said(y, read, gate), (behind(x, context.lengths)[:, None], matrix)
+        return self._output(y, read, gate), (behind(x, context.lengths)[:, None], matrix)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, matrix = state
         read, gate = self._read(x, before, context)
         r, decays, k, v, minus, plus = exact(*read)
         y, matrix = recurrent(r, decays.exp(), k, v, minus, plus, matrix)
-        return self._said(y, read, gate), (x, matrix)
+        return self._output(y, read, gate), (x, matrix)
 
     def _read(self, x: Tensor, before: Tensor, context: Context) -> tuple[Read, Tensor]:
         """Receptance, logarithms of decays, keys, values, minus the keys under which is removed, and these times the
@@ -177,17 +177,17 @@ class RWKV7Mixer(TokenMixer):
         return (r, decays, k, v, -under, under * rate), self.gate(for_gate)
 
     def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
-        """What is said at all places, and the matrices behind the last."""
+        """The outputs at all positions, and the last states."""
         if takes_fla(self.spec.backend, read[0], "RWKV7", half_only=True):
             return through_fla(*read)
         r, decays, k, v, minus, plus = exact(*read)
         return chunked(r, decays.exp(), k, v, minus, plus)
 
-    def _said(self, y: Tensor, read: Read, gate: Tensor) -> Tensor:
+    def _output(self, y: Tensor, read: Read, gate: Tensor) -> Tensor:
         r, _, k, v, _, _ = read
         own = (r * k * self.bonus.view(self.heads, -1)).sum(-1, keepdim=True) * v
-        said: Tensor = self.out(((self.norm(y) + own.flatten(-2)) * gate).to(gate.dtype))
-        return said
+        output: Tensor = self.out(((self.norm(y) + own.flatten(-2)) * gate).to(gate.dtype))
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)
@@ -209,16 +209,16 @@ def recurrent(
     plus: Float[Tensor, "rows time heads size"],
     state: Float[Tensor, "rows heads size size"] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """S = diag(decays) S + plus (minus^T S) + k v^T, said is S^T r: the definition, token by token, and the state
-    behind the last. Decays are from 0 to 1."""
-    said = []
+    """The definition, token by token, S = diag(decays) S + plus (minus^T S) + k v^T with outputs S^T r, and the last
+    state. Decays are from 0 to 1."""
+    outputs = []
     state = k.new_zeros(k.shape[0], *k.shape[2:], v.shape[-1]) if state is None else state
     for place in range(k.shape[1]):
         taken = (minus[:, place, :, :, None] * state).sum(-2, keepdim=True)
         state = decays[:, place, :, :, None] * state + plus[:, place, :, :, None] * taken
         state = state + k[:, place, :, :, None] * v[:, place, :, None]
-        said.append((r[:, place, :, :, None] * state).sum(-2))
-    return torch.stack(said, dim=1), state
+        outputs.append((r[:, place, :, :, None] * state).sum(-2))
+    return torch.stack(outputs, dim=1), state
 
 
 @uncompiled
@@ -243,10 +243,10 @@ def chunked(
         asking, answering = (torch.unflatten(in_chunks(one.flatten(-2)), -1, (2, -1)) for one in (asking, answering))
         products, asking, answering, whole = decayed(asking, answering, in_chunks(decays, 1.0))
         v, now = in_chunks(v), in_chunks(now)
-        (taken_taken, taken_written), (said_taken, said_written) = (one.unbind(-1) for one in products.unbind(-3))
+        (taken_taken, taken_written), (output_taken, output_written) = (one.unbind(-1) for one in products.unbind(-3))
         (target_positions, read), (removed, written) = asking.unbind(-2), answering.transpose(-3, -1).unbind(-2)
-        said_taken, said_written = (
-            old + torch.diag_embed(new) for old, new in zip((said_taken, said_written), now.unbind(-1), strict=True)
+        output_taken, output_written = (
+            old + torch.diag_embed(new) for old, new in zip((output_taken, output_written), now.unbind(-1), strict=True)
         )
         both = torch.cat([taken_written @ v, target_positions], dim=-1)
         both = torch.linalg.solve_triangular(-taken_taken, both, upper=False, unitriangular=True)
@@ -259,8 +259,8 @@ def chunked(
             begun.append(state)
             taken.append(own + handed @ state)
             state = left * state + new + out @ taken[-1]
-        said = said_written @ v + said_taken @ torch.stack(taken, dim=2) + read @ torch.stack(begun, dim=2)
-    return out_of_chunks(said, time), state
+        output = output_written @ v + output_taken @ torch.stack(taken, dim=2) + read @ torch.stack(begun, dim=2)
+    return out_of_chunks(output, time), state
 
 
 def through_fla(r: Tensor, decays: Tensor, k: Tensor, v: Tensor, minus: Tensor, plus: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The recurrence of Mamba over whole rows: a scan of all channels and states, with a gradient written by hand."""
+"""The selective scan of Mamba over whole rows, with a handwritten gradient."""
 
 import math
 from collections.abc import Sequence
@@ -29,21 +29,20 @@ def selective_scan(
     signed: bool = False,
     chunks: int | None = None,
 ) -> tuple[Float[Tensor, "rows time channels"], Float[Tensor, "rows state channels"]]:
-    """What a diagonal recurrence says at all times, and its last state.
+    """The outputs of a diagonal recurrence at all times, and its last state.
 
     With h = 0 before the first time, at every time and for every channel c and state n:
 
         a = exp(rates[c] decay[n, c]), or 2 a - 1 if `signed`
         h[n, c] = a h[n, c] + inputs[c] inward[n]
-        said[c] = sum over n of outward[n] h[n, c]
+        output[c] = sum over n of outward[n] h[n, c]
 
-    Where a rate and an input are 0 the state stands still. `recurrent` is the same, time by time.
+    Where a rate and an input are 0 the state does not change. `recurrent` is the same, step by step.
 
-    The states of all times are never in memory at once: forward keeps each `KEPT`th, backward computes those between
-    again. The times of a row follow each other in a loop whose operations take all rows, states and channels. Where
-    these are too few to fill one, rows are cut into `chunks` that are scanned side by side, twice: from 0, to learn
-    what each hands to the next, then from what it is handed (as in Blelloch's scan with two levels, 1990,
-    https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as many as pay.
+    The states of all times are never in memory at once: forward keeps each `KEPT`th, backward recomputes the others.
+    The loop over times has operations over all rows, states and channels. Where these are small, rows are cut into
+    `chunks` that are scanned in parallel, twice: from 0, for the state that each passes on, then from the state passed
+    to it (Blelloch's two-level scan, 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as many as pay.
     """
     time = rates.shape[1]
     if chunks is None:
@@ -53,8 +52,8 @@ def selective_scan(
         widest = decay.dtype
         parts = (part.to(widest) for part in (rates, inputs, inward, outward))
         given = (*parts, decay[None], signed, min(chunks, time), torch.is_grad_enabled())
-        said, last, *_ = _Scan.apply(*given)  # type: ignore[no-untyped-call]
-    return said, last
+        output, last, *_ = _Scan.apply(*given)  # type: ignore[no-untyped-call]
+    return output, last
 
 
 def recurrent(
@@ -65,13 +64,13 @@ def recurrent(
     decay: Float[Tensor, "state channels"],
     signed: bool = False,
 ) -> tuple[Float[Tensor, "rows time channels"], Float[Tensor, "rows state channels"]]:
-    """`selective_scan` time by time."""
+    """`selective_scan` step by step."""
     state = decay.new_zeros(len(rates), *decay.shape)
-    said = []
+    outputs = []
     for time in range(rates.shape[1]):
         one, state = advance(rates[:, time], inputs[:, time], inward[:, time], outward[:, time], decay, state, signed)
-        said.append(one)
-    return torch.stack(said, dim=1), state
+        outputs.append(one)
+    return torch.stack(outputs, dim=1), state
 
 
 def advance(
@@ -83,7 +82,7 @@ def advance(
     state: Float[Tensor, "rows state channels"],
     signed: bool,
 ) -> tuple[Float[Tensor, "rows channels"], Float[Tensor, "rows state channels"]]:
-    """One time of the recurrence: what it says, and the state behind it."""
+    """One step of the recurrence: the output, and the new state."""
     kept = torch.exp(rates[:, None] * decay)
     if signed:
         kept = 2 * kept - 1
@@ -94,8 +93,8 @@ def advance(
 class _Scan(torch.autograd.Function):
     """`selective_scan`, with its gradient. Inside, a chunk of a row is a row of its own, and times are outermost.
 
-    Decays are groups x state x channels; each is that of as many rows as the others, which is how models that are
-    stacked into one are scanned as one. What backward needs is given out too, as torch.vmap wants it.
+    Decays are groups x state x channels, with equally many rows per group: stacked models are scanned as one. Tensors
+    for backward are outputs too, as torch.vmap requires.
     """
 
     @staticmethod
@@ -116,8 +115,8 @@ class _Scan(torch.autograd.Function):
         if chunks > 1:
             ends, whole = scan.ends()
             start = _handed(ends, whole, start[:rows], range(chunks))
-        said, kept, last = scan.said(start, keep)
-        return _joined(said, chunks, time), last[rows * (chunks - 1) :], kept, whole, *parts
+        output, kept, last = scan.outputs(start, keep)
+        return _joined(output, chunks, time), last[rows * (chunks - 1) :], kept, whole, *parts
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -127,16 +126,16 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_said: Tensor, by_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_output: Tensor, by_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         decay, kept, whole, *parts = ctx.saved_tensors
-        time, chunks = by_said.shape[1], ctx.chunks
-        with torch.autocast(by_said.device.type, enabled=False):
+        time, chunks = by_output.shape[1], ctx.chunks
+        with torch.autocast(by_output.device.type, enabled=False):
             rates, inputs, inward, outward = parts
             scan = _Chunks(rates, inputs, inward, outward, decay, ctx.signed, chunks)
-            by_said, by_state = _cut(by_said, chunks), by_last.clone()
+            by_output, by_state = _cut(by_output, chunks), by_last.clone()
             if chunks > 1:
-                by_state = _handed(scan.beginnings(by_said), whole, by_last, range(chunks - 1, -1, -1))
-            *by_parts, by_decay = scan.gradients(by_said, kept, by_state)
+                by_state = _handed(scan.beginnings(by_output), whole, by_last, range(chunks - 1, -1, -1))
+            *by_parts, by_decay = scan.gradients(by_output, kept, by_state)
         by_decay = by_decay.view(chunks, len(decay), -1, *decay.shape[1:]).sum((0, 2))
         return (*(_joined(part, chunks, time) for part in by_parts), by_decay, None, None, None)
 
@@ -150,10 +149,10 @@ class _Scan(torch.autograd.Function):
         )
         signed, chunks, keep = given[5:]
         merged = (part.flatten(0, 1) for part in (*parts, decay))
-        said, last, *more = _Scan.apply(  # type: ignore[no-untyped-call]
+        output, last, *more = _Scan.apply(  # type: ignore[no-untyped-call]
             *merged, signed, max(1, chunks // size), keep
         )
-        found = (said.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), *more)
+        found = (output.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), *more)
         return found, (0, 0, *(None for _ in more))
 
 
@@ -191,33 +190,33 @@ class _Chunks:
             whole.mul_(a)
         return state, whole
 
-    def beginnings(self, by_said: Tensor) -> Tensor:
+    def beginnings(self, by_output: Tensor) -> Tensor:
         """The gradient by the state before the first time if that by the state behind the last was 0."""
         by_state = self.powers.new_zeros(self.size)
         e = torch.empty_like(by_state)
         for time in range(self.times - 1, -1, -1):
-            by_state.addcmul_(by_said[time, :, None], self.outward[time]).mul_(self._decay(self._e(time, e)))
+            by_state.addcmul_(by_output[time, :, None], self.outward[time]).mul_(self._decay(self._e(time, e)))
         return by_state
 
-    def said(self, state: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """What is said from `state` on, the states before each `KEPT`th time if asked, and that behind the last."""
-        said = state.new_empty(self.times, self.size[0], 1, self.size[2])
+    def outputs(self, state: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs from `state` on, the states before each `KEPT`th time if `keep`, and the last state."""
+        output = state.new_empty(self.times, self.size[0], 1, self.size[2])
         kept = state.new_empty(-(-self.times // KEPT) if keep else 0, *self.size)
         state, e = state.clone(), torch.empty_like(state)
         for time in range(self.times):
             if keep and time % KEPT == 0:
                 kept[time // KEPT].copy_(state)
             state.mul_(self._decay(self._e(time, e))).addcmul_(self.inputs[time], self.inward[time])
-            torch.bmm(self.outward[time].mT, state, out=said[time])
-        return said[:, :, 0], kept, state
+            torch.bmm(self.outward[time].mT, state, out=output[time])
+        return output[:, :, 0], kept, state
 
-    def gradients(self, by_said: Tensor, kept: Tensor, by_state: Tensor) -> tuple[Tensor, ...]:
-        """By rates, inputs, inward, outward and each row's decay, given that by what was said and by the last state."""
+    def gradients(self, by_output: Tensor, kept: Tensor, by_state: Tensor) -> tuple[Tensor, ...]:
+        """Gradients by rates, inputs, inward, outward and each row's decay, from those by outputs and last state."""
         rows, states, channels = self.size
         by_rates, by_inputs = (by_state.new_empty(self.times, rows, 1, channels) for _ in range(2))
         by_inward, by_outward = (by_state.new_empty(self.times, rows, states, 1) for _ in range(2))
         by_decay = torch.zeros_like(by_state)
-        by_states = by_said[:, :, None].unbind()
+        by_states = by_output[:, :, None].unbind()
         e, moved = (by_state.new_empty(KEPT, *self.size) for _ in range(2))
         spare = torch.empty_like(by_state), torch.empty_like(by_state)
         for first in range((self.times - 1) // KEPT * KEPT, -1, -KEPT):
@@ -253,7 +252,7 @@ class _Chunks:
 
 
 def _handed(own: Tensor, whole: Tensor, first: Tensor, order: Sequence[int]) -> Tensor:
-    """What each chunk is handed by those before it in this order: own and whole are (chunks x rows) x ..."""
+    """The state passed to each chunk by those before it in this order: own and whole are (chunks x rows) x ..."""
     handed, own, whole = (torch.empty_like(own), own, whole)
     cut = [part.view(len(order), -1, *part.shape[1:]) for part in (handed, own, whole)]
     for chunk in order:

@@ -1,4 +1,4 @@
-"""An LSTM with several memories, of which each token opens its own."""
+"""An LSTM with several memory slots, chosen by each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from numerate.positions.position import Position
 
 @dataclass(frozen=True)
 class SlotLSTM(Mixer):
-    """An LSTM with several memories (slots), of which each token opens its own.
+    """An LSTM with several memory slots, which each token reads and writes by a softmax.
 
-    An own part of numerate, after the gated memories of Recurrent Entity Networks (Henaff et al., 2017,
+    New in numerate, after the gated memories of Recurrent Entity Networks (Henaff et al., 2017,
     https://arxiv.org/abs/1612.03969) and the LSTM (Hochreiter and Schmidhuber, 1997). All slots share one set of
     weights and begin at zero. For token x with the shares a = softmax(sharpness * (A x + b)) of the slots that it
     writes to, and r = softmax(sharpness * (R x + d)) of those that it reads, which begin alike,
@@ -93,7 +93,7 @@ class SlotLSTMMixer(TokenMixer):
         return self._through(x, self.shares(x), state)
 
     def shares(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
-        """How far each token moves every slot: sums to 1 over slots."""
+        """The softmax weights of slots."""
         shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
         return shares
 
@@ -104,10 +104,10 @@ class SlotLSTMMixer(TokenMixer):
         shares: Float[Tensor, "rows time slots"],
         memory: Float[Tensor, "rows slots both"] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What is said at each place, and the memory behind the last."""
+        """The outputs at all positions, and the last state."""
         if memory is None:
             memory = x.new_zeros(x.shape[0], self.slots, 2 * self.cells)
-        said = []
+        outputs = []
         reading = (self.sharpness * self.read(x)).softmax(-1)
         for token, read, share in zip(self.inward(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
             h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
@@ -115,8 +115,8 @@ class SlotLSTMMixer(TokenMixer):
             c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
             h = show.sigmoid() * c.tanh()
             memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
-            said.append(h)
-        return self.out(torch.stack(said, dim=1)), memory
+            outputs.append(h)
+        return self.out(torch.stack(outputs, dim=1)), memory
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,)

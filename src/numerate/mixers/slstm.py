@@ -1,4 +1,4 @@
-"""The LSTM with exponential gates: its cells hold running means that a token may weigh as heavily as it likes."""
+"""sLSTM: an LSTM with exponential gates, whose cells hold weighted running means."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Beginning = Literal["uniform", "zeros"]
 
 @dataclass(frozen=True)
 class SLSTM(Mixer):
-    """The sLSTM of xLSTM: exponential gates, a normaliser, and heads that are recurrent each by itself.
+    """The sLSTM of xLSTM: an LSTM with exponential gates, a normaliser state, and heads.
 
     Beck et al. (2024), https://arxiv.org/abs/2405.04517, section 2.2 and appendix A: with z, i, f and o linear in the
     token and in the head's last h,
@@ -109,14 +109,14 @@ class SLSTMMixer(TokenMixer):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         nothing_hidden(context, "SLSTM")
         seen = x if self.convolution is None else self.convolution(x)
-        return self._said(self._run(x, seen)[0], x)
+        return self._output(self._run(x, seen)[0], x)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, ...]]:
         nothing_hidden(context, "SLSTM")
         seen = x if self.convolution is None else self.convolution(x)
         found = self._run(x, seen)
         before = x[:, :0] if self.convolution is None else self.convolution.state(x, context.lengths)
-        return self._said(found[0], x), (before, *(behind(state.flatten(2), context.lengths) for state in found))
+        return self._output(found[0], x), (before, *(behind(state.flatten(2), context.lengths) for state in found))
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: tuple[Tensor, ...]
@@ -128,10 +128,10 @@ class SLSTMMixer(TokenMixer):
         split = (state.view(x.shape[0], self.heads, -1) for state in states)
         inputs = self._inputs(x, seen)
         after = slstm_step(inputs[:, 0], self.recurrent.to(inputs.dtype), self.sigmoid, *split)
-        return self._said(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
+        return self._output(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
-        """What the token puts into i, f, z and o."""
+        """The tokens' contributions to i, f, z and o."""
         gates = self.gates(seen if self.convolution is None else silu(seen))
         found = torch.cat([gates, self.inward(x)], dim=-1)
         found = found.to(torch.promote_types(found.dtype, torch.float32)) + self.bias
@@ -142,11 +142,11 @@ class SLSTMMixer(TokenMixer):
         inputs = self._inputs(x, seen)
         return slstm(inputs, self.recurrent.to(inputs.dtype), self.sigmoid)
 
-    def _said(self, h: Tensor, x: Tensor) -> Tensor:
+    def _output(self, h: Tensor, x: Tensor) -> Tensor:
         rows, time = x.shape[:2]
         normed = group_norm(h.reshape(rows * time, self.cells), self.heads, self.scale.to(h.dtype))
-        said: Tensor = self.out(normed.view(rows, time, self.cells).to(x.dtype))
-        return said
+        output: Tensor = self.out(normed.view(rows, time, self.cells).to(x.dtype))
+        return output
 
     def outward(self) -> Sequence[nn.Linear]:
         return (self.out,) if isinstance(self.out, nn.Linear) else ()

@@ -1,4 +1,4 @@
-"""Symbols: what relational attention says of a token, in place of what the token itself holds."""
+"""Symbols: the values of relational attention, which identify tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ SymbolsOf = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, 
 
 
 class Symbols(ABC):
-    """The description of symbols in a recipe: a frozen dataclass that builds the part for a model's width."""
+    """The spec of symbols: a frozen dataclass that builds the module for a model's width."""
 
     @abstractmethod
     def build(self, width: int) -> "SymbolsPart | DistanceSymbols":
         """The part of one layer. Raises `UserError` for what cannot be built."""
 
     def build_layers(self, width: int, depth: int) -> "Sequence[SymbolsPart | DistanceSymbols]":
-        """Those of all layers: one and the same part, unless a spec says otherwise."""
+        """Those of all layers: one shared module, unless a spec overrides it."""
         return [self.build(width)] * depth
 
 
@@ -71,7 +71,7 @@ class DistanceSymbols(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class SymbolicAttention(Symbols):
-    """Symbols that a token attends to: a library of learned vectors, each behind a template to compare with.
+    """Symbolic attention: tokens attend to a library of learned symbols by learned templates.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, section 2: with templates F and symbols S, each
     `num_symbols` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates
@@ -166,8 +166,8 @@ class SymbolicAttentionPart(SymbolsPart):
         return torch.unflatten(weights[0], 1, x.shape[:2]).transpose(0, 1)
 
     def _split(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """What tokens ask with, templates and symbols, head by head: 1 x heads x count x head width each. All tokens of
-        all rows are one row: templates and symbols are then not repeated."""
+        """Queries of tokens, templates and symbols, by head: 1 x heads x count x head width each. All tokens of all
+        rows are one row, so that templates and symbols are not repeated."""
         read = x if self.normalised or context.stream is None else context.stream
         asking, templates, symbols = (
             torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
@@ -184,7 +184,7 @@ class SymbolicAttentionPart(SymbolsPart):
 
 @dataclass(frozen=True)
 class PositionalSymbols(Symbols):
-    """A symbol for each place in the row, learned or waves of sines and cosines.
+    """A symbol for each position, learned or sinusoidal.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The first token gets the first vector of the table,
     whatever it is; rows longer than the table are refused. Waves are those of `Sinusoidal` and have no end. All layers
@@ -245,11 +245,11 @@ def waves(places: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
 
 @dataclass(frozen=True)
 class PositionRelativeSymbols(Symbols):
-    """A learned symbol for each distance between two tokens, one for all that are `max_distance` or farther.
+    """A learned symbol for each distance between two tokens, up to `max_distance`.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, after the relative positions of Shaw et al. (2018),
-    https://arxiv.org/abs/1803.02155. With max_distance=2 a token says of itself the last vector of its table, of the
-    token before it the one above, and of all others the first. All layers have the same.
+    https://arxiv.org/abs/1803.02155. With max_distance=2 the symbol of the token itself is the last row of the table,
+    of the token before it the row above, and of all others the first. All layers have the same.
 
     The published table has as many vectors again for tokens that come later, which a causal model never reads; it has
     them here with `future_distances`, behind the others.

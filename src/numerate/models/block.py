@@ -30,14 +30,14 @@ def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Two linear maps with something in between, at every place alone.
+    """Position-wise feed-forward network (MLP), plain or gated.
 
     - `gelu`, `relu`: out(f(in(x))).
     - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
-      One linear map makes gate and value side by side.
+      One linear layer computes gate and value.
 
-    The hidden width of `expansion` widths is the nearest whole number, or with `rounding="down"` the one below: for
-    swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` says it outright.
+    The intermediate size is `expansion` x width, rounded to the nearest whole number or with `rounding="down"` down:
+    for swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` sets it directly.
     """
 
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation between the two linear layers")
@@ -58,12 +58,12 @@ class FeedForward:
             )
 
     def hidden_width(self, width: int) -> int:
-        """The hidden width in a model of this width."""
+        """The intermediate size in a model of this width."""
         made = floor(width * self.expansion) if self.rounding == "down" else round(width * self.expansion)
         return max(1, made) if self.intermediate_size is None else self.intermediate_size
 
     def build(self, width: int, reads: int | None = None) -> "FeedForwardPart":
-        """The part for a model of this width; with `reads` it reads vectors of another width than it writes."""
+        """The module for a model of this width; `reads` is the input width where it differs."""
         tanh = self.gelu_approximate == "tanh"
         return FeedForwardPart(width, self.hidden_width(width), self.activation, self.bias, reads, tanh=tanh)
 
@@ -96,10 +96,10 @@ class Block(nn.Module):
     """Mixer and feed-forward, each added to the residual stream; each may be None.
 
     Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
-    Vaswani et al. (2017). Without `residual` each takes the place of what it read.
+    Vaswani et al. (2017). Without `residual` there are no residual connections.
 
-    `dropout` is of what each adds; `mixer_dropout` of what the mixer says, before that. With `drops="stream"`
-    it is of the stream behind the mixer and its norm, and of nothing else.
+    `dropout` is on each residual branch; `mixer_dropout` on the mixer's output, before that. With `drops="stream"`
+    dropout is only on the stream after the mixer and its norm.
     """
 
     def __init__(
@@ -127,10 +127,9 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Float[Tensor, "rows places width"]:
-        """With `target_positions`, only those places come back, and nothing is computed for others that these
-        do not need."""
+        """With `target_positions`, only those positions are returned, and the work for others is skipped."""
         context.stream = x
         if self.mixer is not None and self.mixer_norm is not None:
             read = self.mixer_norm(x) if self.norm_first else x

@@ -1,4 +1,4 @@
-"""A decoder-only language model: embedding, positions, trunk, norm, head."""
+"""A decoder-only language model: embedding, positions, backbone, norm, head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from numerate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Decoder(ModelSpec):
-    """A causal decoder with any trunk, mixer and positions.
+    """Decoder-only language model with any backbone, mixer and position schemes.
 
     `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
 
@@ -32,8 +32,8 @@ class Decoder(ModelSpec):
     Raises `UserError` for positions that act inside attention where the mixer has none; `build` raises it for a width
     that does not divide into the heads.
 
-    Between trunk and head stand `head_feed_forward` (without a residual connection), the final norm and
-    `head_projection`, those of them that are asked for. The published Abacus models have all three, and are post-norm:
+    Between backbone and head there may be `head_feed_forward` (without a residual connection), the final norm and
+    `head_projection`. The published Abacus models have all three, and are post-norm:
 
     >>> Decoder(hidden_size=1024, backbone=Loop(num_layers=8, num_loops=2), mixer=Attention(num_heads=16),
     ...     feed_forward=FeedForward("geglu", expansion=1.0, bias=False), norm_first=False, norm_eps=1e-12,
@@ -114,8 +114,8 @@ class Decoder(ModelSpec):
 
 @dataclass
 class DecoderState:
-    """Behind the last token of each row: all ids so far, how many, and the trunk's own state. `numbered` has the places
-    of all that a row may become, where these are known beforehand; the ids are then not kept."""
+    """The generation state: token ids, their number, and the state of the backbone. `numbered` has the position ids up
+    to the maximum length where they are known in advance; token ids are then not kept."""
 
     tokens: Tokens
     trunk: list[Any]
@@ -125,7 +125,7 @@ class DecoderState:
 
 
 class _Numbered(OfAllRows):
-    """The places of every row, by the model's positions: 1 x capacity each."""
+    """Position ids of all rows, for each position scheme of the model: 1 x capacity each."""
 
     def __init__(self, places: tuple[Tensor, ...]) -> None:
         self.places = places
@@ -189,7 +189,7 @@ class DecoderModel(Model):
             reads={f"{name}.{own}": count for name, part in self._mixers() for own, count in part.reads().items()},
         )
 
-    # What evaluation and training ask ---------------------------------------------------------------------------
+    # The interface of `Model` -----------------------------------------------------------------------------------
 
     def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
         kinds = self.kinds[tokens.ids]
@@ -208,7 +208,7 @@ class DecoderModel(Model):
         source: Tokens | None = None,
         *,
         loops: Loops | tuple[int, int] | int | None = None,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
         _no_source(source)
         if tokens.position_ids is None:
@@ -251,7 +251,7 @@ class DecoderModel(Model):
             numbered = tuple(places[:, :seen] for places in state.numbered.places)
             self._fits(numbered)
         else:
-            # Places are numbered afresh from all tokens so far: right for every numbering.
+            # Position ids are computed again from all tokens so far, which is correct for every scheme.
             now = replace(tokens, ids=held[:, :seen], blocked_keys=None if hidden is None else hidden[:, :seen])
             numbered = self.assign_positions(now, StepContext.fixed(state.position_offset)).position_ids or ()
         x = self._vectors(ids)[:, None]
@@ -299,7 +299,7 @@ class DecoderModel(Model):
         return {name: wish for name, wish in plain.items() if name in named}
 
     def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        # Asked for at every part of every step, for few lengths: 24 layers are walked in milliseconds.
+        # Cached: called several times per step, for few lengths, and walking 24 layers takes milliseconds.
         if (time, loops) not in self._operations_of_row:
             ends = (self.head_feed_forward, self.adapter, self.head)
             matrices = [part.weight.numel() for end in ends for part in end.modules() if isinstance(part, nn.Linear)]
@@ -328,15 +328,15 @@ class DecoderModel(Model):
         return x, Context(tokens.lengths, tokens.position_ids, raw=x, hidden=tokens.blocked_keys)
 
     def _fits(self, places: Sequence[Tensor]) -> None:
-        """Raises `UserError` for places beyond a table; on a device, where that would be waited for, nothing is
-        asked."""
+        """Raises `UserError` for positions beyond an embedding table; only on CPU, since it would synchronise a
+        device."""
         for number, (position, numbers) in enumerate(zip(self.spec.positions, places, strict=True)):
             size = position.size()
             if size is not None and numbers.device.type == "cpu" and int(numbers.max()) >= size:
                 raise self._too_far(number, int(numbers.max()))
 
     def _numbered(self, held: Tokens, position_offset: int) -> "_Numbered | None":
-        """The places of rows as long as there is room for, where each is a function of the place alone."""
+        """Position ids up to the capacity, where they do not depend on the tokens."""
         numberings = [position.position_ids for position in self.spec.positions]
         if not all(numbering.by_place() for numbering in numberings):
             return None
@@ -349,7 +349,7 @@ class DecoderModel(Model):
         return vectors if self.embedding_scale == 1.0 else vectors * self.embedding_scale
 
     def _finished(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
-        """What the head reads, from what the trunk says."""
+        """The head's input, from the backbone's output."""
         finished: Tensor = self.adapter(self.final_norm(self.head_feed_forward(x)))
         return finished
 
@@ -365,7 +365,7 @@ class DecoderModel(Model):
         return {f"{name}.{own}" for name, part in parts for own in part.claimed()}
 
     def _highest(self, number: int, tokens: Tokens, position_offsets: int | None = None) -> int:
-        """The highest place in any fixed placement, or in the first few."""
+        """The highest position id at any fixed offset, or at the first few."""
         numbering = self.spec.positions[number].position_ids
         kinds = self.kinds[tokens.ids]
         count = numbering.position_offsets() if position_offsets is None else position_offsets

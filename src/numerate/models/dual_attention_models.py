@@ -1,4 +1,4 @@
-"""The published models of dual attention: as their numbers were made, as their code is today, and with it mended.
+"""The published dual attention models: in the code of their results, in today's, and with its bugs fixed.
 
 Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, and https://github.com/Awni00/abstract_transformer. Each
 is a `Decoder` with ordinary settings, so that any of them can be changed or crossed with another's.
@@ -26,7 +26,7 @@ SymbolKind = Literal["symbolic", "position_relative", "positional"]
 
 @dataclass(frozen=True)
 class PublishedArguments:
-    """What a published model is told, with the values of Tiny Stories.
+    """The arguments of a published model, with the defaults of Tiny Stories.
 
     - `width`, `depth`, `self_heads`, `relational_heads`: without relational heads it is a plain Transformer.
     - `symbols`: by symbolic attention (`symbol_count` of them in `symbol_heads` heads; null: as many as the context),
@@ -63,28 +63,28 @@ class PublishedArguments:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "PublishedArguments":
-        """Raises `UserError` for an argument that there is not."""
+        """Raises `UserError` for an unknown argument."""
         for name in given:
             if name not in cls.__dataclass_fields__:
                 known = ", ".join(cls.__dataclass_fields__)
-                raise UserError(f"{name}: a published model is not told this; there are: {known}")
+                raise UserError(f"{name}: not an argument of published models; there are: {known}")
         return cls(**given)
 
     def place(self) -> tuple[Position, ...]:
         return (Rotary(),) if self.positions == "rotary" else (Learned(max_position_embeddings=self.context),)
 
 
-def published(**told: Any) -> Decoder:
-    """A model in the code of the published numbers of Tiny Stories (May 2024), by the arguments of `Told`.
+def published(**arguments: Any) -> Decoder:
+    """A model in the code of the published Tiny Stories results (May 2024), by `PublishedArguments`.
 
-    The head is a linear map of its own with a bias, no norm stands before it, weights begin as `torch.nn` draws its
-    layers, the hidden width is four widths with swiglu too, and relation queries and keys are as wide as the model in
-    all. Feed-forwards have biases beside dual attention and none in the plain Transformer.
+    The head is untied and has a bias, there is no final norm, initialisation is that of `torch.nn`, the intermediate
+    size is 4 x width with swiglu too, and all relation queries (and keys) together are as wide as the model.
+    Feed-forwards have biases with dual attention and none in the plain Transformer.
 
     With the defaults and 32,000 tokens it has 4,488,256 parameters; the Transformer of equal width and depth
     (`self_heads=8, relational_heads=0`) has 4,391,168. Raises `UserError` for arguments that do not fit together.
     """
-    given = PublishedArguments.of(told)
+    given = PublishedArguments.of(arguments)
     return _decoder(
         given,
         _mixer(given, relation_width=_as_wide_as_the_model(given)),
@@ -103,16 +103,16 @@ def published(**told: Any) -> Decoder:
     )
 
 
-def current(**told: Any) -> Decoder:
-    """A model in the code as it stands since August 2024, and in the package `dual-attention` 0.0.7.
+def current(**arguments: Any) -> Decoder:
+    """A model in the code since August 2024, and in the package `dual-attention` 0.0.7.
 
-    Head and embedding are one matrix, a norm stands before it, weights begin as N(0, 0.02^2), those of attention's
-    output maps and of the map beside the gate of swiglu divided by the root of twice the depth, the hidden width of
-    swiglu is int(8/3 width), and relation queries and keys are as wide as the relational heads in all.
+    Embeddings are tied, there is a final norm, weights are N(0, 0.02^2), those of attention's output projections and of
+    the up projection of swiglu divided by sqrt(2 x depth), the intermediate size of swiglu is int(8/3 width), and all
+    relation queries (and keys) together are as wide as the relational heads.
 
     With the defaults and 32,000 tokens it has 2,325,264 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = PublishedArguments.of(told)
+    given = PublishedArguments.of(arguments)
     return _decoder(
         given,
         _mixer(given),
@@ -125,23 +125,23 @@ def current(**told: Any) -> Decoder:
     )
 
 
-def corrected(**told: Any) -> Decoder:
-    """`current` with every fault mended that changes results. By their numbers in the specification of faults:
+def corrected(**arguments: Any) -> Decoder:
+    """`current` with every bug fixed that changes results. By their numbers in the list of bugs:
 
-    - 1, RCA and DisRCA: they are built, where the published code ends in a NameError.
-    - 4, the feed-forward's width: `hidden` counts, where `--dff` is overridden.
-    - 5, residual initialisation: the output of swiglu is divided by the root of twice the depth, not its other input.
-    - 5b, symbols at the start: symbolic attention reads the normed stream, through a map that begins as U(-b, b) with
-      b = 1/root of the width, so that tokens begin with different symbols; there all begin with the same one.
-    - 6, biases: feed-forwards have none, beside dual attention as in the Transformer it is compared with.
-    - 7, dropout: the embedded input is dropped of, and what attention says once, not twice.
-    - 8, 9, 10: symbolic attention drops nothing in evaluation, a token always sees itself, a softmax of relations is
-      over the keys that a token sees, and any number of relations will do. This holds here for all three.
-    - 11, dropout of the feed-forward: with post-norm it is of what the feed-forward adds, as with pre-norm.
+    - 1, RCA and DisRCA: they work; the published code raises a NameError.
+    - 4, intermediate size: `hidden` is used; the published code overrides `--dff`.
+    - 5, residual initialisation: the down projection of swiglu is divided by sqrt(2 x depth), not the up projection.
+    - 5b, initial symbols: symbolic attention reads the normed stream, through a projection initialised as U(-b, b) with
+      b = 1/sqrt(width), so that tokens start with different symbols; there all start with the same one.
+    - 6, biases: feed-forwards have none, as in the Transformer that dual attention is compared with.
+    - 7, dropout: on the input embeddings, and on attention outputs once, not twice.
+    - 8, 9, 10: symbolic attention has no dropout in evaluation, a token always sees itself, a softmax of relations is
+      over the visible keys, and any number of relations is allowed. This holds here for all three.
+    - 11, dropout of the feed-forward: with post-norm it is on the residual branch, as with pre-norm.
 
     With the defaults and 32,000 tokens it has 2,323,648 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = PublishedArguments.of(told)
+    given = PublishedArguments.of(arguments)
     return _decoder(
         given,
         _mixer(given, mended=True),

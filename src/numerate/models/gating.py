@@ -1,4 +1,4 @@
-"""A gate and the value beside it, multiplied, with one gradient for both."""
+"""Gated activations with a fused gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,8 @@ def gated(
 ) -> Float[Tensor, "*places half"]:
     """activation(first half) times the second half: Shazeer (2020), https://arxiv.org/abs/2002.05202.
 
-    With SiLU, 1 and 3 say 0.731 x 3 = 2.193. On a CPU, with SiLU, the gradients of both halves are written side by side
-    instead of being put together afterwards; the numbers are the same.
+    With SiLU, 1 and 3 give 0.731 x 3 = 2.193. On a CPU, with SiLU, the gradients of both halves are written into one
+    tensor instead of being concatenated; the numbers are the same.
     """
     gate, value = hidden.chunk(2, dim=-1)
     plainly = activation is not silu or hidden.device.type != "cpu" or not hidden.requires_grad

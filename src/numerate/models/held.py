@@ -1,5 +1,4 @@
-"""Models of Hugging Face, held inside a model of the house: loading them, their vocabulary, and decoding with rows of
-different length."""
+"""Wrappers around Hugging Face models: loading, vocabulary, and batched generation of rows of different lengths."""
 
 import json
 from abc import abstractmethod
@@ -27,33 +26,36 @@ NEW_ROW_SPREAD = 0.1
 
 
 class HuggingFaceModel(Model):
-    """A model of others with the house's number embedding before it and number head behind it."""
+    """A Hugging Face model with an optional number embedding and number head."""
 
-    def __init__(self, held: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
+    def __init__(self, model: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
-        self.held = held
-        self._embedding, self._head, self.width = (embedding,), (head,), width  # in tuples: they are parts of `held`
+        self.held = model
+        self._embedding, self._head, self.width = (
+            (embedding,),
+            (head,),
+            width,
+        )  # in tuples: already submodules of `held`
         self.tied = getattr(head, "weight", None) is embedding.weight
         self.number_embedding: nn.Module | None = None
         self.number_head: Any = None
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """Its layers: what FSDP spreads one by one."""
+        """Its layers, each of which FSDP wraps."""
 
     @abstractmethod
     def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        """Who attends to whom in a forward over these rows, layer by layer. Raises `UserError` where it does
-        not say."""
+        """The attention weights of a forward over these rows, by layer. Raises `UserError` where there are none."""
 
     def add_numbers(self, vocabulary: Vocabulary, embedding: NumberEmbedding | None, head: NumberHead | None) -> None:
-        """Puts a number embedding before it and a number head behind it."""
+        """Adds a number embedding and a number head."""
         self.number_embedding = None if embedding is None else embedding.build(vocabulary, self.width)
         self.number_head = None if head is None else head.build(self.width)
         self.regression = vocabulary.ids.get(NUMBER_TOKEN) if head is not None and head.read_at == "start" else None
 
     def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
-        """Its positions are inside; nothing is drawn."""
+        """The wrapped model has its own positions."""
         return replace(tokens, position_ids=())
 
     def position_offsets(self) -> int:
@@ -63,43 +65,47 @@ class HuggingFaceModel(Model):
         return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
     def parameter_count(self) -> int:
-        """How many weights it has."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def vectors(
         self, ids: Int[Tensor, "rows time"], values: Float[Tensor, "rows time"] | None
     ) -> Float[Tensor, "rows time width"]:
-        """What is read of tokens."""
+        """The input embeddings of tokens."""
         x: Tensor = self._embedding[0](ids)
         return x if self.number_embedding is None else self.number_embedding(x, ids, values)
 
     def output(
         self,
         hidden: Float[Tensor, "rows places width"],
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
         *,
         scale: float = 1.0,
         first: Float[Tensor, "rows 1 width"] | None = None,
     ) -> Output:
-        """What is said at hidden states of the last layer. `scale` is what they are multiplied with before the head;
-        `first` is the state at the answer's start, for number heads that read it alone."""
+        """The output for hidden states of the last layer, which are multiplied by `scale` before the head. `first` is
+        the state at the answer's start, for number heads that read only that."""
         part = self.number_head
         read = hidden
         if target_positions is not None:
             read = torch.take_along_dim(hidden, target_positions[..., None], dim=1)
         head: Any = self._head[0]
-        said = read if scale == 1.0 else read * scale
+        scaled = read if scale == 1.0 else read * scale
         if part is None:
-            return Output(said, head, target_positions=target_positions)
+            return Output(scaled, head, target_positions=target_positions)
         if part.reads == "start":
             read = (hidden[:, :1] if first is None else first).expand(-1, read.shape[1], -1)
         return Output(
-            said, head, target_positions=target_positions, number_head=NumbersThere(part, read), unscaled=part.unscaled
+            scaled,
+            head,
+            target_positions=target_positions,
+            number_head=NumbersThere(part, read),
+            unscaled=part.unscaled,
         )
 
 
 class NumbersThere:
-    """A number head at the places of one output: it reads the states themselves, not those scaled for the head."""
+    """A number head applied to the unscaled hidden states of one output."""
 
     def __init__(self, part: Callable[[Tensor], Tensor], states: Tensor) -> None:
         self.part, self.states = part, states
@@ -110,10 +116,10 @@ class NumbersThere:
 
 @dataclass
 class CacheState:
-    """Rows whose last tokens stand in one column: HF's caches take one more column for all of them.
+    """The generation state of left-padded rows.
 
-    - `cache` is HF's own, `seen` says which columns are real, `lengths` how many tokens each row has.
-    - `memory` and `memory_seen` are what an encoder said of the source, and where that is no padding.
+    - `cache` is the Hugging Face cache, `seen` its attention mask, `lengths` the number of tokens of each row.
+    - `memory` and `memory_seen` are the encoder's outputs and their attention mask.
     - `first` is the state at each row's last prompt token.
     """
 
@@ -127,12 +133,12 @@ class CacheState:
     def chosen(self, rows: Int[Tensor, " chosen"]) -> "CacheState":
         """These rows, in this order. The cache is changed in place."""
         self.cache.reorder_cache(rows)
-        held = {name: None if part is None else part[rows] for name, part in vars(self).items() if name != "cache"}
-        return CacheState(self.cache, **held)  # type: ignore[arg-type]
+        rest = {name: None if part is None else part[rows] for name, part in vars(self).items() if name != "cache"}
+        return CacheState(self.cache, **rest)  # type: ignore[arg-type]
 
 
-def at_the_right(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"]]:
-    """Rows whose padding stands on the left, so that one column is the last token of all; and what of it is real."""
+def left_padded(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"]]:
+    """The rows padded on the left, and their attention mask."""
     time = tokens.ids.shape[1]
     columns = torch.arange(time, device=tokens.ids.device)
     from_column = columns + tokens.lengths[:, None] - time
@@ -144,12 +150,12 @@ def at_the_right(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"]]:
 
 
 def real_places(tokens: Tokens) -> Bool[Tensor, "rows time"]:
-    """Which places of right-padded rows are tokens."""
+    """The attention mask of right-padded rows."""
     return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
 
 
 def refuse_hidden(tokens: Tokens, name: str) -> None:
-    """Raises `UserError` for tokens that nobody may attend to, which a held model cannot leave out."""
+    """Raises `UserError` for blocked tokens, which Hugging Face models cannot mask."""
     if tokens.blocked_keys is not None:
         raise UserError(
             f"layout.blocked_tokens: {name} cannot hide tokens from its attention; a Decoder with Attention can"
@@ -157,23 +163,23 @@ def refuse_hidden(tokens: Tokens, name: str) -> None:
 
 
 @contextmanager
-def telling(held: Any) -> Iterator[None]:
-    """Within it a model of transformers says its attention weights: fused attention, the usual one, never has them."""
-    before = held.config._attn_implementation
-    held.set_attn_implementation("eager")
+def eager_attention(model: Any) -> Iterator[None]:
+    """Switches a model of transformers to eager attention, which returns its weights (fused attention does not)."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        held.set_attn_implementation(before)
+        model.set_attn_implementation(before)
 
 
-def told_maps(sort: Sort, told: Sequence[Tensor | None] | None, part: str = "") -> list[LayerMaps]:
-    """The maps of layers as transformers tells them, one for each layer that attends."""
-    return [LayerMaps(i, 0, {sort: one.detach()}, part) for i, one in enumerate(told or ()) if one is not None]
+def layer_maps(sort: Sort, maps: Sequence[Tensor | None] | None, part: str = "") -> list[LayerMaps]:
+    """Attention weights returned by transformers, one entry for each layer with attention."""
+    return [LayerMaps(i, 0, {sort: one.detach()}, part) for i, one in enumerate(maps or ()) if one is not None]
 
 
 def transformers(why: str) -> Any:
-    """The package. Raises `UserError` where it is not installed."""
+    """The package `transformers`. Raises `UserError` where it is not installed."""
     try:
         import transformers as package
     except ImportError as error:
@@ -182,7 +188,7 @@ def transformers(why: str) -> Any:
 
 
 class HuggingFaceSpec(ModelSpec):
-    """The description of a model of Hugging Face, with or without pretrained `weights`."""
+    """The spec of a Hugging Face model, with or without pretrained `weights`."""
 
     weights: str | None
 
@@ -194,12 +200,11 @@ class HuggingFaceSpec(ModelSpec):
 
     @abstractmethod
     def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> HuggingFaceModel:
-        """The model as `origin_of` describes it, with random weights: those that it has by now are to be put in."""
+        """The model that `origin_of` describes, with random weights, to be loaded afterwards."""
 
 
 def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
-    """Builds the model; one that began from pretrained weights is built without them where `origin` describes it, and
-    has random ones until its own are put in."""
+    """Builds the model. With `origin`, a pretrained one is built with random weights instead, to be loaded later."""
     if origin is None or not isinstance(spec, HuggingFaceSpec) or spec.weights is None:
         return spec.build(vocabulary, seed)
     return spec.build_again(vocabulary, seed, origin)
@@ -208,10 +213,10 @@ def build(spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[st
 def without_memory(
     spec: ModelSpec, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None
 ) -> Model:
-    """The model on torch's meta device, where weights have shapes and no memory: it counts, and cannot be trained.
+    """The model on torch's meta device (shapes without memory), for counting parameters.
 
-    `origin` is as for `build`. Raises what torch says (`RuntimeError`, `NotImplementedError`) of a model that cannot be
-    built there."""
+    `origin` is as for `build`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that cannot be built
+    there."""
     with torch.device("meta"):
         return build(spec, vocabulary, seed, origin)
 
@@ -237,40 +242,40 @@ def origin_by(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
     foreign_ids(vocabulary)
     _take_ids(config, vocabulary)
-    # What T5 1.1 says of a head of its own, transformers keeps as this and takes the head for tied where it is missing.
+    # transformers stores an untied head of T5 1.1 this way, and ties the head where the entry is missing.
     tied = config.tie_word_embeddings and getattr(config, "scale_decoder_outputs", True)
     return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied)}
 
 
 def origin_of(model: Model) -> dict[str, Any] | None:
-    """What builds a model again that began from pretrained weights, once these are gone, as JSON keeps it: its
-    configuration, and whether embedding and head are one. None for every other model."""
+    """What rebuilds a model that was initialised from pretrained weights, without them, as JSON: its configuration, and
+    whether embedding and head are tied. None for every other model."""
     if not isinstance(model, HuggingFaceModel) or getattr(getattr(model, "spec", None), "weights", None) is None:
         return None
-    held: Any = model.held
-    config = json.loads(held.config.to_json_string(use_diff=False))
-    config.pop("_name_or_path", None)  # where the weights were is nobody's business
+    wrapped: Any = model.held
+    config = json.loads(wrapped.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # a local path, which may be private
     return {"config": config, "tied": model.tied}
 
 
 def untrained(package: Any, kind: Any, origin: Mapping[str, Any], **options: Any) -> Any:
-    """A model of transformers by its origin, of random weights. `kind` makes one of a configuration.
+    """A model of transformers from its origin, with random weights. `kind` builds one from a configuration.
 
     Raises `UserError` for a configuration that this version of transformers does not know."""
     given = {**origin["config"], **options}
     refuse_kernels(given, "model")
     name = given.pop("model_type")
     try:
-        held = kind(package.AutoConfig.for_model(name, **given))
+        model = kind(package.AutoConfig.for_model(name, **given))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"model: transformers {package.__version__} does not know a {name} as {given.get('transformers_version')} "
             f"wrote it ({first_line(error)}); that version is right"
         ) from error
-    inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
+    inward, outward = model.get_input_embeddings(), model.get_output_embeddings()
     if not origin["tied"] and outward.weight is inward.weight:
         outward.weight = nn.Parameter(inward.weight.detach().clone())
-    return held
+    return model
 
 
 def pretrained(auto: Any, weights: str, **options: Any) -> Any:
@@ -288,12 +293,12 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
             if "gguf_file" not in options:
                 config, _ = transformers("model.weights").PretrainedConfig.get_config_dict(weights)
                 refuse_kernels(config, f"model.weights: {weights}")
-            held, found = auto.from_pretrained(
+            model, found = auto.from_pretrained(
                 weights,
                 dtype=torch.float32,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
-                trust_remote_code=False,  # else it asks at the terminal, which may have nobody at it
+                trust_remote_code=False,  # otherwise it prompts on the terminal
                 **options,
             )
     except UserError:
@@ -305,21 +310,21 @@ def pretrained(auto: Any, weights: str, **options: Any) -> Any:
     if missing:
         raise UserError(
             f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
-            f"{type(held).__name__}); a whole model of this kind is right"
+            f"{type(model).__name__}); a whole model of this kind is right"
         )
     if left:
         raise UserError(
-            f"model.weights: {weights}: a {type(held).__name__} does not have {left[0]!r} ({len(left)} would be left "
+            f"model.weights: {weights}: a {type(model).__name__} does not have {left[0]!r} ({len(left)} would be left "
             "out); weights of a model of exactly this kind are right"
         )
     if other:
         name, *shapes = other[0] if isinstance(other[0], tuple) else (other[0],)
-        told = " and ".join(str(tuple(shape)) for shape in shapes)
+        both = " and ".join(str(tuple(shape)) for shape in shapes)
         raise UserError(
-            f"model.weights: {weights}: its config.json is not of these weights: {name} has two shapes ({told}); "
+            f"model.weights: {weights}: its config.json is not of these weights: {name} has two shapes ({both}); "
             "the two files of one model are right"
         )
-    return held
+    return model
 
 
 def refuse_kernels(given: Any, where: str) -> None:
@@ -332,7 +337,7 @@ def refuse_kernels(given: Any, where: str) -> None:
 
 
 def _why_not(folder: Path, weights: str, error: Exception) -> str:
-    """Why there is no model of that name, with the file that is at fault and what would be right."""
+    """Why the model cannot be loaded, with the file at fault and the remedy."""
     reason = first_line(error)
     if isinstance(error, ImportError):
         return f"model.weights: {weights}: {reason}"
@@ -361,7 +366,7 @@ def _torn(path: Path) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Holds back transformers' bar and report of loading weights. Bars of downloads are the hub's, and stay."""
+    """Silences transformers' progress bar and report of loading weights; download bars (the hub's) stay."""
     from transformers.utils import logging
 
     hook = getattr(logging, "set_tqdm_hook", None)
@@ -376,28 +381,28 @@ def _quiet() -> Iterator[None]:
             hook(before)
 
 
-def compute_again(held: Any) -> None:
-    """Lets layers be computed again in the backward instead of being kept."""
-    newer = getattr(held, "activation_checkpointing_enable", None)
+def enable_gradient_checkpointing(model: Any) -> None:
+    """Enables activation checkpointing: layers are recomputed in the backward pass."""
+    newer = getattr(model, "activation_checkpointing_enable", None)
     if newer is not None:  # the newer name, beside which the other is deprecated
         newer()
     else:
-        held.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, at most 200 characters of it."""
+    """The first line of an error's message, at most 200 characters."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
 
 
-def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
-    """Gives a pretrained model the house's token ids: the rows of its embedding and its head in the vocabulary's order.
+def fit_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
+    """Reorders embedding and head of a pretrained model to the token ids of `vocabulary`.
 
-    Rows of tokens that the vocabulary has not are cut; tokens that its tokenizer has not get rows around the mean of
-    the pretrained ones. Raises `UserError` for a vocabulary that is not over a tokenizer of the model's.
+    Rows of tokens not in the vocabulary are dropped; tokens new to the model get rows around the mean of the pretrained
+    ones. Raises `UserError` for a vocabulary that is not based on a tokenizer of the model's.
     """
     foreign = foreign_ids(vocabulary)
-    inward, outward = held.get_input_embeddings(), held.get_output_embeddings()
+    inward, outward = model.get_input_embeddings(), model.get_output_embeddings()
     if int(foreign.max()) >= inward.weight.shape[0]:
         raise UserError(
             f"tokenizer: has id {int(foreign.max())}, the weights have {inward.weight.shape[0]} rows; "
@@ -409,13 +414,13 @@ def fit_vocabulary(held: Any, vocabulary: Vocabulary, seed: int) -> None:
     tied = outward.weight is old
     table = nn.Parameter(rows_for(old.detach(), ids, draws))
     # In place, since some models scale inside their own kind of embedding; a T5 has its table under three more names.
-    for part in [part for part in held.modules() if getattr(part, "weight", None) is old and part is not outward]:
+    for part in [part for part in model.modules() if getattr(part, "weight", None) is old and part is not outward]:
         part.weight, part.num_embeddings, part.padding_idx = table, vocabulary.size, None
     outward.weight = table if tied else nn.Parameter(rows_for(outward.weight.detach(), ids, draws))
     outward.out_features = vocabulary.size
     if getattr(outward, "bias", None) is not None:
         outward.bias = nn.Parameter(rows_for(outward.bias.detach()[:, None], ids, draws)[:, 0])
-    _take_ids(held.config, vocabulary)
+    _take_ids(model.config, vocabulary)
 
 
 def _take_ids(config: Any, vocabulary: Vocabulary) -> None:
@@ -424,7 +429,7 @@ def _take_ids(config: Any, vocabulary: Vocabulary) -> None:
 
 
 def foreign_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    """Which row of pretrained weights is whose, -1 for none. Raises `UserError` where the vocabulary does not say."""
+    """The row of pretrained weights of each token, -1 for none. Raises `UserError` where that is unknown."""
     if vocabulary.foreign is None:
         raise UserError(
             "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
@@ -436,7 +441,7 @@ def foreign_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
 def rows_for(
     table: Float[Tensor, "foreign width"], ids: Int[Tensor, " vocabulary"], draws: torch.Generator
 ) -> Float[Tensor, "vocabulary width"]:
-    """The rows of a table by their ids there; for -1 one that is drawn around their mean."""
+    """The rows of a table with these ids; for -1, one drawn around their mean."""
     new = ids < 0
     found = table[ids.clamp(min=0)].clone()
     if bool(new.any()):

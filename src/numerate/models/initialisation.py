@@ -14,12 +14,12 @@ from numerate.errors import UserError
 
 @dataclass(frozen=True)
 class Role:
-    """What a linear map is for in its model.
+    """The role of a linear layer in its model.
 
     - `outward`: it writes to the residual stream, as `writers` maps do.
-    - `depth`: how many blocks a token passes, layers x turns.
+    - `depth`: number of blocks that a token passes, layers x loops.
     - `makes`: `queries`, `keys` or `values` of attention; of a gated feed-forward `gate` and `gated`, the two that are
-      multiplied, and `fed`, its output. Empty for all other maps, and where an initialisation does not ask.
+      multiplied, and `fed`, its output. Empty for all other layers, and where an initialisation does not need it.
     - `reads`: how many numbers each of its outputs reads, where that is not the width of the weight.
     """
 

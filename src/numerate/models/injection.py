@@ -1,4 +1,4 @@
-"""How the embedded input comes back into the state, further up in a model."""
+"""Input injection: the input embeddings enter the hidden state again."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -13,7 +13,7 @@ Inject = Literal["none", "add", "linear", "ffn"]
 
 
 class Injection(nn.Module, ABC):
-    """Makes one vector of the state and the embedded input, at every place alone."""
+    """Combines hidden state and input embeddings, position-wise."""
 
     @abstractmethod
     def forward(
@@ -34,7 +34,7 @@ class AddInjection(Injection):
 
 
 class ConcatInjection(Injection):
-    """A map from twice the width to the width, of state and input side by side: linear, or a feed-forward."""
+    """A linear layer or feed-forward network on the concatenation of hidden state and input."""
 
     def __init__(self, width: int, feed_forward: FeedForward | None) -> None:
         super().__init__()

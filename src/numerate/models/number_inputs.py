@@ -1,6 +1,6 @@
-"""How a model takes numbers in beside their tokens, and gives them out: outside the model itself, so that any has it.
+"""Number embeddings and number heads, for any model.
 
-An embedding changes the vectors of tokens by what their numbers are. A head reads a number off a place.
+A number embedding changes token embeddings by the tokens' numbers. A number head predicts a number per position.
 """
 
 from abc import ABC, abstractmethod
@@ -32,20 +32,20 @@ class NumberEmbeddingPart(nn.Module, ABC):
         ids: Int[Tensor, "rows time"],
         values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
-        """The vectors of tokens with what their numbers add. Raises `UserError` where values are needed and missing."""
+        """The token embeddings with their numbers embedded. Raises `UserError` where required values are missing."""
 
 
 class NumberEmbedding(ABC):
-    """The description of a number embedding in a model: a frozen dataclass."""
+    """The spec of a number embedding: a frozen dataclass."""
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, width: int) -> NumberEmbeddingPart:
-        """The part for a model of this width. Raises `UserError` for a vocabulary without the tokens that it is for."""
+        """The module for a model of this width. Raises `UserError` for a vocabulary without the tokens it needs."""
 
 
 @dataclass(frozen=True)
 class RegressionTransformerEmbedding(NumberEmbedding):
-    """Adds to each `_5_2_` token a fixed vector of its digit x 10^order, beside the learned one.
+    """Fixed vectors of digit x 10^order, added to the embeddings of `_5_2_` tokens (Regression Transformer).
 
     Born and Manica (2023), https://arxiv.org/abs/2202.01338; on a logarithmic scale as in Zausinger et al. (2025),
     https://arxiv.org/abs/2411.02083. See `numerate.number_tables.regression_transformer_vectors`.
@@ -62,7 +62,7 @@ class RegressionTransformerEmbedding(NumberEmbedding):
             raise UserError(f"max_value: {self.max_value} cannot be mapped to 10; 3e9 was published")
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FixedVectors":
-        found = {i: said for i, said in enumerate(map(digit_and_order, vocabulary.symbols)) if said is not None}
+        found = {i: value for i, value in enumerate(map(digit_and_order, vocabulary.symbols)) if value is not None}
         if not found:
             raise UserError(
                 "model.number_embedding: the tokenizer has no tokens such as _5_2_; RegressionTransformer spells them"
@@ -77,7 +77,7 @@ class RegressionTransformerEmbedding(NumberEmbedding):
 
 
 class FixedVectors(NumberEmbeddingPart):
-    """Adds a vector that is never trained: row `index[id]` of a table whose row 0 is zero."""
+    """Adds a fixed vector: row `index[id]` of a table whose row 0 is zero."""
 
     table: Tensor
     index: Tensor
@@ -98,7 +98,7 @@ class FixedVectors(NumberEmbeddingPart):
 
 @dataclass(frozen=True)
 class XValScaling(NumberEmbedding):
-    """Multiplies the one vector of [NUM] with the number that stands there.
+    """The embedding of [NUM] times the number (xVal).
 
     Golkar et al. (2023), https://arxiv.org/abs/2310.02989. The number x is put on a scale first:
 
@@ -136,11 +136,10 @@ class ScaledNumber(NumberEmbeddingPart):
 
 @dataclass(frozen=True)
 class FoNEEmbedding(NumberEmbedding):
-    """Adds to [NUM] a linear map of cosines and sines of the number, one pair for each of its digits.
+    """Fourier number embedding: a linear map of one cosine and sine per digit, added at [NUM] (FoNE).
 
-    Fourier number embedding, Zhou et al. (2025), https://arxiv.org/abs/2502.09741: cos and sin of 2 pi x / T with
-    T = 10^i, where i = 1 tells the ones, 2 the tens, 0 the tenths. Values are carried in float32: 7 digits of a number
-    are told apart.
+    Zhou et al. (2025), https://arxiv.org/abs/2502.09741: cos and sin of 2 pi x / T with T = 10^i, where i = 1 encodes
+    the ones, 2 the tens, 0 the tenths. Values are float32, which has 7 significant digits.
     """
 
     integer_digits: int = setting(5, "digits before the decimal point")
@@ -177,7 +176,7 @@ class FourierNumber(NumberEmbeddingPart):
         return vectors + torch.where(here[..., None], added, 0.0)
 
     def features(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time features"]:
-        """Cosine and sine at each order, in float64: sines of large numbers are nothing in float32."""
+        """Cosine and sine at each order, in float64: float32 is too inexact for sines of large numbers."""
         periods = 10.0 ** torch.tensor(list(self.orders), dtype=torch.float64, device=values.device)
         angles = 2 * pi * (values.double()[..., None] / periods).remainder(1.0)
         return torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(-2)
@@ -185,11 +184,10 @@ class FourierNumber(NumberEmbeddingPart):
 
 @dataclass(frozen=True)
 class NumberHead:
-    """Reads a number off places: one linear map, or two with a GELU between.
+    """Number head: one linear layer, or two with a GELU between.
 
-    `scale="ln"`: what it says is sign(x) ln(1 + |x|) of the number x that it means; a number that is fed back, or
-    measured, is the one it means. `read_at="start"` reads the answer's first place only, one number per question: a
-    regression head, whose number every place then has.
+    `scale="ln"`: it predicts sign(x) ln(1 + |x|) of a number x; generation and metrics use x itself. `read_at="start"`
+    is a regression head: it reads only the answer's first position, and that number is the prediction at all positions.
     """
 
     num_layers: int = setting(1, "linear layers: 1, or 2 with a GELU between")
@@ -214,7 +212,7 @@ class NumberHeadPart(nn.Module):
 
     def __init__(self, spec: NumberHead, width: int) -> None:
         super().__init__()
-        self.says, self.reads = spec.scale, spec.read_at
+        self.scale, self.reads = spec.scale, spec.read_at
         inner = spec.intermediate_size or 4 * width
         one = [nn.Linear(width, 1)]
         self.maps = nn.Sequential(
@@ -222,12 +220,12 @@ class NumberHeadPart(nn.Module):
         )
 
     def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:
-        said: Tensor = self.maps(hidden)
-        return said.squeeze(-1)
+        scaled: Tensor = self.maps(hidden)
+        return scaled.squeeze(-1)
 
-    def unscaled(self, said: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-        """The numbers that are meant."""
-        return said.sign() * said.abs().expm1() if self.says == "ln" else said
+    def unscaled(self, scaled: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+        """The predicted numbers with their scaling undone."""
+        return scaled.sign() * scaled.abs().expm1() if self.scale == "ln" else scaled
 
     def flops(self, places: int) -> int:
         return 2 * places * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))

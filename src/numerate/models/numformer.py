@@ -1,4 +1,4 @@
-"""The Numformer: an encoder whose answer is masked, and which gives numbers out as numbers."""
+"""Numformer: a bidirectional encoder with a masked answer and a number head."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -18,20 +18,19 @@ from numerate.models.number_inputs import NumberEmbedding, NumberHead, XValScali
 from numerate.vocabulary import Vocabulary
 
 INITIAL_SPREAD = 0.02
-"""The standard deviation of the embeddings at first."""
+"""Initial standard deviation of the embeddings."""
 
 
 @dataclass(frozen=True)
 class Numformer(ModelSpec):
-    """A bidirectional encoder with a number head, for the layout Masked: xVal's own model.
+    """Numformer: bidirectional encoder with a number head, for the layout Masked (the model of xVal).
 
     Golkar et al. (2023), https://arxiv.org/abs/2310.02989, in the size that Zausinger et al. (2025),
     https://arxiv.org/abs/2411.02083, compare with. Pre-norm layers, learned positions; both heads are two linear maps
-    with a GELU between. `final_norm=false` and `head_bias=false` leave out what the published code has not. The
-    tokenizer is to spell numbers as [NUM] (XVal), whose vector is multiplied by the number.
+    with a GELU between. `final_norm=false` and `head_bias=false` are the published code. The tokenizer is to write
+    numbers as [NUM] (XVal), whose embedding is multiplied by the number.
 
-    It sees all of its row, later tokens too, so answers must not stand in what it reads: `Masked` sees to that, and
-    every other layout is refused.
+    Attention is not causal, so the input must not contain the answer: all layouts but `Masked` are refused.
     """
 
     hidden_size: int = setting(768, "hidden size")
@@ -106,7 +105,7 @@ class NumformerModel(HuggingFaceModel):
         source: Tokens | None = None,
         *,
         loops: Loops | tuple[int, int] | int | None = None,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
         if source is not None:
             raise UserError("model: a Numformer reads one text; for pairs (layout Seq2Seq) take T5")

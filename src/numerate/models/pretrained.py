@@ -1,4 +1,4 @@
-"""Any causal language model of Hugging Face, held: Llama, GPT-2, SmolLM and their like."""
+"""Causal language models of Hugging Face: Llama, GPT-2, SmolLM and others."""
 
 import json
 from collections.abc import Mapping
@@ -18,37 +18,36 @@ from numerate.models.held import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    at_the_right,
-    compute_again,
     configured,
+    eager_attention,
+    enable_gradient_checkpointing,
     first_line,
     fit_vocabulary,
+    layer_maps,
+    left_padded,
     pretrained,
     refuse_hidden,
     refuse_kernels,
-    telling,
-    told_maps,
     transformers,
     untrained,
 )
 from numerate.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
 
-SOMETHING = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
-"""What stands there where neither weights nor a configuration are named: a small GPT-2 of random weights."""
+DEFAULT_CONFIG = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
+"""The default without weights and without a configuration: a small GPT-2 with random weights."""
 
 
 @dataclass(frozen=True)
 class PretrainedDecoder(HuggingFaceSpec):
-    """A decoder of Hugging Face, pretrained or random, for the layout Continuation.
+    """Causal language model of Hugging Face, pretrained or random, for the layout Continuation.
 
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
-    dequantised. Its rows of the vocabulary are kept: the tokenizer says which is whose, and only tokens that theirs has
-    not get new ones.
+    dequantised. Its embedding rows are kept, which the tokenizer maps to tokens; only new tokens get new rows.
 
     >>> PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct")
 
-    Without weights, `config` describes the model to draw at random, in the words of transformers:
+    Without weights, `config` is the transformers configuration of a randomly initialised model:
 
     >>> PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
 
@@ -75,12 +74,12 @@ class PretrainedDecoder(HuggingFaceSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             if self.weights is None:
-                held = self._random(package, vocabulary)
+                model = self._random(package, vocabulary)
             else:
                 file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
-                held = pretrained(package.AutoModelForCausalLM, self.weights, **file)
-                fit_vocabulary(held, vocabulary, seed)
-            return PretrainedModel(self, held, vocabulary)
+                model = pretrained(package.AutoModelForCausalLM, self.weights, **file)
+                fit_vocabulary(model, vocabulary, seed)
+            return PretrainedModel(self, model, vocabulary)
 
     def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
@@ -93,12 +92,12 @@ class PretrainedDecoder(HuggingFaceSpec):
         package = transformers("model: PretrainedDecoder")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            held = untrained(package, _of_config(package), origin)
-            return PretrainedModel(self, held, vocabulary)
+            model = untrained(package, _of_config(package), origin)
+            return PretrainedModel(self, model, vocabulary)
 
     def _random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:
-            given = SOMETHING if self.config is None else dict(json.loads(self.config))
+            given = DEFAULT_CONFIG if self.config is None else dict(json.loads(self.config))
             refuse_kernels(given, "model.config")
             kind = given.pop("model_type") if self.config is not None else given["model_type"]
             ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
@@ -113,25 +112,28 @@ class PretrainedDecoder(HuggingFaceSpec):
 
 
 def _of_config(package: Any) -> Any:
-    """What makes a decoder of a configuration, which is data: code that it may name is not run."""
+    """The constructor of a decoder from a configuration; remote code named in it is not run."""
     return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
 
 
 class PretrainedModel(HuggingFaceModel):
     """The model behind `PretrainedDecoder`."""
 
-    def __init__(self, spec: PretrainedDecoder, held: Any, vocabulary: Vocabulary) -> None:
+    def __init__(self, spec: PretrainedDecoder, model: Any, vocabulary: Vocabulary) -> None:
         super().__init__(
-            held, held.get_input_embeddings(), held.get_output_embeddings(), held.get_input_embeddings().embedding_dim
+            model,
+            model.get_input_embeddings(),
+            model.get_output_embeddings(),
+            model.get_input_embeddings().embedding_dim,
         )
         self.spec = spec
-        self.held: Any = held
-        self.base = (held.base_model,)
-        self.scale = _scale_of(held)
+        self.held: Any = model
+        self.base = (model.base_model,)
+        self.scale = _scale_of(model)
         self._refuse_other_logits()
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
-            compute_again(held)
+            enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
         lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
@@ -140,11 +142,11 @@ class PretrainedModel(HuggingFaceModel):
     @torch.no_grad()
     def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
         self._refuse(tokens, source)
-        with telling(self.held):
-            said = self.base[0](
+        with eager_attention(self.held):
+            output = self.base[0](
                 inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False, output_attentions=True
             )
-        return told_maps("attention", getattr(said, "attentions", None))
+        return layer_maps("attention", getattr(output, "attentions", None))
 
     def forward(
         self,
@@ -152,19 +154,19 @@ class PretrainedModel(HuggingFaceModel):
         source: Tokens | None = None,
         *,
         loops: Loops | tuple[int, int] | int | None = None,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
         self._refuse(tokens, source)
-        # No mask: of rows padded on the right, nothing real sees the padding.
-        said = self.base[0](inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False)
-        return self.output(said.last_hidden_state, target_positions, scale=self.scale)
+        # No mask: with right padding and causal attention no real token sees the padding.
+        output = self.base[0](inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False)
+        return self.output(output.last_hidden_state, target_positions, scale=self.scale)
 
     def start(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> Started:
         self._refuse(tokens, source)
         cache = transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
-        moved, seen = at_the_right(tokens)
+        moved, seen = left_padded(tokens)
         state = CacheState(cache, seen, tokens.lengths)
         places = (seen.long().cumsum(1) - 1).clamp(min=0)
         state.first = self._read(self.vectors(moved.ids, moved.values), places, state)[:, -1:]
@@ -202,19 +204,19 @@ class PretrainedModel(HuggingFaceModel):
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _read(self, x: Tensor, places: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
-        """The last states of further columns, which the cache then has."""
-        said: Tensor = self.base[0](
+        """The last hidden states of new columns, which are added to the cache."""
+        output: Tensor = self.base[0](
             inputs_embeds=x,
             attention_mask=state.seen.long(),
             position_ids=places,
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state
-        return said
+        return output
 
     @torch.no_grad()
     def _refuse_other_logits(self) -> None:
-        """Raises `UserError` for a model that does more to its last states than a linear map and a factor."""
+        """Raises `UserError` for a model whose logits are not a scaled linear map of its last hidden states."""
         if self.held.device.type == "meta":
             return
         ids = torch.arange(1, min(4, self.held.config.vocab_size))[None]  # no padding among them
@@ -234,9 +236,9 @@ class PretrainedModel(HuggingFaceModel):
             raise UserError("model: a PretrainedDecoder reads one text; for pairs (layout Seq2Seq) take T5")
 
 
-def _scale_of(held: Any) -> float:
-    """What the last states are multiplied with before the head: Granite divides its logits."""
-    return 1.0 / float(getattr(held.config, "logits_scaling", 1.0) or 1.0)
+def _scale_of(model: Any) -> float:
+    """Factor on the last hidden states before the head: Granite divides its logits."""
+    return 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
 
 
 def _size(part: Any) -> int:

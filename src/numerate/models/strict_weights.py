@@ -1,4 +1,4 @@
-"""Tensors of a file as the weights of a model: each is used, or equal to one that is, or the file is refused."""
+"""Strict loading of a file's tensors: each is used, or equal to one that is, or the file is refused."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,9 @@ OURS: Settings = (
 
 
 class StrictWeights:
-    """The tensors of a file, of which none is dropped.
+    """The tensors of a file, none of which may remain unused.
 
-    `where` is what errors begin with. `plain` gives the name that several names of one tensor have in common.
+    `where` starts error messages. `plain` maps several names of one tensor to a common name.
 
     >>> file = StrictWeights({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "weights")
     >>> file.take(["a.weight", "b.weight"], "head.weight")
@@ -42,14 +42,14 @@ class StrictWeights:
     ) -> None:
         self.where, self.settings, self.used = where, settings, set[str]()
         self.tensors: dict[str, Tensor] = {}
-        told: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, tensor in tensors.items():
-            first = told.setdefault(plain(name), name)
+            first = names.setdefault(plain(name), name)
             self._refuse_difference((first, tensors[first]), (name, tensor))
             self.tensors[plain(name)] = tensor
 
     def take(self, names: Sequence[str], use: str) -> Tensor:
-        """The tensor under any of these names, which are one tensor in the model; `use` is its name there.
+        """The tensor under any of these names, which share one tensor in the model; `use` is its name there.
 
         Raises `UserError` where there is none, or where those under two of the names differ.
         """
@@ -63,7 +63,7 @@ class StrictWeights:
         return self.tensors[found[0]]
 
     def finish(self) -> None:
-        """Raises `UserError` that names the tensors nothing has taken."""
+        """Raises `UserError` with the names of unused tensors."""
         left = sorted(self.tensors.keys() - self.used)
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
@@ -90,10 +90,10 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """What `model.load_state_dict` takes, from tensors by the names of the model.
+    """A state dict for `model.load_state_dict` from tensors by the names of the model.
 
-    Of a tensor that has several names in the model one is enough. Raises `UserError` for tensors that are missing, left
-    over or of another shape, and for two that differ and are one in the model.
+    For a tensor with several names in the model one is enough. Raises `UserError` for tensors that are missing,
+    unexpected or of another shape, and for two that differ and are shared in the model.
     """
     file, names = StrictWeights(tensors, where), dict[int, list[str]]()
     state = model.state_dict(keep_vars=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's T5, held: an encoder reads the question, a decoder says the answer."""
+"""Hugging Face's T5: the encoder reads the question, the decoder generates the answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from numerate.models.held import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    at_the_right,
-    compute_again,
     configured,
+    eager_attention,
+    enable_gradient_checkpointing,
     fit_vocabulary,
+    layer_maps,
+    left_padded,
     origin_by,
     pretrained,
     real_places,
     refuse_hidden,
-    telling,
-    told_maps,
     transformers,
     untrained,
 )
@@ -92,7 +92,7 @@ PIECES = {"relu": "relu", "geglu": "gated-gelu"}
 
 @dataclass(frozen=True)
 class T5(HuggingFaceSpec):
-    """T5, from random weights or pretrained ones: an encoder-decoder for the layout Seq2Seq.
+    """T5 encoder-decoder, pretrained or random, for the layout Seq2Seq.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
     the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
@@ -100,9 +100,9 @@ class T5(HuggingFaceSpec):
     >>> T5(size="small", hidden_size=128, num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=32)
     >>> T5(weights="google-t5/t5-small", number_embedding=RegressionTransformerEmbedding())
 
-    Weights that are pretrained keep their rows of the vocabulary: the tokenizer says which is whose, and only tokens
-    that theirs has not get new ones. `number_head=NumberHead(read_at="start")` is a regression head: one number per
-    question, at the decoder's first place. Raises `UserError` for dimensions that cannot be, or beside weights.
+    Pretrained weights keep their embedding rows, which the tokenizer maps to tokens; only new tokens get new rows.
+    `number_head=NumberHead(read_at="start")` is a regression head: one number per question, at the decoder's first
+    position. Raises `UserError` for impossible dimensions, or dimensions together with weights.
     """
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
@@ -139,13 +139,13 @@ class T5(HuggingFaceSpec):
                 raise UserError(f"{name}: weights bring their own {name}; leave one of the two out")
 
     def dimensions(self) -> Dimensions:
-        """What a random one is made of."""
+        """Dimensions of a randomly initialised model."""
         own = {name: getattr(self, name) for name in Dimensions._fields}
         own["num_decoder_layers"] = own["num_decoder_layers"] or own["num_layers"]
         return SIZES[self.size]._replace(**{name: value for name, value in own.items() if value is not None})
 
     def parameters(self, rows: int) -> int:
-        """How many weights a random one has with a vocabulary of so many rows, without number embedding and head."""
+        """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
         return self.dimensions().parameters(rows, gated=self.feed_forward == "geglu")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "T5Model":
@@ -153,16 +153,16 @@ class T5(HuggingFaceSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             if self.weights is None:
-                held = package.T5ForConditionalGeneration(self._config(package, vocabulary))
+                model = package.T5ForConditionalGeneration(self._config(package, vocabulary))
             else:
-                held = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
-                if {held.encoder.embed_tokens.weight, held.decoder.embed_tokens.weight} != {held.shared.weight}:
+                model = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+                if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
                     raise UserError(
                         f"model.weights: {self.weights}: its encoder and decoder read other tables than shared.weight; "
                         "a T5 has one for both"
                     )
-                fit_vocabulary(held, vocabulary, seed)
-            return T5Model(self, held, vocabulary)
+                fit_vocabulary(model, vocabulary, seed)
+            return T5Model(self, model, vocabulary)
 
     def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
@@ -177,8 +177,8 @@ class T5(HuggingFaceSpec):
         package = transformers("model: T5")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            held = untrained(package, package.T5ForConditionalGeneration, origin, dropout_rate=self.dropout)
-            return T5Model(self, held, vocabulary)
+            model = untrained(package, package.T5ForConditionalGeneration, origin, dropout_rate=self.dropout)
+            return T5Model(self, model, vocabulary)
 
     def _config(self, package: Any, vocabulary: Vocabulary) -> Any:
         made = self.dimensions()
@@ -199,35 +199,35 @@ class T5(HuggingFaceSpec):
 class T5Model(HuggingFaceModel):
     """The model behind `T5`."""
 
-    def __init__(self, spec: T5, held: Any, vocabulary: Vocabulary) -> None:
-        super().__init__(held, held.shared, held.lm_head, held.config.d_model)
+    def __init__(self, spec: T5, model: Any, vocabulary: Vocabulary) -> None:
+        super().__init__(model, model.shared, model.lm_head, model.config.d_model)
         self.spec = spec
-        self.held: Any = held
-        self.scale = held.config.d_model**-0.5 if held.config.scale_decoder_outputs else 1.0
+        self.held: Any = model
+        self.scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
         self.places = (
             None if spec.max_position_embeddings is None else nn.Embedding(spec.max_position_embeddings, self.width)
         )
         if self.places is not None and spec.weights is not None:
-            nn.init.zeros_(self.places.weight)  # what is pretrained begins as it was
+            nn.init.zeros_(self.places.weight)  # no change to the pretrained function
         self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
-            compute_again(held)
+            enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
         return [*self.held.encoder.block, *self.held.decoder.block]
 
     @torch.no_grad()
     def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        """Those of the encoder on the source, then of the decoder: on what it has said, and across on the source."""
+        """The encoder's self-attention, then the decoder's self-attention and cross-attention."""
         refuse_hidden(tokens, "T5")
         if source is None:
             raise UserError(_NO_SOURCE)
         seen = real_places(source).long()
-        with telling(self.held):
+        with eager_attention(self.held):
             read = self.held.encoder(
                 inputs_embeds=self._placed(source), attention_mask=seen, output_attentions=True, return_dict=True
             )
-            said = self.held.decoder(
+            output = self.held.decoder(
                 inputs_embeds=self._placed(tokens),
                 encoder_hidden_states=read.last_hidden_state,
                 encoder_attention_mask=seen,
@@ -235,10 +235,10 @@ class T5Model(HuggingFaceModel):
                 output_attentions=True,
                 return_dict=True,
             )
-        across = told_maps("cross attention", said.cross_attentions)
-        own = told_maps("attention", said.attentions, "decoder")
+        across = layer_maps("cross attention", output.cross_attentions)
+        own = layer_maps("attention", output.attentions, "decoder")
         both = [replace(one, maps={**one.maps, **two.maps}) for one, two in zip(own, across, strict=True)]
-        return told_maps("attention", read.attentions, "encoder") + both
+        return layer_maps("attention", read.attentions, "encoder") + both
 
     def forward(
         self,
@@ -246,18 +246,18 @@ class T5Model(HuggingFaceModel):
         source: Tokens | None = None,
         *,
         loops: Loops | tuple[int, int] | int | None = None,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
         refuse_hidden(tokens, "T5")
         memory, seen = self._encoded(source)
-        # No mask for what is read: of rows padded on the right, nothing real sees the padding.
-        said = self.held.decoder(
+        # No mask for the decoder's input: with right padding and causal attention no real token sees the padding.
+        output = self.held.decoder(
             inputs_embeds=self._placed(tokens),
             encoder_hidden_states=memory,
             encoder_attention_mask=seen,
             use_cache=False,
         )
-        return self.output(said.last_hidden_state, target_positions, scale=self.scale)
+        return self.output(output.last_hidden_state, target_positions, scale=self.scale)
 
     def start(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
@@ -265,7 +265,7 @@ class T5Model(HuggingFaceModel):
         refuse_hidden(tokens, "T5")
         memory, memory_seen = self._encoded(source)
         cache = transformers("model: T5").EncoderDecoderCache(*(self._empty() for _ in range(2)))
-        moved, seen = at_the_right(tokens)
+        moved, seen = left_padded(tokens)
         state = CacheState(cache, seen, tokens.lengths, None, memory, memory_seen)
         places = (seen.long().cumsum(1) - 1).clamp(min=0)
         state.first = self._read(self._placed(moved, places), state)[:, -1:]
@@ -304,7 +304,7 @@ class T5Model(HuggingFaceModel):
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _maps(self) -> tuple[int, int]:
-        """The weights of one attention and of one feed-forward."""
+        """Number of weights of one attention layer and of one feed-forward network."""
         config = self.held.config
         fed = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
         return 4 * config.d_model * config.num_heads * config.d_kv, fed
@@ -314,12 +314,12 @@ class T5Model(HuggingFaceModel):
             raise UserError(_NO_SOURCE)
         refuse_hidden(source, "T5")
         seen = real_places(source)
-        said = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())
-        return said.last_hidden_state, seen
+        output = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())
+        return output.last_hidden_state, seen
 
     def _read(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
-        """The decoder's states of further columns, which the cache then has."""
-        said: Tensor = self.held.decoder(
+        """The decoder's hidden states of new columns, which are added to the cache."""
+        output: Tensor = self.held.decoder(
             inputs_embeds=x,
             attention_mask=state.seen.long(),
             encoder_hidden_states=state.memory,
@@ -327,7 +327,7 @@ class T5Model(HuggingFaceModel):
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state
-        return said
+        return output
 
     def _placed(self, tokens: Tokens, places: Tensor | None = None) -> Float[Tensor, "rows time width"]:
         x = self.vectors(tokens.ids, tokens.values)

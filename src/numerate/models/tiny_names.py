@@ -1,4 +1,4 @@
-"""The published models of Tiny Stories by name: each in the code of its numbers, in today's, and with that mended.
+"""The published Tiny Stories models by name: in the code of their results, in today's, and with its bugs fixed.
 
 Altabaa and Lafferty (2024), arXiv v1 of https://arxiv.org/abs/2405.16727: 57 runs of 49 settings in the records of
 https://github.com/Awni00/abstract_transformer (branch `paper`), with what they reached. Imports no torch by itself.
@@ -14,19 +14,20 @@ KINDS = ("published", "current", "corrected")
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A published setting, and how far its runs came.
+    """A published configuration and its results.
 
-    - `said`: symbols (`symbolic` or `position_relative`, none for the Transformer), then what is otherwise than usual:
-      `rca` or `disrca` for relational attention, `symmetric` relations, a `frozen` symbol library, a `cosine` schedule.
-    - `runs`: how many there were, all of one seed. Of one that went farthest: `last`, the iteration of its last
-      evaluation (100,000 is the end), `loss` there (nats per token, on 100 batches) and `hours` (of a GPU not named).
+    - `suffix`: symbols (`symbolic` or `position_relative`, none for the Transformer), then what differs from the
+      default: `rca` or `disrca` for relational attention, `symmetric` relations, a `frozen` symbol library, a `cosine`
+      schedule.
+    - `runs`: number of runs, all of one seed. Of the longest: `last`, the iteration of its last evaluation (100,000 is
+      the end), `loss` there (nats per token, on 100 batches) and `hours` (on an unnamed GPU).
     """
 
     width: int
     depth: int
     self_heads: int
     relational_heads: int
-    said: str
+    suffix: str
     runs: int
     last: int
     loss: float
@@ -36,21 +37,21 @@ class PublishedRun:
     def name(self) -> str:
         """`d64_l4_4+4_symbolic`, `d64_l4_8+0`."""
         heads = f"d{self.width}_l{self.depth}_{self.self_heads}+{self.relational_heads}"
-        return f"{heads}_{self.said}" if self.said else heads
+        return f"{heads}_{self.suffix}" if self.suffix else heads
 
     @property
     def context(self) -> int:
-        """Tokens: 512; in those 512 wide 1,024, which only their numbers of parameters tell."""
+        """Tokens: 512; 1,024 at width 512, inferred from the number of parameters."""
         return 1024 if self.width == 512 else 512
 
     @property
     def symbols(self) -> str | None:
-        found = [kind for kind in ("symbolic", "position_relative") if self.said.startswith(kind)]
+        found = [kind for kind in ("symbolic", "position_relative") if self.suffix.startswith(kind)]
         return found[0] if found else None
 
     def has(self, word: str) -> bool:
-        """Whether `rca`, `disrca`, `symmetric`, `frozen` or `cosine` is said of it."""
-        return word in self.said.split("_")
+        """Whether `rca`, `disrca`, `symmetric`, `frozen` or `cosine` is in its suffix."""
+        return word in self.suffix.split("_")
 
     @property
     def variant(self) -> str:
@@ -58,7 +59,7 @@ class PublishedRun:
 
     @property
     def batch(self) -> int:
-        """Rows of one forward, of which `accumulate` make a step: 131,072 tokens always."""
+        """Rows of one micro-batch, of which `accumulate` make a step: always 131,072 tokens."""
         if self.width >= 512:
             return 16 if self.width == 512 else 32
         return 64 if (self.width, self.depth, self.relational_heads) == (128, 6, 4) else 128
@@ -87,10 +88,13 @@ class PublishedRun:
         }
 
     def line(self) -> str:
-        """What it is, in one line."""
+        """A summary in one line."""
         words = {"rca": "RCA", "disrca": "DisRCA", "symmetric": "symmetric", "frozen": "frozen", "cosine": "cosine"}
-        said = [(self.symbols or "").replace("_", "-"), *(told for word, told in words.items() if self.has(word))]
-        kind = f"dual attention ({', '.join(said)})" if self.relational_heads else "Transformer" + ", ".join(said)
+        options = [
+            (self.symbols or "").replace("_", "-"),
+            *(option for word, option in words.items() if self.has(word)),
+        ]
+        kind = f"dual attention ({', '.join(options)})" if self.relational_heads else "Transformer" + ", ".join(options)
         heads = f"{self.self_heads}+{self.relational_heads} heads"
         rest = "" if self.last == 100_000 else f" at step {self.last:,}"
         return f"{kind}, width {self.width}, {self.depth} layers, {heads}; {self.loss:.4f} nats{rest}"
@@ -151,7 +155,7 @@ RUNS = (
 
 @cache
 def presets() -> dict[str, Any]:
-    """Every model with its name: `tiny_`, the code, and the name of its run.
+    """All models by name: `tiny_`, the code, and the name of the run.
 
     >>> presets()["tiny_published_d64_l4_4+4_symbolic"].mixer
     DualAttention(num_self_heads=4, num_relational_heads=4, ..., relation_dim=16, ...)
@@ -172,7 +176,7 @@ def _names() -> frozenset[str]:
 
 
 def beside(run: PublishedRun) -> PublishedRun | None:
-    """The published Transformer of a run's width and depth that went to the end, whose hours are known."""
+    """The published Transformer of the same width and depth that finished, with known hours."""
     same = [
         other
         for other in RUNS

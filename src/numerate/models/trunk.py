@@ -1,4 +1,4 @@
-"""How the blocks of a model follow each other: once each, or round and round."""
+"""Backbones: blocks in a stack, or in a loop with shared weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,65 +17,65 @@ from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Inject, Injection, make_injection
 from numerate.positions.counter import drawn_from, start_of
 
-TurnsGiven = Loops | tuple[int, int] | int | None
-"""What a forward may be told of turns: their number, (without, with a gradient), or nothing."""
+LoopsGiven = Loops | tuple[int, int] | int | None
+"""Number of loops of a forward: one number, (without, with a gradient), or None for the default."""
 
 DEVIATION = 0.02
-"""Standard deviation of the noise that a state may start as."""
+"""Standard deviation of the noise of `initial_state="noise"`."""
 
 
 class Backbone(ABC):
-    """The description of the blocks' order in a recipe: a frozen dataclass that builds a `BackbonePart`."""
+    """The spec of a backbone: a frozen dataclass that builds a `BackbonePart`."""
 
     @abstractmethod
     def layers(self) -> int:
-        """How many blocks there are (each with weights of its own)."""
+        """Number of blocks (each with its own weights)."""
 
     @abstractmethod
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
     ) -> "BackbonePart":
-        """The part. `seed` is the model's; `feed_forward` is that of its blocks, for maps of the same kind."""
+        """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, for injections like it."""
 
     def loops(self) -> int:
-        """How often the blocks are gone through by default."""
+        """Default number of loops over the blocks."""
         return 1
 
 
 class BackbonePart(nn.Module, ABC):
-    """Blocks in their order. Its state is a list with one entry per (turn, block)."""
+    """The module behind a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
     @abstractmethod
     def forward(
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
-        loops: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
+        loops: LoopsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
-        """`loops` is how often a loop goes round; a trunk without a loop knows one turn only."""
+        """`loops` is the number of loops; a backbone without loops takes only 1."""
 
     @abstractmethod
-    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]: ...
+    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
-    def flops(self, time: int, loops: TurnsGiven = None) -> int:
+    def flops(self, time: int, loops: LoopsGiven = None) -> int:
         """Floating-point operations of one forward over one row of this length."""
 
 
 @dataclass(frozen=True)
 class Stack(Backbone):
-    """Blocks one after the other, each once.
+    """Stack of blocks, each with its own weights.
 
-    With `input_injection` the embedded input comes back before every block but the first, which reads it anyway: input
-    injection, Bansal et al. (2022), https://arxiv.org/abs/2202.05826. `add` adds it to the state; `linear` and `ffn`
-    map the two, side by side, to one vector, each block with a map of its own.
+    With `input_injection` the input embeddings enter again before every block but the first: input injection, Bansal et
+    al. (2022), https://arxiv.org/abs/2202.05826. `add` adds them to the hidden state; `linear` and `ffn` map the
+    concatenation of the two, with own weights in each block.
 
-    With `initial_state="noise"` the first block reads the embedded input plus N(0, 0.02^2), the noise of `Loop`: so do
-    the published Abacus models without a loop.
+    With `initial_state="noise"` the first block reads the input embeddings plus N(0, 0.02^2), the noise of `Loop`, as
+    the published Abacus models without a loop do.
     """
 
     num_layers: int = setting(2, "number of blocks")
@@ -118,8 +118,8 @@ class StackPart(BackbonePart):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
-        loops: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
+        loops: LoopsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
         _only_one(loops)
         last = len(self.blocks) - 1
@@ -127,7 +127,7 @@ class StackPart(BackbonePart):
             x, context, lambda number, block, x: block(x, context, target_positions if number == last else None)
         )
 
-    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]:
         _only_one(loops)
         states: list[Any] = [None] * len(self.blocks)
 
@@ -146,7 +146,7 @@ class StackPart(BackbonePart):
 
         return self._through(x, context, run), states
 
-    def flops(self, time: int, loops: TurnsGiven = None) -> int:
+    def flops(self, time: int, loops: LoopsGiven = None) -> int:
         _only_one(loops)
         return _operations(self, time)
 
@@ -162,16 +162,15 @@ class StackPart(BackbonePart):
 
 @dataclass(frozen=True)
 class Loop(Backbone):
-    """Blocks gone through again and again, with the same weights at every turn: a looped transformer.
+    """Looped transformer: a stack of blocks applied several times with shared weights.
 
     Dehghani et al. (2018), https://arxiv.org/abs/1807.03819; with input injection as in McLeish et al. (2024),
-    https://arxiv.org/abs/2405.17399. The state starts as nothing or as noise, and before every turn the embedded input
-    is put into it: `add` adds it, `linear` and `ffn` map the two, side by side, to one vector (one map for all turns).
-    With `none` it is added once, before the first turn.
+    https://arxiv.org/abs/2405.17399. The hidden state starts as zeros or noise, and the input embeddings enter before
+    every loop: `add` adds them, `linear` and `ffn` map the concatenation of the two (shared by all loops). With `none`
+    they are added once, before the first loop.
 
-    The noise is N(0, 0.02^2): a function of the model's seed and of the place in the row, never drawn again, without
-    a limit on length. `num_loops` changes no weights, so that a trained model can be evaluated at another
-    (`model.backbone.num_loops=8`).
+    The noise is N(0, 0.02^2): a fixed function of the model's seed and of the position, for any length. `num_loops`
+    changes no weights, so that a trained model can be evaluated with another number (`model.backbone.num_loops=8`).
 
     >>> Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
     """
@@ -220,20 +219,20 @@ class LoopPart(BackbonePart):
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
-        target_positions: Int[Tensor, "rows asked"] | None = None,
-        loops: TurnsGiven = None,
+        target_positions: Int[Tensor, "rows targets"] | None = None,
+        loops: LoopsGiven = None,
     ) -> Float[Tensor, "rows places width"]:
         loops = Loops.of(loops, self.times)
         turn = self.turn if self.compiled is None or not self.training else self.compiled
         state = self._start(x, context)
         if loops.no_grad_loops:
             with torch.no_grad():
-                # What layers share within a forward is made afresh for the turns with a gradient.
+                # What layers share within a forward is computed again for the loops with a gradient.
                 quiet = replace(context, prepared={})
                 for _ in range(loops.no_grad_loops):
                     state = turn(state, x, quiet, None)
-            # Autocast keeps its copies of weights, and those made without a gradient pass none on in releases of torch
-            # before https://github.com/pytorch/pytorch/pull/165068.
+            # Autocast caches copies of weights; those made without a gradient stop it in releases of torch before
+            # https://github.com/pytorch/pytorch/pull/165068.
             torch.clear_autocast_cache()
             state = _anchored(state, x)
         if loops.divided:
@@ -244,23 +243,23 @@ class LoopPart(BackbonePart):
         return _scaled(state, 1 / loops.grad_loops) if loops.divided else state
 
     def turn(self, state: Tensor, raw: Tensor, context: Context, target_positions: Tensor | None) -> Tensor:
-        """One turn over whole rows; with `target_positions`, the last block's end at those places only."""
+        """One loop over whole rows; with `target_positions`, the last block ends at those positions only."""
         last = len(self.blocks) - 1
-        return self._turn(
+        return self._loop(
             state, raw, lambda number, block, x: block(x, context, target_positions if number == last else None)
         )
 
     def compile_loops(self) -> None:
-        """Compiles one turn, for training: how many turns there are may then change at every step.
+        """Compiles one loop, for training: the number of loops may then change at every step.
 
-        There are about a dozen programs: with and without a gradient, the first turn and later ones, at all places or
-        those asked, and again where two sizes happen to be equal. Torch gives up at 8 unless told otherwise.
+        There are about a dozen graphs: with and without a gradient, first and later loops, all positions or only the
+        targets, and again where two sizes happen to be equal. Torch's default limit is 8.
         """
         limits = torch._dynamo.config
         limits.recompile_limit = max(32, limits.recompile_limit)
         self.compiled = torch.compile(self.turn, dynamic=True)
 
-    def prefill(self, x: Tensor, context: Context, loops: TurnsGiven = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
 
         def run(number: int, block: Block, x: Tensor) -> Tensor:
@@ -270,7 +269,7 @@ class LoopPart(BackbonePart):
 
         state = self._start(x, context)
         for _ in range(Loops.of(loops, self.times).whole):
-            state = self._turn(state, x, run)
+            state = self._loop(state, x, run)
         return state, states
 
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
@@ -283,18 +282,18 @@ class LoopPart(BackbonePart):
 
         current = self._start(x, context)
         while len(states) < len(state):
-            current = self._turn(current, x, run)
+            current = self._loop(current, x, run)
         return current, states
 
-    def flops(self, time: int, loops: TurnsGiven = None) -> int:
+    def flops(self, time: int, loops: LoopsGiven = None) -> int:
         return Loops.of(loops, self.times).whole * _operations(self, time)
 
     def _start(self, x: Tensor, context: Context) -> Tensor:
-        """The state before the first turn."""
+        """The hidden state before the first loop."""
         start = x if self.injection is None else torch.zeros_like(x)
         return _with_noise(start, context, self.noise_starts) if self.noisy else start
 
-    def _turn(self, state: Tensor, raw: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+    def _loop(self, state: Tensor, raw: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
         if self.injection is not None:
             state = self.injection(state, raw)
         for number, block in enumerate(self.blocks):
@@ -304,19 +303,19 @@ class LoopPart(BackbonePart):
 
 
 def _with_noise(x: Tensor, context: Context, starts: Tensor) -> Tensor:
-    """x plus the noise of its places."""
+    """x plus the noise of its positions."""
     index = context.index
     places = torch.arange(x.shape[1], device=x.device)[None] if index is None else index[:, None]
     return x + noise(starts, places, x.shape[2]).to(x.dtype)
 
 
 def noise_starts(seed: int) -> Int[Tensor, "2"]:
-    """What the noise of a model's seed is counted on from: a tensor, so that stacked models each have their own."""
+    """Where the noise of a seed starts in the counter: a tensor, so that stacked models each have their own."""
     return torch.tensor([start_of(StepContext(seed, step=0), salt) for salt in (0x10, 0x11)])
 
 
 def noise(starts: Int[Tensor, "2"], places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
-    """Numbers from N(0, 0.02^2) that are a function of (seed, place, entry of the vector), by Box and Muller (1958).
+    """Samples from N(0, 0.02^2) as a function of (seed, position, component), by Box and Muller (1958).
 
     https://doi.org/10.1214/aoms/1177706645
     """
@@ -327,10 +326,10 @@ def noise(starts: Int[Tensor, "2"], places: Int[Tensor, "rows time"], width: int
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """A state that depends on `x`, whose gradient is nothing.
+    """A state that depends on `x` with a gradient of zero.
 
-    Turns without a gradient would otherwise leave the embedding without any where nothing injects it again, and a
-    missing gradient is another thing than one of zeros: to weight decay, and to processes that wait for it.
+    Otherwise loops without a gradient leave the embedding without one where nothing injects it again, and weight decay
+    and DDP treat a missing gradient differently from zeros.
     """
 
     generate_vmap_rule = True
@@ -341,7 +340,7 @@ class _WithoutGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing is needed later."""
+        """Nothing is saved."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
@@ -354,7 +353,7 @@ def _anchored(state: Tensor, x: Tensor) -> Tensor:
 
 
 class _Scaled(torch.autograd.Function):
-    """The same forward; the gradient times a factor."""
+    """The identity, whose gradient is multiplied by a factor."""
 
     generate_vmap_rule = True
 
@@ -372,17 +371,17 @@ class _Scaled(torch.autograd.Function):
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
-    """x, whose gradient is multiplied. Between one factor and its inverse only the gradient of parameters changes."""
+    """x with its gradient scaled. Between a factor and its inverse only the gradient of parameters changes."""
     scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
     return scaled
 
 
 def _operations(trunk: nn.Module, time: int) -> int:
-    """Of each block and injection once."""
+    """Operations of each block and injection, once."""
     return sum(part.flops(time) for part in trunk.modules() if isinstance(part, Block | Injection))
 
 
-def _only_one(loops: TurnsGiven) -> None:
+def _only_one(loops: LoopsGiven) -> None:
     if Loops.of(loops, 1)[:2] != (0, 1):
-        told = loops if isinstance(loops, int) else Loops.of(loops, 1).whole
-        raise UserError(f"loops: a Stack goes through its blocks once, not {told} times; a looped backbone can")
+        total = loops if isinstance(loops, int) else Loops.of(loops, 1).whole
+        raise UserError(f"loops: a Stack goes through its blocks once, not {total} times; a looped backbone can")

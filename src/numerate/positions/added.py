@@ -1,4 +1,4 @@
-"""Positions that act on the embedded input: added to it, or in the place of one of its features."""
+"""Position embeddings: added to the input embeddings, or in place of one feature."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -15,18 +15,18 @@ from numerate.positions.position import InputPosition, Position
 
 @dataclass(frozen=True)
 class Learned(Position):
-    """One learned vector per place, added to the token's.
+    """Learned position embeddings, added to the token embeddings.
 
     Gehring et al. (2017), https://arxiv.org/abs/1705.03122.
 
     With `DigitIndex` it is the Abacus embedding: `Learned(position_ids=DigitIndex(max_offset=100))`.
 
-    The initial vectors are drawn as token embeddings are, or with `initialization="sinusoidal"` are those of
-    `Sinusoidal`; `frozen` ones are not trained. (The published counting code has both, but a later initialization
-    overwrites the sinusoids: its frozen vectors are `Learned(frozen=True)`, noise.)
+    They are initialised as token embeddings, or with `initialization="sinusoidal"` as those of `Sinusoidal`; `frozen`
+    ones are not trained. (The published counting code has both, but a later initialization overwrites the sinusoids:
+    its frozen vectors are `Learned(frozen=True)`, noise.)
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     max_position_embeddings: int = setting(512, "number of learned position embeddings")
     initialization: Literal["normal", "sinusoidal"] = setting(
         "normal", "initialization: as the token embeddings (normal), or sinusoidal (sine)", later=True
@@ -73,14 +73,14 @@ class LearnedTable(InputPosition):
 
 @dataclass(frozen=True)
 class Sinusoidal(Position):
-    """Sines and cosines of the place, added to the token's vector.
+    """Sinusoidal position embeddings, added to the token embeddings.
 
     Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
-    Width 2i holds sin(place / base^(2i / width)), width 2i + 1 the cosine. There is no table, so no place is too far.
+    Component 2i is sin(position / base^(2i / width)), component 2i + 1 the cosine. Positions have no limit.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     base: float = setting(10000.0, "base of the wavelengths (theta)")
     scale: float = setting(1.0, "factor on the embeddings")
 
@@ -94,14 +94,13 @@ class Sinusoidal(Position):
 
 @dataclass(frozen=True)
 class ScaledSinusoidal(Position):
-    """Sines and cosines as in `Sinusoidal`, times one learned number that begins at 1 / root of the width.
+    """Sinusoidal position embeddings times one learned factor, initially 1/sqrt(width).
 
-    So the waves begin no larger than an embedding drawn with variance 1/width, and the model decides how much it reads
-    of them; in the published arithmetic system (McLeish et al., 2024, https://arxiv.org/abs/2405.17399) and before in
-    Hua et al. (2022), https://arxiv.org/abs/2202.10447.
+    Initially they are no larger than an embedding of variance 1/width. Used by the published arithmetic system (McLeish
+    et al., 2024, https://arxiv.org/abs/2405.17399) and before by Hua et al. (2022), https://arxiv.org/abs/2202.10447.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     base: float = setting(10000.0, "base of the wavelengths (theta)")
 
     def __post_init__(self) -> None:
@@ -113,7 +112,7 @@ class ScaledSinusoidal(Position):
 
 
 class Waves(InputPosition):
-    """The waves behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
+    """The module behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
 
     rates: Tensor
 
@@ -135,16 +134,16 @@ class Waves(InputPosition):
 
 @dataclass(frozen=True)
 class Scalar(Position):
-    """The place as one number from 0 to 1, in the place of the last feature of the token's vector (SPE).
+    """Scalar position encoding (SPE): the position from 0 to 1 as the last feature of the embedding.
 
-    Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: a token's own vector has one feature less, and place /
-    `max_positions` is put behind it. (Here the embedding keeps the feature, which nothing reads: as many numbers as
-    there are tokens.) With `Zooming` the number is its fraction as it is. Place 32 of 128 is 0.25.
+    Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: the token embedding has one feature less, and position /
+    `max_positions` is appended. (Here the embedding keeps the unused feature, one number per token.) With `Zooming` it
+    is the fraction itself. Position 32 of 128 is 0.25.
     """
 
     fractions: ClassVar[bool] = True
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     max_positions: int = setting(128, "number of positions, by which a position is divided")
 
     def __post_init__(self) -> None:

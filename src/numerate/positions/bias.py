@@ -1,4 +1,4 @@
-"""Positions that add to the attention scores a number that depends on the places of query and key."""
+"""Relative position biases, added to the attention scores."""
 
 import math
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from numerate.positions.position import Bias, Position
 
 @dataclass(frozen=True)
 class FIRE(Position):
-    """A learned function of the distance, relative to how far along the query stands.
+    """FIRE: an attention bias learned as a function of the distance relative to the query's position.
 
     Li et al. (2023), "Functional Interpolation for Relative Positions", https://arxiv.org/abs/2310.04418. For a query
-    at place i and a key at place j, a small network per layer gives each head
+    at position i and a key at position j, a small network per layer gives each head
 
         f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
 
-    As the distance is divided by the query's own place, a longer row asks for nothing outside what was trained.
-    Randomised FIRE is `FIRE(position_ids=RandomSubset(128))`. `shared` gives all layers one network; the arithmetic
-    system of McLeish et al. (2024) gives each its own. What the paper calls psi(x) = log(cx + 1) begins at c = 0.1.
+    As the distance is divided by the query's position, longer rows stay within the trained range. Randomised FIRE is
+    `FIRE(position_ids=RandomSubset(128))`. `shared` gives all layers one network; in the arithmetic system of McLeish
+    et al. (2024) each has its own. In the paper's psi(x) = log(cx + 1), c starts at 0.1.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     hidden_size: int = setting(32, "hidden size of the network")
     threshold: float = setting(
         512.0, "below this position, times a learned factor, distances are not normalized by the position"
@@ -80,22 +80,21 @@ class DistanceNetwork(Bias):
 
 
 _PAIRS = 1 << 18
-"""Pairs of query and key that the network is asked about at once in evaluation: its hidden states of all pairs of a
-long row would not fit into a cache, and for the longest not into memory."""
+"""Pairs of query and key per batch of the network in evaluation, to bound the memory of its hidden states."""
 
 
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """Minus the distance times a fixed slope per head: 2^(-8/heads), 2^(-16/heads), ...
+    """ALiBi: an attention bias of minus the distance times a fixed slope per head.
 
-    Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. For 8 heads the slopes are 1/2,
-    1/4, ... 1/256; for a number of heads that is no power of two, those of the next smaller one and every other of the
-    next larger one, as the paper's code does. Nothing is learned. `slope_scale` multiplies all slopes: numberings whose
-    distances are short (`Coupled`) want steeper ones than the places of a long text. With `max_distance=4` all
-    distances from 4 on count as 4, so that a longer row has no bias that training did not have.
+    Press et al. (2022), "Train Short, Test Long", https://arxiv.org/abs/2108.12409. Slopes are 2^(-8/heads),
+    2^(-16/heads), ...: for 8 heads 1/2, 1/4, ... 1/256; if the number of heads is no power of two, those of the next
+    smaller power and every other of the next larger one, as in the paper's code. Nothing is learned. `slope_scale`
+    multiplies all slopes: position ids with short distances (`Coupled`) need steeper ones than long texts. With
+    `max_distance=4` larger distances count as 4, so that longer rows have no bias unseen in training.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     slope_scale: float = setting(1.0, "factor on all slopes; 1 as published")
     max_distance: int | None = setting(None, "larger distances count as this one; null: no limit")
 
@@ -139,17 +138,15 @@ class Slopes(Bias):
 
 @dataclass(frozen=True)
 class T5Bias(Position):
-    """One learned number per head and bucket of distances.
+    """T5's relative position bias: a learned attention bias per head and distance bucket.
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683. Half of the buckets hold one distance each, the others grow
-    in width up to `max_distance`; the last one holds everything farther. Keys ahead of the query count as distance 0
-    by default; with `bidirectional=True` the buckets are divided between keys behind and keys ahead,
-    which is what numberings need that do not simply count from the left (`DigitIndex`, `Coupled`).
-
-    `shared` gives all layers the same numbers, as T5 does.
+    logarithmically up to `max_distance`; the last one holds all larger distances. Keys after the query count as
+    distance 0; with `bidirectional=True` the buckets are divided between keys before and after, for position ids that
+    do not count from the left (`DigitIndex`, `Coupled`). `shared` gives all layers the same biases, as T5 does.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     num_buckets: int = setting(32, "number of distance buckets")
     max_distance: int = setting(128, "distances from here on share the last bucket")
     bidirectional: bool = setting(False, "whether keys after the query have buckets of their own")
@@ -188,7 +185,7 @@ class BucketTable(Bias):
         return self.table[self.bucket(queries[:, :, None] - keys[:, None, :])].permute(0, 3, 1, 2)
 
     def bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-        """Which bucket a distance (place of the query minus place of the key) falls in.
+        """The bucket of a distance (position of the query minus position of the key).
 
         With num_buckets=8, max_distance=16 and one side: 0 1 2 3 for these distances, 4 for 4 and 5, 5 for 6 and 7, 6
         for 8 to 11, 7 from 12 on.

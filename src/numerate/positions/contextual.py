@@ -1,4 +1,4 @@
-"""Positions that attention counts for itself: how far a key is depends on what stands between."""
+"""Contextual position encoding: the position of a key depends on the tokens in between."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ from numerate.positions.position import Contextual, Position
 
 @dataclass(frozen=True)
 class CoPE(Position):
-    """A distance that counts only what the query gates open for, so that a head may count certain tokens alone.
+    """Contextual position encoding (CoPE): positions count only tokens that the query's gates select.
 
-    Golovneva et al. (2024), "Contextual Position Encoding", https://arxiv.org/abs/2405.18719. Query i opens the gate
-    g_ij = sigmoid(q_i . k_j / root of the head width) for key j; the place of key j is the sum of the gates from j up
-    to i, at most `max_positions` - 1; and q_i . e_p is added to the score, e a vector for each whole place p of a
-    layer, and for places between two of them by linear interpolation. (The division by the root is in the listing of
-    the paper's appendix, not in its equation.) The vectors begin at 0: attention begins without positions.
+    Golovneva et al. (2024), "Contextual Position Encoding", https://arxiv.org/abs/2405.18719. Query i has the gate
+    g_ij = sigmoid(q_i . k_j / sqrt(head width)) for key j; the position of key j is the sum of the gates from j to i,
+    at most `max_positions` - 1; and q_i . e_p is added to the score, with an embedding e per integer position p of a
+    layer, linearly interpolated in between. (The division by the root is in the listing of the paper's appendix, not in
+    its equation.) The embeddings start at 0.
 
-    Tokens have no numbers of their own, so there is no numbering. With all gates open key j is at i - j + 1.
+    There are no position ids. With all gates open key j is at i - j + 1.
     """
 
     position_ids = Sequential()
@@ -54,7 +54,7 @@ class GatedPlaces(Contextual):
     ) -> Float[Tensor, "rows heads query key"]:
         last = len(self.vectors) - 1
         scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
-        # A sum of gates is a place, and halves of places above 128 are no numbers of bfloat16.
+        # A sum of gates is a position, and bfloat16 has no halves above 128.
         gates = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid().masked_fill(~visible, 0.0)
         place = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
         below = place.detach().floor()

@@ -1,9 +1,8 @@
-"""Which number a place gets. What is done with the number is a position's affair.
+"""Position ids: which integer each token gets. How they are used is up to the position scheme.
 
-A numbering is a pure function of the tokens and of a `StepContext`. At the fixed placements of evaluation its numbers
-never change when a row grows longer, so that a model may read token by token what it was trained to read at once; in
-training they never depend on the padding behind a row or on the other rows of a batch (promises tested on every
-variant).
+Position ids are a pure function of the tokens and of a `StepContext`. At the fixed offsets of evaluation they do not
+change when a row grows longer, so that generation token by token agrees with training; in training they do not depend
+on padding or on the other rows of a batch (tested for every variant).
 """
 
 import zlib
@@ -23,60 +22,60 @@ from numerate.positions.counter import drawn, drawn_many
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
 Helpers = Literal["own", "next"]
-"""The number of a helper token: one of its own, or that of the next real token, as in the published counting."""
+"""The position id of a helper token: its own, or that of the next real token, as in the published counting."""
 
 
 class PositionIds(ABC):
-    """Gives every place of every row a number from 0 on."""
+    """The spec of position ids, from 0 on."""
 
     causal: ClassVar[bool] = True
-    """Whether a place's number in evaluation depends on nothing behind it. A model with one that is not can be neither
-    decoded nor believed."""
+    """Whether position ids in evaluation do not depend on later tokens. A model with others cannot generate, and its
+    teacher-forced scores leak the answer."""
 
     whole: ClassVar[bool] = True
-    """Whether the numbers are whole; fractions are only for positions that take them."""
+    """Whether position ids are integers; fractions are only for position schemes that take them."""
 
     @abstractmethod
     def assign(
         self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
-        """The places. `kinds` says what each token is (`numerate.vocabulary.DIGIT` ...).
+        """The position ids. `kinds` is the kind of each token (`numerate.vocabulary.DIGIT` ...).
 
-        Where all rows get the same numbers, one row may be returned for all.
+        Where all rows get the same, one row may be returned for all.
         """
 
     def by_place(self) -> bool:
-        """Whether in evaluation a place's number is a function of the place alone, the same in every row. Rows of
-        every length and with any tokens have the same numbers then, and are numbered once."""
+        """Whether position ids in evaluation are the same for all rows, whatever their length and tokens, so that they
+        are computed only once."""
         return False
 
     def position_offsets(self) -> int:
-        """How many fixed placements there are to evaluate at; the 0-th is without any offset."""
+        """Number of fixed offsets for evaluation; the 0-th is 0."""
         return 1
 
     def headroom(self) -> int:
-        """How far a training draw may raise a place above its number in evaluation at placement 0."""
+        """The largest offset in training above position ids in evaluation at offset 0."""
         return 0
 
     def reach(self, highest: int) -> int:
-        """The highest place of any training draw, where `highest` is the highest in evaluation at placement 0."""
+        """The highest position id in training, where `highest` is the highest in evaluation at offset 0."""
         return highest + self.headroom()
 
     def _salt(self) -> int:
-        # What was added later and stands at its default was not there when older runs drew.
-        said = [
+        # Settings added later are left out at their defaults, so that older runs draw the same.
+        settings = [
             f"{old_setting(type(self), field.name)}={old_value(type(self), field.name, getattr(self, field.name))!r}"
             for field in fields(self)  # type: ignore[arg-type]
             if not (field.metadata.get("later") and getattr(self, field.name) == field.default)
         ]
-        return zlib.crc32(f"{old_kind(type(self))}({', '.join(said)})".encode())
+        return zlib.crc32(f"{old_kind(type(self))}({', '.join(settings)})".encode())
 
 
 @dataclass(frozen=True)
 class Sequential(PositionIds):
-    """0, 1, 2, ... from the left: the usual numbering of a transformer.
+    """Position ids 0, 1, 2, ... from the left.
 
-    With `helper_positions="next"` a helper gets the number of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    With `helper_positions="next"` a helper gets that of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
     helper_positions: Helpers = setting(
@@ -97,7 +96,7 @@ class Sequential(PositionIds):
 
 @dataclass(frozen=True)
 class Shifted(PositionIds):
-    """0, 1, 2, ... plus an offset that each training row draws from 0 to max_shift.
+    """Position ids 0, 1, 2, ... plus a random offset from 0 to max_shift in training.
 
     Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
     `num_eval_offsets` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and num_eval_offsets=3: 0, 30
@@ -141,14 +140,14 @@ class Shifted(PositionIds):
             shifted = places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
             if self.shift_within is None:
                 return shifted
-            # Padding behind a short row would stand beyond the table that a long row fits into.
+            # Padding of a short row would exceed the embedding table that a long row fits into.
             return torch.where(
                 torch.arange(shifted.shape[1], device=places.device) < tokens.lengths[:, None], shifted, 0
             )
         return places + self.max_shift * draw.position_offset // max(self.num_eval_offsets - 1, 1)
 
     def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
-        """The largest offset of each row: a place is kept free for a helper behind its last token."""
+        """The largest offset of each row: one position is reserved for a helper after its last token."""
         return (within - 1 - _real(tokens, kinds, self.helper_positions)).clamp(min=0)
 
     def position_offsets(self) -> int:
@@ -165,13 +164,13 @@ class Shifted(PositionIds):
 
 @dataclass(frozen=True)
 class DigitIndex(PositionIds):
-    """1, 2, 3, ... inside each run of digits, 0 elsewhere: Abacus.
+    """Position ids 1, 2, 3, ... within each run of digits, 0 elsewhere (Abacus).
 
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399.
 
-    `321+654=975` gets 1 2 3 0 1 2 3 0 1 2 3. In training every digit's number is raised by one offset from 0 to
-    max_offset, so that places beyond the longest training number are trained too; evaluation raises nothing. With
-    numbers written least significant digit first, equal significance has equal number.
+    `321+654=975` gets 1 2 3 0 1 2 3 0 1 2 3. In training a random offset from 0 to max_offset is added at digits, so
+    that positions beyond the longest training number are trained too; in evaluation none is. With numbers written least
+    significant digit first, digits of equal significance have equal position ids.
 
     The published code draws one offset for a whole batch (`per="batch"`); `per="row"` draws one for each row, which
     is less noisy when batches are small.
@@ -199,17 +198,17 @@ class DigitIndex(PositionIds):
 
 @dataclass(frozen=True)
 class Coupled(PositionIds):
-    """The same number for the same significance: units 1, tens 2, ... in every number of the row (position coupling).
+    """Position coupling: digits of the same significance share position ids in all numbers of a row.
 
     Cho et al. (2024), https://arxiv.org/abs/2405.20671.
 
-    Unlike in `DigitIndex`, the texts between numbers take part: an operator or `=` stands one place below the units, so
-    that the step from `=` to the units is the step from any digit to the next. `321+654=975` gets
-    2 3 4 1 2 3 4 1 2 3 4, and in training everything but the special tokens is raised by one offset per row.
+    Unlike in `DigitIndex`, operators and `=` are included, one below the units, so that the step from `=` to the units
+    is the step from any digit to the next. `321+654=975` gets 2 3 4 1 2 3 4 1 2 3 4, and in training one random offset
+    per row is added to all but special tokens.
 
-    `operands="normal"` is for operands written as people write them: a number that a text follows is counted from its
-    right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The number at a row's end, which is the answer, is counted from
-    its first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
+    `operands="normal"` is for operands written most significant digit first: a number before other text is counted from
+    its right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The last number, which is the answer, is counted from its
+    first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
     """
 
     max_offset: int = setting(0, "largest random offset in training")
@@ -242,11 +241,11 @@ class Coupled(PositionIds):
 
 @dataclass(frozen=True)
 class NumberIndex(PositionIds):
-    """Which number of the row a token belongs to: 0 for the first, 1 for the second, ...
+    """Position ids that are the index of the number in the row: 0 for the first, 1 for the second, ...
 
-    The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): beside a
-    numbering of the digits within their numbers, it tells the operands and the answer apart at any length. What counts
-    is how many texts (an operator, `=`) stand before: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
+    The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): with digit
+    positions within numbers, it distinguishes operands and answer at any length. It is the number of texts (an
+    operator, `=`) before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
     def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
@@ -256,20 +255,18 @@ class NumberIndex(PositionIds):
 
 @dataclass(frozen=True)
 class RandomSubset(PositionIds):
-    """In training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, 2, ... (randomised positions).
+    """Randomised position ids: in training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, ...
 
-    Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many different places as it has tokens, so
-    that long distances are seen on short rows; with any use: `FIRE(position_ids=RandomSubset(128))`,
-    `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, 2,
-    ...
+    Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many positions as it has tokens, so that short
+    rows have long distances. For any position scheme: `FIRE(position_ids=RandomSubset(128))`,
+    `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
-    `size` draws that many places and gives a row the first of them: with the padded width of a batch as `size`, it is
-    what the published arithmetic code does with `per="batch"` (it draws again in every layer; here all layers share one
-    draw).
-    Evaluation takes every `stride`-th place. With stride=3: 0, 3, 6, ...
+    `size` draws that many positions and gives a row the first of them: with the padded length of a batch as `size` and
+    `per="batch"` it is the published arithmetic code (which draws again in every layer; here all layers share a draw).
+    Evaluation takes every `stride`-th position. With stride=3: 0, 3, 6, ...
 
     With `helper_positions="next"`, as in the published counting, a row of n tokens that are no helpers draws n + 1
-    places, and a helper gets the place of the next real token.
+    positions, and a helper gets that of the next real token.
     """
 
     max_length: int = setting(512, "number of positions to sample from")
@@ -314,7 +311,7 @@ class RandomSubset(PositionIds):
         slot = torch.arange(self.max_length, device=plain.device)
         keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
         drawn_first = keys.topk(most, dim=1, largest=False).indices
-        # The places chosen, in order, in front; a row with more tokens than places goes on above all of them.
+        # The chosen positions come first, sorted; a row with more tokens than positions continues above all of them.
         kept = torch.arange(most, device=plain.device) < wanted[:, None]
         chosen = torch.where(kept, drawn_first, self.max_length).sort(dim=1).values
         chosen = torch.nn.functional.pad(chosen, (0, max(0, time - most)), value=self.max_length)[:, :time]
@@ -337,12 +334,12 @@ class RandomSubset(PositionIds):
 
 @dataclass(frozen=True)
 class Zooming(PositionIds):
-    """1/n, 2/n, ... of a row with n - 1 real tokens: how far along it a token stands. It looks ahead.
+    """Fractional positions 1/n, 2/n, ... of a row with n - 1 real tokens. Not causal.
 
-    The published counting has it as "zooming" (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets
-    the number of the next real token. Every place is told how long its row will be, which at the places of a whole row
-    gives part of the answer away: so it is `causal = False`, nothing measured with it is a claim, and a model with it
-    cannot be decoded. Only positions that take fractions can use it: `Scalar(position_ids=Zooming())`.
+    "Zooming" in the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
+    position of the next real token. Positions depend on the length of the row, which leaks part of the answer: so it is
+    `causal = False`, scores with it prove nothing, and a model with it cannot generate. Only position schemes that take
+    fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.
     """
@@ -366,8 +363,7 @@ def _inside(tokens: Tokens) -> Bool[Tensor, "rows time"]:
 def _counted(
     tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers
 ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-    """0, 1, 2, ... from the left, for all rows alike; with helpers="next", how many real tokens stand before, and 0
-    behind the end of a row."""
+    """0, 1, 2, ... for all rows; with helpers="next", the number of real tokens before, and 0 for padding."""
     if helpers == "own":
         return torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
     real = (kinds != HELPER).long()
@@ -375,7 +371,7 @@ def _counted(
 
 
 def _real(tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers) -> Int[Tensor, " rows"]:
-    """How many tokens of each row have a number of their own."""
+    """Number of tokens of each row with their own position id."""
     return tokens.lengths if helpers == "own" else ((kinds != HELPER) & _inside(tokens)).sum(1)
 
 

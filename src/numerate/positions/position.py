@@ -1,4 +1,4 @@
-"""What is done with the number of a place: added to the input, or used inside attention."""
+"""Position schemes: how position ids are used, on the input or inside attention."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -10,32 +10,32 @@ from numerate.positions.numbering import PositionIds
 
 
 class Position(ABC):
-    """A use of place numbers: a frozen spec with `position_ids`. It acts on the input or inside attention, not both."""
+    """The spec of a position scheme, with its `position_ids`. It acts on the input or inside attention, not both."""
 
     position_ids: PositionIds
 
     fractions: ClassVar[bool] = False
-    """Whether it takes a numbering whose numbers are fractions, such as `Zooming`."""
+    """Whether it takes fractional position ids, such as those of `Zooming`."""
 
     def build_input(self, width: int) -> "InputPosition | None":
-        """The part that acts on the embedded input, or None for a position that acts inside attention."""
+        """The module that acts on the input embeddings, or None for a scheme that acts inside attention."""
         return None
 
     def build_attention(self, heads: int, head_width: int) -> "Rotation | Bias | Contextual | None":
-        """The part that acts inside one layer's attention, or None for a position that acts on the input."""
+        """The module that acts inside one layer's attention, or None for a scheme that acts on the input."""
         return None
 
     def shares_layers(self) -> bool:
-        """Whether all layers of a model use one and the same part inside attention."""
+        """Whether all layers of a model share one module inside attention."""
         return False
 
     def size(self) -> int | None:
-        """How many different places there is room for, None where any number will do."""
+        """Maximum number of positions, None for no limit."""
         return None
 
 
 class InputPosition(nn.Module, ABC):
-    """Changes the embedded tokens by their places, which are whole unless the position takes fractions."""
+    """Changes the input embeddings by their position ids (integers unless the scheme takes fractions)."""
 
     @abstractmethod
     def forward(
@@ -43,16 +43,16 @@ class InputPosition(nn.Module, ABC):
     ) -> Float[Tensor, "rows time width"]: ...
 
     def claimed(self) -> set[str]:
-        """Names of parameters that this part initialises itself; a model's named initialisation leaves them alone."""
+        """Names of parameters with an own initialisation, which the model's initialisation skips."""
         return set()
 
 
 class Rotation(nn.Module, ABC):
-    """Turns queries and keys by their places."""
+    """Rotates queries and keys by their positions."""
 
     @abstractmethod
     def prepare(self, places: Int[Tensor, "#rows time"]) -> Any:
-        """What depends on the places alone: made once in a forward and shared by all layers that rotate alike."""
+        """What depends only on the position ids: computed once per forward and shared by layers that rotate alike."""
 
     @abstractmethod
     def turn(
@@ -61,7 +61,7 @@ class Rotation(nn.Module, ABC):
 
 
 class Bias(nn.Module, ABC):
-    """Adds to the attention scores a number that depends on the places of query and key."""
+    """An attention bias that depends on the positions of query and key."""
 
     @abstractmethod
     def bias(
@@ -70,7 +70,7 @@ class Bias(nn.Module, ABC):
 
 
 class Contextual(nn.Module, ABC):
-    """Adds to the attention scores a number that depends on what query and keys hold."""
+    """An attention bias that depends on the contents of queries and keys."""
 
     @abstractmethod
     def bias(
@@ -79,7 +79,7 @@ class Contextual(nn.Module, ABC):
         keys: Float[Tensor, "rows heads key head_width"],
         visible: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
-        """What is added to the scores; `visible` is True where a query may see a key."""
+        """The bias added to the scores; `visible` is True where a query may attend to a key."""
 
     @abstractmethod
     def flops(self, heads: int, time: int) -> int:

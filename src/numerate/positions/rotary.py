@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned by angles that grow with their places."""
+"""Rotary position embeddings (RoPE)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from numerate.positions.position import Position, Rotation
 
 @dataclass(frozen=True)
 class Rotary(Position):
-    """Queries and keys turned by angles that grow with the place (RoPE).
+    """Rotary position embeddings (RoPE).
 
-    By place x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
+    Angles are position x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
 
-    The halves of a head are paired (component i with i + head_width / 2), as GPT-NeoX and Llama do, not neighbours as
-    the paper draws it; the two differ by a fixed reordering of components. With `partial_rotary_factor=0.5` only the
-    first half of each head is turned.
+    Component i is paired with i + head_width / 2, as in GPT-NeoX and Llama, not with its neighbour as in the paper; the
+    two differ by a permutation of components. With `partial_rotary_factor=0.5` only the first half of each head is
+    rotated.
     """
 
-    position_ids: PositionIds = setting(Sequential(), "which number each place gets")
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     base: float = setting(10000.0, "base of the frequencies (theta)")
     partial_rotary_factor: float = setting(1.0, "share of each head's dimensions that is rotated")
 
@@ -81,16 +81,16 @@ class HalfSplitRotation(Rotation):
         return torch.cat([turned, kept], dim=-1)
 
     def pairs(self, places: Int[Tensor, "#rows time"], heads: int) -> Complex[Tensor, "#rows time numbers"]:
-        """What `split_and_turned` multiplies with, head after head: a complex number for each pair."""
+        """The factors for `split_and_turned`, head after head: a complex number for each pair."""
         cosines, sines = self.prepare(places)
         half = self.turned // 2
         turns = torch.complex(cosines[:, 0, :, :half], sines[:, 0, :, half:].contiguous())
         return turns.repeat(1, 1, heads)
 
     def neighbours(self, weight: Float[Tensor, "all read"]) -> Float[Tensor, "all read"]:
-        """The rows of a linear map to heads in an order in which components that are turned together are neighbours.
+        """Permutes the rows of a query or key projection so that components rotated together are neighbours.
 
-        Queries and keys in this order have the same products as in the usual one.
+        Products of queries and keys do not change.
         """
         return torch.unflatten(weight, 0, (-1, 2, self.turned // 2)).transpose(1, 2).flatten(0, 2)
 
@@ -98,9 +98,9 @@ class HalfSplitRotation(Rotation):
 def split_and_turned(
     made: Float[Tensor, "rows time all"], turns: Complex[Tensor, "#rows time numbers"], sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Vectors cut into parts of these sizes; the parts in front, as far as there are `turns`, turned pair by pair.
+    """Splits vectors into parts of these sizes; the first parts, as far as there are `turns`, are rotated.
 
-    It is the quicker way on a CPU: one pass over what is turned, and one gradient for all parts.
+    Faster on a CPU: one pass over the rotated parts, and one gradient for all parts.
     """
     found: tuple[Tensor, ...] = _SplitAndTurned.apply(made, turns, *sizes)  # type: ignore[no-untyped-call]
     return found
@@ -140,6 +140,6 @@ class _SplitAndTurned(Function):
 
 
 def _complex(x: Float[Tensor, "rows time all"]) -> Complex[Tensor, "rows time half"]:
-    """Neighbours as complex numbers: a view where they are side by side in memory."""
+    """Pairs of neighbours as complex numbers: a view where contiguous."""
     x = x if x.stride(-1) == 1 and all(size % 2 == 0 for size in x.stride()[:-1]) else x.contiguous()
     return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))

@@ -1,4 +1,4 @@
-"""Addition, small enough for a laptop: Abacus numbering against other position schemes.
+"""Addition, small enough for a laptop: Abacus embeddings against other position encodings.
 
 After McLeish et al. (2024), https://arxiv.org/abs/2405.17399, at a size of their own: operands of 1 to 5 digits, least
 significant digit first, two layers of width 128 with input injection. What small adders need to learn the carry at all
@@ -27,7 +27,7 @@ STACK, HEADS = Stack(num_layers=2, input_injection="add"), Attention(num_heads=4
 
 
 def addition_abacus() -> Recipe:
-    """Reversed addition of 1 to 5 digits with Abacus: digits numbered within their number, from a random offset."""
+    """Reversed addition of 1 to 5 digits with Abacus embeddings of digit positions, from a random offset."""
     return _addition(
         "addition_abacus", "abacus", Learned(position_ids=DigitIndex(max_offset=20), max_position_embeddings=64)
     )
@@ -39,13 +39,13 @@ def addition_rotary() -> Recipe:
 
 
 def addition_far() -> Recipe:
-    """Reversed addition of 1 to 5 digits that goes on to 20 and mostly to 100: coupled places, local attention.
+    """Reversed addition of 1 to 5 digits that generalizes to 20 and mostly to 100: coupled positions, local attention.
 
-    What a digit of a sum needs stands at its own place and one below, at any length. So digits of equal significance
+    A digit of a sum depends on its own position and the one below, at any length. So digits of equal significance
     share a number (`Coupled`), attention reads the difference of these numbers (`T5Bias`: behind, here, ahead, or
     elsewhere), falls off with it (a steep `ALiBi`, in which all differences from 4 on are one), and grows sharper with
-    the number of keys (`logit_scale="log"`); `NumberIndex` tells operands and answer apart. So nothing is ever read at
-    a place, or with a bias, that was not trained. On one core of a laptop about 3 minutes.
+    the number of keys (`logit_scale="log"`); `NumberIndex` distinguishes operands and answer. So no
+    position and no bias is ever used that was not trained. On one core of a laptop about 3 minutes.
     """
     near = T5Bias(position_ids=Coupled(), num_buckets=8, max_distance=2, bidirectional=True)
     falling = ALiBi(position_ids=Coupled(), slope_scale=8.0, max_distance=4)
@@ -68,15 +68,15 @@ def addition6_abacus() -> Recipe:
 
 
 def addition6_no_offset() -> Recipe:
-    """addition6_abacus without any offset in training, so that places beyond 7 are never trained."""
+    """addition6_abacus without any offset in training, so that positions beyond 7 are never trained."""
     return _addition6("addition6_no_offset", "abacus", Learned(position_ids=DigitIndex(), max_position_embeddings=64))
 
 
 def addition6_looped() -> Recipe:
-    """addition6_abacus with one block gone through three times, the embedded input added before each turn."""
+    """addition6_abacus with one block looped three times, the embedded input added before each loop."""
     position = Learned(position_ids=DigitIndex(max_offset=20), max_position_embeddings=64)
-    trunk = Loop(num_layers=1, num_loops=3, input_injection="add")
-    return _addition6("addition6_looped", "abacus", position, trunk=trunk)
+    backbone = Loop(num_layers=1, num_loops=3, input_injection="add")
+    return _addition6("addition6_looped", "abacus", position, backbone=backbone)
 
 
 def addition6_rotary() -> Recipe:
@@ -90,20 +90,20 @@ def addition6_fire() -> Recipe:
 
 
 def addition6_nope() -> Recipe:
-    """addition6_abacus without any positions: what causal attention alone tells of order."""
+    """addition6_abacus without any positions: only causal attention gives the order."""
     return _addition6("addition6_nope", "nope")
 
 
-def _addition6(title: str, paper: str, *positions: Position, trunk: Backbone = STACK) -> Recipe:
+def _addition6(title: str, paper: str, *positions: Position, backbone: Backbone = STACK) -> Recipe:
     grid = "1:6x1:6+equal:7:18"
-    return _addition(title, paper, *positions, trunk=trunk, digits=6, steps=4000, grid=grid)
+    return _addition(title, paper, *positions, backbone=backbone, digits=6, steps=4000, grid=grid)
 
 
 def _addition(
     title: str,
     paper: str,
     *positions: Position,
-    trunk: Backbone = STACK,
+    backbone: Backbone = STACK,
     mixer: Mixer = HEADS,
     digits: int = 5,
     steps: int = 4500,
@@ -112,7 +112,7 @@ def _addition(
     return Recipe(
         task=Arithmetic(operator="+", digits=Span(1, digits)),
         tokenizer=Characters(number_format=Digits(digit_order="reversed")),
-        model=Decoder(hidden_size=128, backbone=trunk, mixer=mixer, positions=positions),
+        model=Decoder(hidden_size=128, backbone=backbone, mixer=mixer, positions=positions),
         optimizer=AdamW(learning_rate=1.5e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
         schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
         training=Training(steps=steps, batch_size=64, threads=1),

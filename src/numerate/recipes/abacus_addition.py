@@ -1,7 +1,7 @@
 """Addition of up to 20 digits, as published: standard, with input injection, and looped.
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399. `addition_ff_...` are the rows of addition_ff.sh (16 layers
-once each), `addition_lt_...` those of addition_lt.sh, whose last words are layers x turns. Each was trained on one RTX
+once each), `addition_lt_...` those of addition_lt.sh, whose last words are layers x loops. Each was trained on one RTX
 A4000 for 24 hours, which the paper counts as 8 exaFLOP, and tested on V100s.
 
 The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=equal:101:160` is what it calls 100+. How far
@@ -113,7 +113,7 @@ def addition_ff_ii_abacus_rope() -> Recipe:
 
 
 def addition_ff_randomised_fire() -> Recipe:
-    """Published addition: 16 layers, FIRE on random places below 128.
+    """Published addition: 16 layers, FIRE on random positions below 128.
 
     One RTX A4000, 24 hours, 8 exaFLOP if trained like the others; an example of the README (max_length=128), which
     names no script and no model.
@@ -123,7 +123,7 @@ def addition_ff_randomised_fire() -> Recipe:
 
 
 def addition_lt_nope_1x16() -> Recipe:
-    """Published addition: 1 layer x 16 turns, no positions.
+    """Published addition: 1 layer x 16 loops, no positions.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh.
     """
@@ -131,7 +131,7 @@ def addition_lt_nope_1x16() -> Recipe:
 
 
 def addition_lt_fire_1x16() -> Recipe:
-    """Published addition: 1 layer x 16 turns, FIRE.
+    """Published addition: 1 layer x 16 loops, FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh.
     """
@@ -139,7 +139,7 @@ def addition_lt_fire_1x16() -> Recipe:
 
 
 def addition_lt_abacus_1x16() -> Recipe:
-    """Published addition: 1 layer x 16 turns, Abacus.
+    """Published addition: 1 layer x 16 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh.
     """
@@ -147,7 +147,7 @@ def addition_lt_abacus_1x16() -> Recipe:
 
 
 def addition_lt_nope_2x8() -> Recipe:
-    """Published addition: 2 layers x 8 turns, no positions.
+    """Published addition: 2 layers x 8 loops, no positions.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -155,7 +155,7 @@ def addition_lt_nope_2x8() -> Recipe:
 
 
 def addition_lt_fire_2x8() -> Recipe:
-    """Published addition: 2 layers x 8 turns, FIRE.
+    """Published addition: 2 layers x 8 loops, FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -163,7 +163,7 @@ def addition_lt_fire_2x8() -> Recipe:
 
 
 def addition_lt_abacus_2x8() -> Recipe:
-    """Published addition: 2 layers x 8 turns, Abacus.
+    """Published addition: 2 layers x 8 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -171,7 +171,7 @@ def addition_lt_abacus_2x8() -> Recipe:
 
 
 def addition_lt_nope_4x4() -> Recipe:
-    """Published addition: 4 layers x 4 turns, no positions.
+    """Published addition: 4 layers x 4 loops, no positions.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -179,7 +179,7 @@ def addition_lt_nope_4x4() -> Recipe:
 
 
 def addition_lt_fire_4x4() -> Recipe:
-    """Published addition: 4 layers x 4 turns, FIRE.
+    """Published addition: 4 layers x 4 loops, FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -187,7 +187,7 @@ def addition_lt_fire_4x4() -> Recipe:
 
 
 def addition_lt_abacus_4x4() -> Recipe:
-    """Published addition: 4 layers x 4 turns, Abacus.
+    """Published addition: 4 layers x 4 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -195,7 +195,7 @@ def addition_lt_abacus_4x4() -> Recipe:
 
 
 def addition_lt_nope_8x2() -> Recipe:
-    """Published addition: 8 layers x 2 turns, no positions.
+    """Published addition: 8 layers x 2 loops, no positions.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -203,7 +203,7 @@ def addition_lt_nope_8x2() -> Recipe:
 
 
 def addition_lt_fire_8x2() -> Recipe:
-    """Published addition: 8 layers x 2 turns, FIRE.
+    """Published addition: 8 layers x 2 loops, FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -211,7 +211,7 @@ def addition_lt_fire_8x2() -> Recipe:
 
 
 def addition_lt_abacus_8x2() -> Recipe:
-    """Published addition: 8 layers x 2 turns, Abacus.
+    """Published addition: 8 layers x 2 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_lt.sh, edited.
     """
@@ -219,7 +219,7 @@ def addition_lt_abacus_8x2() -> Recipe:
 
 
 def addition_lt_abacus_8x2_40_digits() -> Recipe:
-    """Published addition of up to 40 digits: 8 layers x 2 turns, Abacus.
+    """Published addition of up to 40 digits: 8 layers x 2 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; in no script. That the paper trains on up to 40 digits is known; that it does so
     with the model of its best rows is taken for granted here.
@@ -228,7 +228,7 @@ def addition_lt_abacus_8x2_40_digits() -> Recipe:
 
 
 def addition_subtraction_lt_abacus_8x2() -> Recipe:
-    """Published addition and subtraction in one model: 8 layers x 2 turns, Abacus.
+    """Published addition and subtraction in one model: 8 layers x 2 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; in no script. Half of the questions are sums, half are differences.
     """

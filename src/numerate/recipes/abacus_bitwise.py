@@ -2,9 +2,9 @@
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399, bitwise_or.sh. Each was trained on one RTX A4000 for one hour,
 a twenty-fourth of the 8 exaFLOP of a day. The grid is the published one in its two tiers, 1:25x1:25 and what is beyond
-it up to 40; cells with fewer than 100 questions are asked each of them once.
+it up to 40; cells with fewer than 100 questions use each of them once.
 
-The script has 1 layer x 16 turns, and 16 layers with input injection. Which position schemes it has is not known here:
+The script has 1 layer x 16 loops, and 16 layers with input injection. Which position schemes it has is not known here:
 the three that the paper compares throughout are given.
 """
 
@@ -18,7 +18,7 @@ from numerate.training.recipe import Recipe
 
 
 def bitwise_or_1x16_nope() -> Recipe:
-    """Published bitwise OR: 1 layer x 16 turns, no positions.
+    """Published bitwise OR: 1 layer x 16 loops, no positions.
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """
@@ -26,7 +26,7 @@ def bitwise_or_1x16_nope() -> Recipe:
 
 
 def bitwise_or_1x16_fire() -> Recipe:
-    """Published bitwise OR: 1 layer x 16 turns, FIRE.
+    """Published bitwise OR: 1 layer x 16 loops, FIRE.
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """
@@ -34,7 +34,7 @@ def bitwise_or_1x16_fire() -> Recipe:
 
 
 def bitwise_or_1x16_abacus() -> Recipe:
-    """Published bitwise OR: 1 layer x 16 turns, Abacus.
+    """Published bitwise OR: 1 layer x 16 loops, Abacus.
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """

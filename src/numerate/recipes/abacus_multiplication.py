@@ -1,11 +1,11 @@
-"""Multiplication of up to 15 digits, as published: 4 layers x 4 turns.
+"""Multiplication of up to 15 digits, as published: 4 layers x 4 loops.
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399, multiplication.sh. Each was trained on eight RTX A4000s for 24
 hours, which the paper counts as 64 exaFLOP: `torchrun --nproc-per-node 8 -m numerate train ...`.
 
 Its script asks for throttle and for a loss over samples. Here both do what their description says: the gradient of the
-loop is divided by its turns, and every example weighs the same. In the published code the first changes nothing with 4
-turns, and the second no more than a divisor; `objective.throttle=published objective.loss.mean_over=tokens` is that.
+loop is divided by its loops, and every example weighs the same. In the published code the first changes nothing with 4
+loops, and the second no more than a divisor; `objective.throttle=published objective.loss.mean_over=tokens` is that.
 """
 
 from numerate.config import Span
@@ -19,7 +19,7 @@ from numerate.training.recipe import Recipe
 
 
 def multiplication_fire() -> Recipe:
-    """Published multiplication: 4 layers x 4 turns, FIRE.
+    """Published multiplication: 4 layers x 4 loops, FIRE.
 
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     The rate is 6e-5, as FIRE is unstable at 1e-4.
@@ -28,7 +28,7 @@ def multiplication_fire() -> Recipe:
 
 
 def multiplication_abacus() -> Recipe:
-    """Published multiplication: 4 layers x 4 turns, Abacus.
+    """Published multiplication: 4 layers x 4 loops, Abacus.
 
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     """
@@ -36,7 +36,7 @@ def multiplication_abacus() -> Recipe:
 
 
 def multiplication_abacus_fire() -> Recipe:
-    """Published multiplication: 4 layers x 4 turns, Abacus and FIRE.
+    """Published multiplication: 4 layers x 4 loops, Abacus and FIRE.
 
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     The rate is 6e-5, as FIRE is unstable at 1e-4.

@@ -1,4 +1,4 @@
-"""What all published Abacus runs have in common: the model, the optimiser, the schedule, the batches and the budget.
+"""The settings common to all published Abacus runs: model, optimizer, schedule, batches and budget.
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399. The rows are in abacus_addition, abacus_multiplication,
 abacus_bitwise, abacus_sorting and abacus_small. Where they differ from the published code on purpose, and why, stands
@@ -39,22 +39,22 @@ WITH_ROTARY: tuple[Position, ...] = (ABACUS, Rotary())
 
 
 def standard(depth: int) -> Backbone:
-    """Layers once each: ST in the paper, FF in the names of its scripts."""
+    """Standard transformer: ST in the paper, FF in the names of its scripts."""
     return Stack(num_layers=depth, initial_state="noise")
 
 
 def injected(depth: int) -> Backbone:
-    """Layers once each, with the embedded input before every one: ST with input injection, FF with II."""
+    """Standard transformer, the embedded input added before every layer: ST with input injection, FF with II."""
     return Stack(num_layers=depth, input_injection="add", initial_state="noise")
 
 
 def looped(depth: int, times: int) -> Backbone:
-    """The same layers again and again, with the embedded input before every turn: LT."""
+    """Looped transformer, the embedded input added before every loop: LT."""
     return Loop(num_layers=depth, num_loops=times, input_injection="add", initial_state="noise")
 
 
 def progressive(trunk: Backbone) -> Objective:
-    """The progressive loss alone where there are turns to draw; elsewhere it is plain cross-entropy."""
+    """The progressive loss for looped models; plain cross-entropy otherwise."""
     return Progressive(alpha=1.0) if trunk.loops() > 1 else Supervised(CrossEntropy())
 
 

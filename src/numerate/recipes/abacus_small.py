@@ -16,7 +16,7 @@ from numerate.training.recipe import Recipe, Training
 
 
 def addition_small_abacus() -> Recipe:
-    """The published model in small: 2 layers of width 128, Abacus.
+    """A small version of the published model: 2 layers of width 128, Abacus.
 
     One core; the speeds of the paper's code on it are in the benchmarks, and none of its runs is of this size.
     """
@@ -24,7 +24,7 @@ def addition_small_abacus() -> Recipe:
 
 
 def addition_small_fire() -> Recipe:
-    """The published model in small: 2 layers of width 128, FIRE.
+    """A small version of the published model: 2 layers of width 128, FIRE.
 
     One core; the speeds of the paper's code on it are in the benchmarks, and none of its runs is of this size.
     """
@@ -32,7 +32,7 @@ def addition_small_fire() -> Recipe:
 
 
 def addition_small_lt_abacus() -> Recipe:
-    """The published model in small: 1 layer of width 128 x 4 turns, Abacus.
+    """A small version of the published model: 1 layer of width 128 x 4 loops, Abacus.
 
     One core; the speeds of the paper's code on it are in the benchmarks, and none of its runs is of this size.
     """

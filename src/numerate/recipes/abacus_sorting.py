@@ -63,7 +63,7 @@ def sorting_st_ii_abacus_fire() -> Recipe:
 
 
 def sorting_lt_fire() -> Recipe:
-    """Published sorting: 1 layer x 8 turns, FIRE.
+    """Published sorting: 1 layer x 8 loops, FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """
@@ -71,7 +71,7 @@ def sorting_lt_fire() -> Recipe:
 
 
 def sorting_lt_abacus() -> Recipe:
-    """Published sorting: 1 layer x 8 turns, Abacus.
+    """Published sorting: 1 layer x 8 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """
@@ -79,7 +79,7 @@ def sorting_lt_abacus() -> Recipe:
 
 
 def sorting_lt_abacus_fire() -> Recipe:
-    """Published sorting: 1 layer x 8 turns, Abacus and FIRE.
+    """Published sorting: 1 layer x 8 loops, Abacus and FIRE.
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """

@@ -1,7 +1,7 @@
 """Inductive counting as published: each of its 67 tasks with each of 12 models.
 
 Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Names and their one line; the recipes themselves are made in
-`counting_paper`, which needs torch, when one is asked for.
+`counting_paper`, which needs torch, on demand.
 """
 
 from functools import cache
@@ -11,17 +11,17 @@ MODELS = {
     "nope": "transformer without positions",
     "sine": "transformer, shifted sines and cosines (SinePE)",
     "ape": "transformer, shifted learned positions (APE)",
-    "ape_randomised": "transformer, learned positions of random places",
+    "ape_randomised": "transformer, learned random positions",
     "rope": "transformer, rotary positions (RoPE)",
-    "spe": "transformer, shifted place as one number (SPE)",
-    "spe_zooming": "transformer, place as a share of the row (looks ahead)",
+    "spe": "transformer, shifted scalar position (SPE)",
+    "spe_zooming": "transformer, fractional position (looks ahead)",
     "rnn": "tanh RNN",
     "lstm": "LSTM",
     "s4": "S4",
     "mamba": "Mamba",
     "rwkv": "RWKV-6",
 }
-"""The published models, in the order of the paper's description, and what each is."""
+"""The published models, in the order of the paper, each with a description."""
 
 
 @cache

@@ -1,10 +1,10 @@
-"""What the published counting runs train: the models, the optimisers, the budgets, and what each is evaluated on.
+"""The published counting runs: models, optimizers, budgets and evaluation grids.
 
 Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively", https://arxiv.org/abs/2405.20131,
 and the settings of https://github.com/zdxdsw/inductive_counting_with_LMs. `counting_family` names the recipes, each
 `TASK_MODEL`; `model.backbone.num_layers=4` is the published model of four layers (1, 2 and 4 are published).
 
-Otherwise than in the published code, and why:
+Differences from the published code, and why:
 
 - Numbers are fp32 where theirs are fp16 (transformers, RNN, LSTM, S4) or bf16 (RWKV): 19 of its logged runs ended in
   NaN. Here a loss that is not finite ends the run. On a GPU `training.precision=bf16` is as quick.
@@ -15,8 +15,8 @@ Otherwise than in the published code, and why:
 - Weight decay spares biases and norms. The vector of `<null>` is learned as any other; theirs is frozen, and the whole
   table beside it begins as whatever was in memory.
 - The vocabulary has four special tokens in front, and the text `<pad>` only where the task writes it: 3 ids more than
-  published, or 4 where it does. A token's vector in `spe` keeps the feature that its place overwrites.
-- S4, Mamba and RWKV draw embedding, head and the linear maps that they do not draw themselves as said at each below.
+  published, or 4 where it does. A token's vector in `spe` keeps the feature that its position overwrites.
+- S4, Mamba and RWKV initialize embedding, head and the linear maps without their own initialization as given below.
 - RWKV's loss has no extra term on the largest logits, and its dropout is of what a layer adds, not of the whole
   stream.
 """
@@ -60,7 +60,7 @@ BATCH = 32
 """Rows of a step, of every published run."""
 
 OFFSETS = 3
-"""How many fixed offsets of its places a row is evaluated at."""
+"""Fixed position offsets that a row is evaluated at."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def _model(model: str, named: PublishedTask) -> tuple[Decoder, PublishedTraining
 def transformer(positions: tuple[Position, ...], *, scaled: bool = False, depth: int = 2) -> Decoder:
     """The published transformer: pre-norm, ReLU, 8 heads, logits divided by the number of the layer, N(0, 0.02).
 
-    With V texts and L layers of width D it has 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more where P places are
-    learned.
+    With V texts and L layers of width D it has 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more for P learned
+    positions.
     """
     return Decoder(
         hidden_size=1024,
@@ -202,20 +202,20 @@ def rwkv() -> Decoder:
 
 
 def _position(model: str, named: PublishedTask) -> tuple[Position, ...]:
-    places = named.max_position_embeddings
+    length = named.max_position_embeddings
     helpers: Any = "next" if set(HELPERS) & set(named.task.alphabet()) else "own"
-    shifted = Shifted(max_shift=_room(named), num_eval_offsets=OFFSETS, shift_within=places, helper_positions="next")
+    shifted = Shifted(max_shift=_room(named), num_eval_offsets=OFFSETS, shift_within=length, helper_positions="next")
     known: dict[str, tuple[Position, ...]] = {
         "nope": (),
         "sine": (Sinusoidal(position_ids=shifted),),
-        "ape": (Learned(position_ids=shifted, max_position_embeddings=places),),
+        "ape": (Learned(position_ids=shifted, max_position_embeddings=length),),
         "ape_randomised": (
             Learned(
-                position_ids=RandomSubset(max_length=places, helper_positions="next"), max_position_embeddings=places
+                position_ids=RandomSubset(max_length=length, helper_positions="next"), max_position_embeddings=length
             ),
         ),
         "rope": (Rotary(position_ids=Sequential(helper_positions=helpers)),),
-        "spe": (Scalar(position_ids=shifted, max_positions=places),),
+        "spe": (Scalar(position_ids=shifted, max_positions=length),),
         "spe_zooming": (Scalar(position_ids=Zooming()),),
     }
     return known[model]
@@ -253,7 +253,7 @@ def _furthest(named: PublishedTask, task: Counting | SelectiveCounting | RaspCou
 
 
 def _room(named: PublishedTask) -> int:
-    """The largest offset at which the longest row that is evaluated still has a place for each token, and one more."""
+    """The largest offset at which the longest evaluated row still has a position for each token, and one more."""
     task = _main(named)
     if isinstance(task, RaspCounting):
         longest = task.sequence_length - 1
@@ -270,6 +270,6 @@ def _main(named: PublishedTask) -> Counting | SelectiveCounting | RaspCounting:
 
 
 def _listed(named: PublishedTask) -> bool:
-    """Whether every question of a cell is known, so that each is asked once."""
+    """Whether every question of a cell is known, so that each is evaluated once."""
     task = _main(named)
     return isinstance(task, Counting) and task.symbol == "same"

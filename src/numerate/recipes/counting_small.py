@@ -1,11 +1,11 @@
 """Counting, small enough for a laptop: three tasks of one paper, recurrent nets against transformers.
 
 After Chang and Bisk (2024), https://arxiv.org/abs/2405.20131, at sizes of their own (width 64 to 128, one or two
-layers, some thousand steps): each model is trained up to 50 and asked up to about 100.
+layers, some thousand steps): each model is trained up to 50 and evaluated up to about 100.
 
-- `mod10`: `counting_samesymbol_mod10`, where counts begin again behind 10. Without a first token of another kind, NoPE
-  and rotary transformers see the same at every place of such a row, and cannot count at all.
-- `shifted`: `counting_samesymbol_shiftedstart3`, counting on from 1 to 50.
+- `mod10`: `counting_samesymbol_mod10`, where counts restart after 10. Without a distinct first token, NoPE
+  and rotary transformers see the same at every position of such a row, and cannot count at all.
+- `shifted`: `counting_samesymbol_shiftedstart3`, counting up from 1 to 50.
 - `items`: `counting_selective_10items2bos`, ten kinds of items counted each for itself.
 """
 
@@ -60,12 +60,12 @@ def counting_mod10_rnn() -> Recipe:
 
 
 def counting_mod10_nope() -> Recipe:
-    """Counting modulo 10: transformer without positions, which sees the same at every place."""
+    """Counting modulo 10: transformer without positions, with the same input at every position."""
     return _counting("counting_mod10_nope", MOD10, attending(), steps=1200, paper="nope")
 
 
 def counting_mod10_rotary() -> Recipe:
-    """Counting modulo 10: rotary transformer, which sees the same at every place."""
+    """Counting modulo 10: rotary transformer, with the same input at every position."""
     return _counting("counting_mod10_rotary", MOD10, attending(Rotary()), steps=1200, paper="rotary")
 
 
@@ -75,7 +75,7 @@ def counting_mod10_sinusoidal() -> Recipe:
 
 
 def counting_mod10_alibi() -> Recipe:
-    """Counting modulo 10: transformer with ALiBi, which sees the same at every place."""
+    """Counting modulo 10: transformer with ALiBi, with the same input at every position."""
     return _counting("counting_mod10_alibi", MOD10, attending(ALiBi()), steps=1200, paper="alibi")
 
 
@@ -99,17 +99,17 @@ def counting_mod10_delta_product() -> Recipe:
 
 
 def counting_mod10_slot_lstm() -> Recipe:
-    """Counting modulo 10: an LSTM with several memories."""
+    """Counting modulo 10: a slot LSTM with several memories."""
     return _counting("counting_mod10_slot_lstm", MOD10, slots(), rate=3e-3, steps=1200, paper=None)
 
 
 def counting_mod10bos_nope() -> Recipe:
-    """Counting modulo 10 behind a first token of another kind: transformer without positions."""
+    """Counting modulo 10 after a distinct first token: transformer without positions."""
     return _counting("counting_mod10bos_nope", MOD10_BOS, attending(), steps=1200, paper="nope")
 
 
 def counting_mod10bos_rotary() -> Recipe:
-    """Counting modulo 10 behind a first token of another kind: rotary transformer."""
+    """Counting modulo 10 after a distinct first token: rotary transformer."""
     return _counting("counting_mod10bos_rotary", MOD10_BOS, attending(Rotary()), steps=1200, paper="rotary")
 
 
@@ -117,7 +117,7 @@ def counting_mod10bos_rotary() -> Recipe:
 
 
 def counting_shifted_lstm() -> Recipe:
-    """Counting on from a number: LSTM, which label smoothing keeps from being content with what it can say already."""
+    """Counting up from a number: LSTM with label smoothing."""
     found = _counting(
         "counting_shifted_lstm", SHIFTED, bare(LSTM(output_projection=False)), rate=5e-3, steps=6000, batch=50
     )
@@ -125,52 +125,52 @@ def counting_shifted_lstm() -> Recipe:
 
 
 def counting_shifted_rnn() -> Recipe:
-    """Counting on from a number: tanh RNN."""
+    """Counting up from a number: tanh RNN."""
     return _counting(
         "counting_shifted_rnn", SHIFTED, bare(RNN(output_projection=False)), rate=1e-3, steps=6000, batch=50
     )
 
 
 def counting_shifted_nope() -> Recipe:
-    """Counting on from a number: transformer without positions."""
+    """Counting up from a number: transformer without positions."""
     return _counting("counting_shifted_nope", SHIFTED, attending(), steps=2000, batch=25, paper="nope")
 
 
 def counting_shifted_rotary() -> Recipe:
-    """Counting on from a number: rotary transformer."""
+    """Counting up from a number: rotary transformer."""
     return _counting("counting_shifted_rotary", SHIFTED, attending(Rotary()), steps=2000, batch=25, paper="rotary")
 
 
 def counting_shifted_sinusoidal() -> Recipe:
-    """Counting on from a number: transformer with shifted sines and cosines."""
+    """Counting up from a number: transformer with shifted sines and cosines."""
     return _counting("counting_shifted_sinusoidal", SHIFTED, attending(waves(27)), steps=2000, batch=25)
 
 
 def counting_shifted_alibi() -> Recipe:
-    """Counting on from a number: transformer with ALiBi."""
+    """Counting up from a number: transformer with ALiBi."""
     return _counting("counting_shifted_alibi", SHIFTED, attending(ALiBi()), steps=2000, batch=25, paper="alibi")
 
 
 def counting_shifted_min_gru() -> Recipe:
-    """Counting on from a number: minGRU, a diagonal recurrence."""
+    """Counting up from a number: minGRU, a diagonal recurrence."""
     model = stacked(MinGRU())
     return _counting("counting_shifted_min_gru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="min_gru")
 
 
 def counting_shifted_lru() -> Recipe:
-    """Counting on from a number: LRU, a diagonal recurrence whose eigenvalues are complex."""
+    """Counting up from a number: LRU, a diagonal recurrence whose eigenvalues are complex."""
     model = stacked(LRU(r_min=0.9, r_max=0.999))
     return _counting("counting_shifted_lru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="lru")
 
 
 def counting_shifted_delta_product() -> Recipe:
-    """Counting on from a number: DeltaProduct with two reflections a token."""
+    """Counting up from a number: DeltaProduct with two reflections a token."""
     title, model = "counting_shifted_delta_product", stacked(DeltaProduct())
     return _counting(title, SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="delta_product")
 
 
 def counting_shifted_slot_lstm() -> Recipe:
-    """Counting on from a number: an LSTM with several memories."""
+    """Counting up from a number: a slot LSTM with several memories."""
     return _counting("counting_shifted_slot_lstm", SHIFTED, slots(), rate=3e-3, steps=3000, batch=50, paper=None)
 
 
@@ -222,7 +222,7 @@ def counting_items_delta_product() -> Recipe:
 
 
 def counting_items_slot_lstm() -> Recipe:
-    """Counting ten kinds of items: an LSTM with several memories, one for each kind."""
+    """Counting ten kinds of items: a slot LSTM, one memory for each kind."""
     return _counting("counting_items_slot_lstm", ITEMS, slots(), rate=3e-3, steps=3000, batch=32, paper=None)
 
 
@@ -247,7 +247,7 @@ def attending(*positions: Position, width: int = 64) -> Decoder:
 
 
 def waves(most: int) -> Position:
-    """Sines and cosines of places that a training row shifts within 128, and evaluation by 0 to `most` in three."""
+    """Sinusoidal positions, randomly shifted within 128 in training, with three shifts of 0 to `most` in evaluation."""
     return Sinusoidal(position_ids=Shifted(max_shift=most, shift_within=128))
 
 

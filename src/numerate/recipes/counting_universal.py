@@ -1,7 +1,7 @@
-"""One small model that counts three ways: on from any number, modulo 10, and ten kinds of items each for itself.
+"""One small model that counts in three ways: up from any number, modulo 10, and ten kinds of items each for itself.
 
 One architecture without positions (a layer of `Phasor`, 68,000 to 93,000 parameters) and one set of training settings,
-trained on each task by itself up to 50 symbols, and asked up to 200 (items: up to 100, which is ten of each).
+trained on each task by itself up to 50 symbols, and evaluated up to 200 (items: up to 100, which is ten of each).
 """
 
 from numerate.evaluation.evaluator import Evaluation
@@ -25,17 +25,17 @@ ITEMS = "counting_selective_10items2bos"
 
 
 def counting_universal_shifted() -> Recipe:
-    """Counting on from 0 to 150, trained on 50 symbols and asked about 200; 100 % of unseen counts in five seeds."""
+    """Counting up from 0 to 150, trained on 50 symbols and evaluated up to 200; 100 % of unseen counts, 5 seeds."""
     return _universal("counting_universal_shifted", named_tasks()[SHIFTED].task, "50:60+65:200:5")
 
 
 def counting_universal_modular() -> Recipe:
-    """Counting modulo 10 behind a first token, trained on up to 50 symbols and asked about 200, by the same model."""
+    """Counting modulo 10 after a first token, trained up to 50 symbols and evaluated up to 200, by the same model."""
     return _universal("counting_universal_modular", named_tasks()[MODULAR].task, "1:60+65:200:5")
 
 
 def counting_universal_items() -> Recipe:
-    """Counting ten kinds of items, trained on lists of up to 50 and asked about 100, by the same model."""
+    """Counting ten kinds of items, trained on lists of up to 50 and evaluated up to 100, by the same model."""
     return _universal("counting_universal_items", named_tasks()[ITEMS].task, "1:100")
 
 

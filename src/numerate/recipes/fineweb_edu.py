@@ -48,7 +48,7 @@ def fineweb_edu_dual_343m_r8() -> Recipe:
 def fineweb_edu_dual_368m() -> Recipe:
     """Dual attention, width 1,024, 8+8 heads, each with its own keys and values; published perplexity 15.97.
 
-    How many relations it had is not said; 32 here."""
+    The paper does not give its number of relations; 32 here."""
     return _recipe("dual_368m", dual(1024, relations=32, key_value_heads=8))
 
 

@@ -1,4 +1,4 @@
-"""The ablations on one module of the mathematics dataset as published: which number loss, how much of it, which tokens.
+"""The ablations on one module of the mathematics dataset as published: number losses, their weights, and tokenizers.
 
 Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on sums and differences of several numbers
 (`arithmetic__add_sub_multiple`), 2,500,000 steps of 32 questions; longer ones are part 2 of the evaluation.

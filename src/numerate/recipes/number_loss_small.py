@@ -2,10 +2,10 @@
 
 After Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, at sizes of their own: T5 of two layers and width 64,
 or a decoder like it, from random weights, one token a character, on questions that are generated
-(`GeneratedMathematics`: places, rounding, sums and differences). What has one architecture has the same data and
-budget, so that the loss, or the spelling of numbers, is all that differs. T5 has learned vectors of places beside its
-own positions, without which this budget is too short for it. Parts 1 to 3 of the evaluation are numbers of up to four
-digits, as trained, 4 to 6 those of five and six.
+(`GeneratedMathematics`: places, rounding, sums and differences). Models of one architecture differ only in the loss or
+the number format, not in data or budget. T5 has learned position embeddings beside its own position bias, without which
+this budget is too short for it. Parts 1 to 3 of the evaluation are numbers of up to four digits, as trained, 4 to 6
+those of five and six.
 
 `number_loss_laptop_*` are the same on the mathematics dataset itself, over the tokens of T5.
 """

@@ -1,7 +1,7 @@
 """RJokes, passages and word problems as published: number losses where numbers stand among words.
 
-Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on rJokes (a score from 0 to 11 is to be told) and
-on MultiRC (answers that mostly have no number), T5-3B on GSM8K, 2,500,000 steps of 32 questions, which are 12,500
+Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on rJokes (a score from 0 to 11) and on MultiRC
+(answers that mostly have no number), T5-3B on GSM8K, 2,500,000 steps of 32 questions, which are 12,500
 passes through GSM8K: its best checkpoint comes early. `numerate data fetch rjokes multirc gsm8k` gets the questions.
 Memory and hours are as in number_loss_mathematics; in bf16 T5-3B takes about a tenth of the hours.
 """
@@ -41,10 +41,10 @@ def rjokes_t5_ntl_was() -> Recipe:
 
 
 def rjokes_t5_regression_head() -> Recipe:
-    """Published rJokes: a linear map of T5-small says the score.
+    """Published rJokes: a linear head on T5-small predicts the score.
 
     T5-small: 61 million weights, 1.0 GB and activations, 39 hours. Squared error of the score; the cross-entropy beside
-    it teaches that the answer is [NUM], which is soon said. Numbers of a joke are [NUM] too, with vectors multiplied by
+    it teaches that the answer is [NUM]. Numbers of a joke are [NUM] too, with vectors multiplied by
     them; in theirs they are T5's own tokens.
     """
     return _rjokes("rjokes_t5_regression_head", XValLoss(scale="number"), Numbers(), model=REGRESSION)

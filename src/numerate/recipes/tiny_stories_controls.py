@@ -44,8 +44,8 @@ class Control:
     found: float
 
     @property
-    def said(self) -> str:
-        """What it matched, in words.
+    def description(self) -> str:
+        """What was matched, as text.
 
         `1.2e+17 operations of training, 1.2e+17 wanted (+0.0 %)`
         """
@@ -75,7 +75,7 @@ def equal_in(
     - `ratio`: of time, how many times as long a step of the recipe takes as one of `against`: `step_seconds` measures
       it here. Where width or depth are sought, a step is as long as its operations.
 
-    >>> equal_in("parameters", numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"), by="depth").said
+    >>> equal_in("parameters", numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"), by="depth").description
     '394,752 parameters beside embedding and head, 360,256 wanted (+9.6%)'
 
     Raises `UserError` for what cannot be equal so: parameters by steps, time without a ratio, no dual attention.

@@ -1,7 +1,7 @@
 """Tiny Stories as published: 57 runs of 49 settings, and for each of dual attention the Transformer equal to it.
 
 Altabaa and Lafferty (2024), arXiv v1 of https://arxiv.org/abs/2405.16727. Names and their one line; the recipes are
-made in `tiny_stories_paper`, which needs torch, when one is asked for.
+made in `tiny_stories_paper`, which needs torch, on demand.
 """
 
 from functools import cache

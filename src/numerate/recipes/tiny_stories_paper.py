@@ -28,7 +28,7 @@ STEPS = 100_001
 """Iterations 0 to 100,000, of 131,072 tokens each: some 13 passes."""
 
 VOCABULARY = 32_000
-"""Tokens that operations are reckoned with."""
+"""Vocabulary size used for counting operations."""
 
 
 def published_run(run: PublishedRun) -> Recipe:
@@ -87,5 +87,5 @@ def control_beside(run: PublishedRun, control: str) -> Control:
 
 
 def _transformer(run: PublishedRun) -> Decoder:
-    told = run.told() | {"self_heads": run.self_heads + run.relational_heads, "relational_heads": 0}
-    return published(**told)
+    settings = run.told() | {"self_heads": run.self_heads + run.relational_heads, "relational_heads": 0}
+    return published(**settings)

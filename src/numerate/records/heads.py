@@ -19,7 +19,7 @@ _REMEDY = "Restore it from a copy, or move the run's folder away and train it ag
 
 
 def checksum(head: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal characters of what a head says, however it is written in YAML."""
+    """Sixteen hexadecimal characters of a head's contents, however it is written in YAML."""
     content = {key: value for key, value in head.items() if key != CHECKSUM}
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -68,7 +68,7 @@ def read_checked(path: Path, format: int, remedy: str) -> dict[str, Any]:
 
 
 def is_head(path: Path) -> bool:
-    """Whether a file is the head of a run and no recipe that was saved by itself: by its name, and how it begins."""
+    """Whether a file is the head of a run and no recipe saved by itself: by its name and its first bytes."""
     try:
         with open(path, "rb") as file:
             return path.name == HEAD and file.read(7) == b"format:"
@@ -79,8 +79,7 @@ def is_head(path: Path) -> bool:
 def read_metrics(
     folder: Path, head: Mapping[str, Any], warn: Callable[[str], None], cut: Warn = None
 ) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl` of a run; `warn` is told of damage, and where lines of steps that were trained are
-    missing."""
+    """The lines of `metrics.jsonl` of a run; `warn` is called for damage, and for missing lines of trained steps."""
     path = folder / "metrics.jsonl"
     found = read(path, METRICS, warn, cut)
     if (what := lacking(path, found, head)) is not None:
@@ -89,7 +88,7 @@ def read_metrics(
 
 
 def lacking(path: Path, metrics: list[dict[str, Any]], head: Mapping[str, Any]) -> str | None:
-    """What metrics lack of what the head of their run says was trained, in words; None where it is nothing."""
+    """A message where metrics lack steps that the head of their run records as trained; else None."""
     ended = head.get("ended")
     if not isinstance(ended, Mapping) or ended.get("why") not in ("budget", "target") or not ended.get("step"):
         return None

@@ -1,4 +1,4 @@
-"""The kinds of records that stand in files, each as a table of what its fields hold."""
+"""The schemas of records in files: their fields and what these may hold."""
 
 from numerate.records.schema import (
     Anything,
@@ -107,7 +107,7 @@ _CELL = Fields(
     }
 )
 
-_FORETOLD = Fields(
+_LIKELIHOODS = Fields(
     {
         "nll": POSITIVE,
         "tokens": COUNT,
@@ -132,7 +132,7 @@ _PORTION = Fields(
         "loss": POSITIVE,
         "perplexity?": Real(0, finite=False),
         "bits_per_byte?": POSITIVE,
-        "language": _FORETOLD,
+        "language": _LIKELIHOODS,
         "tokenizer?": TEXT,
     }
 )
@@ -143,7 +143,7 @@ EVALUATION = Schema(
     unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "questions", "method", "seed"),
 )
 
-_AGAIN = "Remove the line, and `numerate evaluate` with the same settings asks again."
+_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."
 ANSWERS = Schema(Fields({**_PLACE, "lines": Items(TABLE)}), _AGAIN)
 PREDICTIONS = Schema(Fields(_PLACE), _AGAIN)
 SAMPLES = Schema(

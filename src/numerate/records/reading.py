@@ -1,7 +1,7 @@
 """Reading files of records: whole lines of JSON, each an object of a declared schema.
 
-A last line without its line end is what a process leaves that was killed while it wrote. It is told apart from damage:
-the next writer cuts it away, and what it held is done again. Any other line that cannot be read was damaged.
+A last line without its line end was left by a process killed while writing. It does not count as damage: the next
+writer removes it, and its work is done again. Any other line that cannot be read was damaged.
 """
 
 import json
@@ -30,7 +30,7 @@ def record_of(text: bytes) -> dict[str, Any] | None:
 class Line:
     """A line of a file: its `number` from 1, the `offset` of its first byte, its `text` without the line end.
 
-    `record` is None where it is damaged, which `damage` says, and where it was `cut` by a kill.
+    `record` is None where it is damaged (`damage` has the reason) or was `cut` by a kill.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Line:
 
 
 def scan(content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0) -> Iterator[Line]:
-    """The lines of a file's content, which begins at a line `number` and an `offset`; empty lines are left out."""
+    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are left out."""
     texts = content.split(b"\n")
     known: dict[str, tuple[int, dict[str, Any]]] = {}
     for place, text in enumerate(texts):
@@ -65,7 +65,7 @@ def scan(content: bytes, path: Path, schema: Schema, number: int = 1, offset: in
 
 
 def damaged(where: object, what: str, remedy: str) -> str:
-    """The sentence about a damaged file, the same for all."""
+    """The message about a damaged file."""
     return f"{where}: damaged: {what}. {remedy}"
 
 
@@ -85,8 +85,8 @@ def read(path: Path, schema: Schema, warn: Warn = None, cut: Warn = None) -> lis
     >>> read(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]
     98
 
-    Raises `UserError` for a damaged line, where that is fatal to records of this kind; else `warn` is told, by default
-    as a Python warning. `cut` is told of a last line that was cut.
+    Raises `UserError` for a damaged line, where the schema makes that fatal; else `warn` is called, by default with a
+    Python warning. `cut` is called for a last line that was cut.
     """
     return [record for _, record in sound(scan(content_of(path), path, schema), path, schema, warn, cut)]
 
@@ -94,7 +94,7 @@ def read(path: Path, schema: Schema, warn: Warn = None, cut: Warn = None) -> lis
 def sound(
     lines: Iterable[Line], path: Path, schema: Schema, warn: Warn = None, cut: Warn = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of lines, each with the offset of its line; the other lines are told of as in `read`."""
+    """The records of lines, each with the offset of its line; the others are reported as in `read`."""
     for line in lines:
         if line.record is not None:
             yield line.offset, line.record
@@ -110,7 +110,7 @@ def sound(
 def read_object(path: Path, schema: Schema, warn: Warn = None) -> dict[str, Any] | None:
     """The object that a file of JSON holds, which is written as a whole; None if there is no such file.
 
-    Raises `UserError` for a damaged one, where that is fatal; else `warn` is told, and it counts as not there.
+    Raises `UserError` for a damaged one, where that is fatal; else `warn` is called, and it counts as missing.
     """
     try:
         record = record_of(path.read_bytes())

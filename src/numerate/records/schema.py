@@ -16,12 +16,12 @@ Bound = float | str | None
 
 _MISSING = object()
 _DIGITS = 6
-"""With so many digits shares are written."""
+"""Decimals of shares in files."""
 
 
 class Check(ABC):
-    """What one value must be. Bounds may name another field of the same object, as in `Whole(high="count")`, or the
-    share of two of them, as in `Real(0, "correct / count")`; a bound that is not there bounds nothing."""
+    """A check of one value. Bounds may name another field of the same object, as in `Whole(high="count")`, or the
+    share of two of them, as in `Real(0, "correct / count")`; a missing bound is ignored."""
 
     @abstractmethod
     def wrong(self, name: str, value: Any, record: Mapping[str, Any]) -> Wrong | None:
@@ -64,7 +64,7 @@ class Real(Check):
 
 @dataclass(frozen=True)
 class Text(Check):
-    """A text: any, one of `among`, or one that `pattern` matches as a whole, which `called` says in words."""
+    """A text: any, one of `among`, or one that `pattern` matches as a whole, described by `called`."""
 
     among: tuple[str, ...] = ()
     pattern: str | None = None
@@ -121,7 +121,7 @@ class Items(Check):
 
 @dataclass(frozen=True)
 class Mapped(Check):
-    """An object of any names, all of whose values are alike; bounds name fields of the object around it."""
+    """An object of any names, whose values all pass one check; bounds name fields of the object around it."""
 
     of: Check
     keys: str | None = None
@@ -142,7 +142,7 @@ class Mapped(Check):
 
 
 class Fields(Check):
-    """An object with the fields of a table; further ones are not looked at.
+    """An object with the fields of a table; further ones are ignored.
 
     >>> Fields({"count": Whole(), "correct": Whole(high="count"), "note?": NextToken()})
 
@@ -185,8 +185,8 @@ class Either(Check):
 class Schema:
     """A kind of record: the `fields` it has, and the `remedy`, what the user of a damaged file can do.
 
-    Where the records say nothing that anything else depends on, damage is not `fatal`: the sound ones are read, and
-    the damaged ones are warned of. Two records of a file that agree in all fields of `unique` are the same.
+    Where nothing else depends on the records, damage is not `fatal`: the sound ones are read, and the damaged ones give
+    a warning. Two records of a file that agree in all fields of `unique` are the same.
     """
 
     fields: Check

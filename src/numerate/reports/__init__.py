@@ -1,1 +1,1 @@
-"""What a run found, for people: heat maps, curves, tables, pages. Reads the records of runs, never a model."""
+"""Reports from the records of runs: heat maps, curves, tables, pages."""

@@ -1,4 +1,4 @@
-"""Numbers and texts in answers: how far they are from the right ones, by region and cell, and which groups differ."""
+"""Errors of numbers and texts in answers, by region and cell, and tests of which groups differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from numerate.reports.grid import OOD, REGION_WORDS, REGIONS, bracket, percent, 
 from numerate.reports.groups import LABELS, Group, region_words, without_seed
 from numerate.reports.limits import drawn, left_out, listed
 from numerate.reports.measures import measures_drawn, shown, title_of
-from numerate.reports.pairs import ALL_PAIRS, TOLD_APART, Tested, are, needed_words, p_words, tested
+from numerate.reports.pairs import ALL_PAIRS, SIGNIFICANCE_NOTE, Tested, needed_words, p_words, tested
 from numerate.reports.records import Cell
 
 NUMBERS = (
@@ -37,22 +37,22 @@ NUMBERS = (
     "spearman",
 )
 TEXTS = ("token_accuracy", "perplexity", "bleu", "rouge1", "rouge2", "rougeL", "ended")
-"""What the tables of a page have of each."""
+"""The metrics of numbers and texts in tables."""
 
 MOST_WIDE, MOST_NARROW = 4, 7
-"""Columns of a table whose numbers have brackets beside them, and of one whose have not."""
+"""Maximum number of columns with and without brackets."""
 
 
 _NOTE = (
-    "Each over all questions of a region; below it, and where the cells differ, the mean over the cells (modules), "
-    "each weighing the same. An answer without a number is wrong and has no error: it is left out of errors, R² and "
-    "correlations. There a number said counts as at most 1e10 in size, or ten times the right one (clipped). Names "
+    "Each over all questions of a region; below it, where it differs, the mean over cells (modules) with equal "
+    "weight. An answer without a number is wrong and has no error: it is excluded from errors, R² and "
+    "correlations. There a predicted number counts as at most 1e10 in size, or ten times the target (clipped). Names "
     "with log are of sign(x) log10(|x| + 1). "
 )
 
 
 def answer_text(name: str, value: float | None) -> str:
-    """A metric as people read it: shares in per cent, others in four digits."""
+    """A metric as text: shares in per cent, others in four digits."""
     if value is None:
         return ""
     if base(name) in SHARES or base(name) == "exact":
@@ -61,8 +61,8 @@ def answer_text(name: str, value: float | None) -> str:
 
 
 def measured(cells: Sequence[Cell]) -> dict[str, dict[str, float | None]]:
-    """The metrics of one run by region, those of all OOD ones together among them. Cells that training may have
-    met are left out, unless a region has no others."""
+    """The metrics of one run by region, and over all OOD regions. Cells that may overlap with training are left
+    out, unless a region has no others."""
     regions = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
     beyond = [name for name in REGIONS if name != "in_distribution" and regions[name]]
     if len(beyond) > 1:
@@ -70,16 +70,16 @@ def measured(cells: Sequence[Cell]) -> dict[str, dict[str, float | None]]:
     found = {}
     for name, inside in regions.items():
         scored = [cell for cell in inside if not cell.seen] or inside
-        told = pooled([cell.numbers for cell in scored], [cell.texts for cell in scored])
-        if told:
-            found[name] = told
+        metrics = pooled([cell.numbers for cell in scored], [cell.texts for cell in scored])
+        if metrics:
+            found[name] = metrics
     return found
 
 
 def by_seed(group: Group) -> list[tuple[object, dict[str, dict[str, float | None]]]]:
-    """The metrics of each run of a group that has any, with its seed."""
+    """Seed and metrics of each run of a group that has any."""
     each = [(run.seed, measured(group.recorded(run))) for run in group.runs]
-    return [(seed, told) for seed, told in each if told]
+    return [(seed, metrics) for seed, metrics in each if metrics]
 
 
 def answers(groups: Sequence[Group]) -> str:
@@ -104,17 +104,17 @@ def _note(groups: Sequence[Group]) -> str:
 
 
 def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
-    """One line per group and region, one column per metric that any has."""
+    """A table with a row per group and region and a column per metric."""
     found = [(group, by_seed(group)) for group in groups]
-    regions = [told for _, each in found for _, seed in each for told in seed.values()]
-    there = [name for name in names if any(told.get(name) is not None for told in regions)]
+    regions = [metrics for _, each in found for _, seed in each for metrics in seed.values()]
+    there = [name for name in names if any(metrics.get(name) is not None for metrics in regions)]
     if not there:
         return ""
     rows = []
     for group, each in found:
         for region, words in REGION_WORDS.items():
-            several = [told[region] for _, told in each if region in told]
-            if any(told.get(name) is not None for told in several for name in there):
+            several = [metrics[region] for _, metrics in each if region in metrics]
+            if any(metrics.get(name) is not None for metrics in several for name in there):
                 first = [escape(group.label)] * (len(groups) > 1)
                 rows.append(
                     [*first, words.replace(" ", "\N{NO-BREAK SPACE}"), *(_cell(several, name) for name in there)]
@@ -128,15 +128,15 @@ def _of(groups: Sequence[Group], names: Sequence[str], title: str) -> str:
 
 
 def _cut(groups: Sequence[Group], names: Sequence[str]) -> list[list[str]]:
-    """The metrics that any group has, as many together as a page has room for: with several seeds a number is wide."""
-    told = [found for group in groups for _, seed in by_seed(group) for found in seed.values()]
-    there = told_in(names, told)
+    """The metrics that any group has, in chunks of columns that fit on a page."""
+    metrics = [found for group in groups for _, seed in by_seed(group) for found in seed.values()]
+    there = told_in(names, metrics)
     most = MOST_WIDE if any(len(group.runs) > 1 for group in groups) else MOST_NARROW
     return [there[i : i + most] for i in range(0, len(there), most)]
 
 
 def _cell(several: Sequence[Mapping[str, float | None]], name: str) -> str:
-    """What seeds have in a metric, and below it the mean over cells where that is another number."""
+    """A metric over seeds, and below it the mean over cells where that differs."""
     lines = [_seeds(several, name), _seeds(several, f"{name}{BY_MODULE}")]
     if not lines[1] or lines[1] == lines[0]:
         return lines[0]
@@ -144,7 +144,7 @@ def _cell(several: Sequence[Mapping[str, float | None]], name: str) -> str:
 
 
 def _seeds(several: Sequence[Mapping[str, float | None]], name: str) -> str:
-    values = [value for told in several if (value := told.get(name)) is not None]
+    values = [value for metrics in several if (value := metrics.get(name)) is not None]
     if not values:
         return ""
     text = answer_text(name, median(values)).replace(" ", "\N{NO-BREAK SPACE}")
@@ -157,10 +157,10 @@ def _seeds(several: Sequence[Mapping[str, float | None]], name: str) -> str:
 
 def _by_cell(group: Group) -> str:
     cells = [cell for run in group.runs for cell in group.recorded(run)]
-    told = [(cell, pooled([cell.numbers], [cell.texts])) for cell in cells]
-    told = [(cell, found) for cell, found in told if found]
-    names = told_in((*NUMBERS, *TEXTS), [found for _, found in told])
-    if len(told) < 2:
+    scored = [(cell, pooled([cell.numbers], [cell.texts])) for cell in cells]
+    scored = [(cell, found) for cell, found in scored if found]
+    names = told_in((*NUMBERS, *TEXTS), [found for _, found in scored])
+    if len(scored) < 2:
         return ""
     tables = []
     for begin in range(0, len(names), MOST_NARROW):
@@ -170,7 +170,7 @@ def _by_cell(group: Group) -> str:
                 escape(place_words(cell.at, group.operator, cell.names)),
                 *(answer_text(name, found.get(name)) for name in cut),
             ]
-            for cell, found in told
+            for cell, found in scored
         ]
         shown = table(["cell", *cut], rows, numbers=range(1, len(cut) + 1))
         tables.append(folded(shown, len(rows), f"All {len(rows)} cells: {', '.join(cut)}"))
@@ -178,8 +178,8 @@ def _by_cell(group: Group) -> str:
 
 
 def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
-    """A metric as one of labels, or exact match, and one of numbers or texts, of which one is None. A name that is
-    neither is left to the first, which refuses it."""
+    """A metric name as (label metric or exact match, metric of numbers or texts); one is None. An unknown name is
+    returned as the first, to be refused later."""
     if is_one(name):
         return None, name
     return cast(Metric | None, name), None
@@ -188,10 +188,10 @@ def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
 def lacking(groups: Sequence[Group], metric: str | None) -> None:
     """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
     for group in groups if metric is not None else ():
-        if not any(told.get(str(metric)) is not None for _, seed in by_seed(group) for told in seed.values()):
+        if not any(metrics.get(str(metric)) is not None for _, seed in by_seed(group) for metrics in seed.values()):
             raise UserError(
                 f"metric: {group.label} has no {metric}, which is known where answers were decoded and some have a "
-                "number; numerate evaluate RUN method=decoding asks again"
+                "number; numerate evaluate RUN method=decoding computes it"
             )
 
 
@@ -207,9 +207,9 @@ class AnswerPair:
     region: str
     tested: Tested
     ahead: tuple[int, int] | None = None
-    """Of how many seeds that both have the one is better, and of how many."""
+    """Seeds in which `one` is better, and shared seeds."""
     family: int = 0
-    """Which pairs it is corrected with: those of the same number."""
+    """Pairs of the same number are corrected together."""
 
     @property
     def label(self) -> str:
@@ -220,9 +220,8 @@ def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
     """The groups that have a metric in two seeds and more, compared as `pairs_of` compares scores: all pairs of up to
     `ALL_PAIRS`, else each with the first; Holm's correction for the pairs of each region.
 
-    Of more groups that differ in the loss and in other things as well, each is compared with the first of those that
-    differ from it in the loss alone, and corrected for the pairs of these: so the losses of two models are two
-    questions.
+    With more groups that differ in the objective and in other settings, each is compared with the first group that
+    differs from it in the objective alone, and corrected for the pairs of these.
     """
     able = claimable(groups)
     families = [able] if len(able) <= ALL_PAIRS else _families(able)
@@ -236,11 +235,11 @@ def pairs_by(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
 
 
 def _families(groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups that differ in the objective alone, in order; behind the first of all those that have no such other."""
+    """Families of groups that differ in the objective alone; the groups without any such other join the first group."""
     together: dict[str, list[Group]] = {}
     for group in groups:
-        told = {name: value for name, value in group.runs[0].recipe.items() if name not in LABELS | {"objective"}}
-        key = json.dumps([without_seed(told), group.settings or {}], sort_keys=True, default=str)
+        settings = {name: value for name, value in group.runs[0].recipe.items() if name not in LABELS | {"objective"}}
+        key = json.dumps([without_seed(settings), group.settings or {}], sort_keys=True, default=str)
         together.setdefault(key, []).append(group)
     large = [family for family in together.values() if len(family) > 1]
     alone = [family[0] for family in together.values() if len(family) == 1]
@@ -255,17 +254,17 @@ def _scores(group: Group, metric: str) -> list[tuple[object, dict[str, float]]]:
     if metric == "exact":
         return [(run.seed, {name: one.share.value for name, one in found.items()}) for run, found in group.measured]
     return [
-        (seed, {region: value for region, told in found.items() if (value := told.get(metric)) is not None})
+        (seed, {region: value for region, metrics in found.items() if (value := metrics.get(metric)) is not None})
         for seed, found in by_seed(group)
     ]
 
 
 def _pairs_of_family(groups: Sequence[Group], metric: str) -> list[AnswerPair]:
-    told = [(group, _scores(group, metric)) for group in groups]
+    scored = [(group, _scores(group, metric)) for group in groups]
     found = []
     for region in ("in_distribution", *(name for name in REGION_WORDS if name != "in_distribution")):
         values = []
-        for group, each in told:
+        for group, each in scored:
             scores = [(seed, known[region]) for seed, known in each if region in known]
             if len(scores) > 1:
                 values.append((group, [seed for seed, _ in scores], [value for _, value in scores]))
@@ -285,7 +284,7 @@ def _seeds_ahead(
     other: tuple[Group, Sequence[object], Sequence[float]],
     metric: str,
 ) -> tuple[int, int] | None:
-    """Seed by seed, how often the one is better than the other, ties not counted; None where they share no seed."""
+    """In how many shared seeds `one` is better, ties not counted; None without shared seeds."""
     first, second = (dict(zip(seeds, values, strict=True)) for _, seeds, values in (one, other))
     shared = [seed for seed in first if seed in second]
     less = base(metric) in LESS_IS_BETTER
@@ -299,8 +298,8 @@ def _seeds_ahead(
 def answer_pair_rows(
     found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = REGION_WORDS
 ) -> tuple[list[str], list[list[str]]]:
-    """The table of pairs as text: the means of both, their difference, how often a seed of the one is better than any
-    of the other's and than the same of the other's, the p. `words` are what regions are called."""
+    """The table of pairs as text: both means, their difference, the probability of improvement, the shared seeds in
+    which the first is better, and p. `words` names the regions."""
     header = ["pair", "region", f"{metric}, mean of seeds", "difference", "better, %", "same seed", "p (uncorrected)"]
     rows = []
     for pair in found:
@@ -329,7 +328,7 @@ def _gap(metric: str, test: Tested) -> str:
 def answer_pair_sentences(
     found: Sequence[AnswerPair], metric: str, words: Mapping[str, str] = REGION_WORDS
 ) -> list[str]:
-    """Who is told apart in each region, in words."""
+    """The significant differences in each region, in words."""
     notes: list[str] = []
     measure = "exact match" if metric == "exact" else METRICS[base(metric)]
     for region in dict.fromkeys(pair.region for pair in found):
@@ -337,8 +336,8 @@ def answer_pair_sentences(
         apart = [pair for pair in here if pair.tested.apart]
         better = [_better(pair, metric) for pair in apart]
         equal = [pair.label for pair in here if not pair.tested.apart]
-        parts = [listed(better)] if better else ["no pair is told apart"]
-        parts += [f"not told apart {are(equal)} {listed(equal)}"] if better and equal else []
+        parts = [listed(better)] if better else ["no significant difference"]
+        parts += [f"not significant: {listed(equal)}"] if better and equal else []
         families = [[pair.tested for pair in here if pair.family == number] for number in {p.family for p in here}]
         more = needed_words(min(families, key=lambda tests: len(tests) * min(test.lowest for test in tests)))
         known = more and any(note.endswith(more) for note in notes)
@@ -353,7 +352,7 @@ def _better(pair: AnswerPair, metric: str) -> str:
 
 
 def answer_pairs(groups: Sequence[Group], metric: str | None) -> str:
-    """The pairs by a metric as HTML; "" without a metric, and where fewer than two groups have it in several seeds."""
+    """The pairs by a metric as HTML; "" without a metric or two groups with several seeds."""
     found = pairs_by(groups, metric) if metric is not None else []
     if not found or metric is None:
         return ""
@@ -367,11 +366,11 @@ def answer_pairs(groups: Sequence[Group], metric: str | None) -> str:
     tests = " or the ".join(sorted({pair.tested.test for pair in found}))
     caption = (
         f"All seeds, whether they converged or not, by the {tests}. Better: how often a seed of the one is better than "
-        f"one of the other; same seed: how often in the same one. Bold: told apart. {TOLD_APART}"
+        f"one of the other; same seed: how often in the same one. Bold: significant. {SIGNIFICANCE_NOTE}"
     )
     if len(_families(claimable(groups))) > 1 and len(groups) > ALL_PAIRS:
         caption += (
-            " Each group is compared with the first that differs from it in the loss alone, and corrected for the "
+            " Each group is compared with the first that differs from it in the objective alone, and corrected for the "
             "pairs of that one."
         )
     shown = folded(f'<div class="pairs">{_pair_table(header, cells)}</div>', len(cells), f"All {len(cells)} pairs")
@@ -383,6 +382,6 @@ def _pair_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def part_pairs(groups: Sequence[Group]) -> str:
-    """The pairs where cells are parts: by exact match and by what else their chart has; "" without several seeds."""
-    told = [(measure, answer_pairs(groups, measure)) for measure in measures_drawn(shown(groups))]
-    return "".join(f'<h3 class="measure">{escape(title_of(measure))}</h3>{pairs}' for measure, pairs in told if pairs)
+    """The pairs where cells are parts, by each metric of their chart; "" without several seeds."""
+    tables = [(measure, answer_pairs(groups, measure)) for measure in measures_drawn(shown(groups))]
+    return "".join(f'<h3 class="measure">{escape(title_of(measure))}</h3>{pairs}' for measure, pairs in tables if pairs)

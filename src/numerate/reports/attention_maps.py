@@ -1,4 +1,4 @@
-"""Who attends to whom, as part of a page: pickers for prompt, layer, map and head, and a table for who cannot point."""
+"""Attention maps on a page, interactive by prompt, layer, map and head, and as a table."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ BELOW_DARK = ("#20242f", "#4a3328", "#7c4a26", "#b8682a", "#e0934f", "#ffd3a1")
 """The same on a dark page."""
 
 MOST_LETTERS = 12_000_000
-"""Letters of numbers on a page, about a byte each: more is slow to open."""
+"""Maximum size of the data of a page in characters."""
 
 MOST_LINES = 60
-"""Lines of the table of heads that a page has for each prompt."""
+"""Maximum number of heads in the table of a prompt."""
 
 
 class HeadSummary(NamedTuple):
-    """One head in words: what it is, over how many it spreads (None for relations), where the last token looks."""
+    """Summary of one head: its spread over keys (None for relations), and what the last token attends to."""
 
     layer: str
     sort: str
@@ -39,10 +39,10 @@ class HeadSummary(NamedTuple):
 
 
 def looks(record: Mapping[str, Any], most: int = 3) -> list[HeadSummary]:
-    """Every head of a record in words.
+    """The summaries of all heads of a record.
 
-    The spread is exp of the mean entropy of its rows, in nats: one that looks at 2 tokens evenly has 2. `last` are the
-    keys to which the last query gives most, as (label and place, number); of relations those farthest from 0.
+    The spread is exp of the mean entropy of the rows in nats: attending evenly to 2 tokens gives 2. `last` are the keys
+    with the highest weights of the last query, as (label and position, weight); for relations by absolute value.
     """
     found = []
     for seen in seen_in(record):
@@ -67,12 +67,12 @@ def _named(seen: Seen, key: int) -> str:
 
 
 def letters(record: Mapping[str, Any]) -> int:
-    """How long the numbers of a record are."""
+    """The size of the data of a record in characters."""
     return sum(len(part["data"]) for layer in record["layers"] for part in layer["maps"])
 
 
 def section(folder: Path) -> str:
-    """What a run's page says of who attends to whom, from its records; nothing where there are none."""
+    """The attention maps of a run for its page; "" without records."""
     records, left = read_maps(folder)
     kept, total = [], 0
     for record in records:
@@ -86,21 +86,21 @@ def section(folder: Path) -> str:
 
 
 def body(records: Sequence[Mapping[str, Any]]) -> str:
-    """The pickers and the map of these records, for a page. The same records give the same text."""
-    said = any(record["answered"] is not None for record in records)
+    """The interactive maps of these records as HTML; deterministic."""
+    answered = any(record["answered"] is not None for record in records)
     orders = "".join(f"{words}. " for words in dict.fromkeys(map(order_words, records)) if words)
     return (
         f'<style>{STYLE}</style><div class="maps" id="maps">'
-        "<noscript><p>The maps are drawn by a script, which is off; the table below is without.</p></noscript></div>"
-        f"<figcaption>{escape(CAPTION + orders + ANSWER * said + KEYS)}</figcaption>"
+        "<noscript><p>The maps require JavaScript; the table below does not.</p></noscript></div>"
+        f"<figcaption>{escape(CAPTION + orders + ANSWER * answered + KEYS)}</figcaption>"
         f"{_table(records)}"
         f'<script type="application/json" id="maps-data">{_data(records)}</script><script>{SCRIPT}</script>'
     )
 
 
 CAPTION = (
-    "Each row is a token that looks, each column one that is looked at, or a symbol; the number is what the model "
-    "used, rounded to four digits. Later tokens are not seen and stay empty. "
+    "Each row is a query token, each column a key token or a symbol; numbers are the weights of the model, rounded to "
+    "four digits. Masked tokens stay empty. "
 )
 ORDERS = {
     "reversed": "Numbers are read and written with their digits in reverse order, least significant first",
@@ -110,12 +110,12 @@ ORDERS = {
 
 
 def order_words(record: Mapping[str, Any]) -> str:
-    """That the tokens of a record have the digits of numbers in another order than its prompt; "" where not."""
+    """A note where the tokens of a record have reversed digits; else ""."""
     return ORDERS.get(record.get("order", "normal"), "")
 
 
-ANSWER = "The dashed line is where the model's own answer begins. "
-KEYS = "With the map chosen: arrow keys move, n and p change the head, N and P the layer."
+ANSWER = "The dashed line marks the start of the model's answer. "
+KEYS = "With the map in focus: arrow keys move, n and p change the head, N and P the layer."
 
 
 def fragment(records: Sequence[Mapping[str, Any]]) -> str:
@@ -145,14 +145,14 @@ def shortened(text: str, most: int = 90) -> str:
 
 
 def _data(records: Sequence[Mapping[str, Any]]) -> str:
-    told = {
+    payload = {
         "levels": LEVELS,
         "light": {"above": LIGHT, "below": BELOW_LIGHT},
         "dark": {"above": DARK, "below": BELOW_DARK},
         "records": [_labelled(record) for record in records],
     }
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-    # Nothing in a text may end the script that holds it.
+    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    # Escaped, so that no text can close the script element.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
@@ -181,11 +181,11 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
             ]
             for look in found[:MOST_LINES]
         ]
-        drawn = table(["layer", "map", "head", "looks at", "the last token, most at"], rows, numbers=(2, 3))
+        drawn = table(["layer", "map", "head", "spread", "the last token attends to"], rows, numbers=(2, 3))
         more = f'<p class="quiet">{len(found) - len(rows)} more heads are in the record.</p>' * (len(found) > len(rows))
-        title = f"Every head in words: {shortened(record['prompt'] or 'the beginning', 40)}"
+        title = f"All heads: {shortened(record['prompt'] or 'the beginning', 40)}"
         parts.append(folded(drawn + more + _READ, 10**6, title))
     return "".join(parts)
 
 
-_READ = '<p class="quiet">A head looks at so many tokens on average: e to the mean entropy of its rows, in nats.</p>'
+_READ = '<p class="quiet">Spread: the effective number of keys, exp of the mean entropy of the rows in nats.</p>'

@@ -1,4 +1,4 @@
-"""The script and the style of the maps of attention: pickers, a canvas, and what the pointer and the keys show."""
+"""JavaScript and CSS of the interactive attention maps."""
 
 STYLE = """
 .maps{--gap:1rem}
@@ -24,7 +24,7 @@ STYLE = """
 }
 .maps .text span{padding:.12rem .22rem;margin-right:2px;border-radius:3px;cursor:pointer;white-space:pre}
 .maps .text span.at{outline:2px solid var(--frame)}
-.maps .told{min-height:1.6em;font-variant-numeric:tabular-nums}
+.maps .readout{min-height:1.6em;font-variant-numeric:tabular-nums}
 .maps table.bars{border-collapse:collapse;font-size:.84rem;font-variant-numeric:tabular-nums}
 .maps table.bars td{padding:.1rem .7rem .1rem 0;white-space:nowrap}
 .maps table.bars td:first-child{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}
@@ -121,14 +121,14 @@ function select(words){
   return box;
 }
 const records=select("prompt"),layers=select("layer"),sorts=select("map"),scales=select("colours");
-const SCALES={root:"by the square root",linear:"by the number",row:"in each row by itself"};
+const SCALES={root:"square root",linear:"linear",row:"per row"};
 const strip=make("div",undefined,root);strip.className="heads";
 const sight=make("div",undefined,root);sight.className="sight";
 const box=make("div",undefined,sight);box.className="box";
 const canvas=make("canvas",undefined,box);canvas.className="map";canvas.tabIndex=0;
 const scale=make("p",undefined,box);scale.className="quiet";
 const side=make("div",undefined,sight);
-const told=make("p",undefined,side);told.className="told";told.setAttribute("aria-live","polite");
+const readout=make("p",undefined,side);readout.className="readout";readout.setAttribute("aria-live","polite");
 const title=make("h3",undefined,side),text=make("div",undefined,side);text.className="text";
 const title2=make("h3",undefined,side),bars=make("table",undefined,side);bars.className="bars";
 if(all.records.length===1)records.parentNode.hidden=true;
@@ -236,9 +236,9 @@ function tell(p,w,queries,keys,most){
   const at=state.row*p.columns+state.column,there=seen(p,state.row,state.column);
   const related=p.sort==="relations";
   const key=p.sort==="symbols"?`symbol ${state.column}`:`${keys[state.column]} (${state.column})`;
-  told.replaceChildren();
-  make("strong",there?number(w[at]):"not seen",told);
-  told.append(` \u2003${queries[state.row]} (${state.row}) \u2192 ${key}`);
+  readout.replaceChildren();
+  make("strong",there?number(w[at]):"masked",readout);
+  readout.append(` \u2003${queries[state.row]} (${state.row}) \u2192 ${key}`);
   const how=state.scale[kind(p)],set=dark.matches?all.dark:all.light,plain=x=>String(+number(x));
   const ends=how==="row"?[p.low<0?"farthest below 0":"0","most of its row"]:[p.low<0?plain(-most):"0",plain(most)];
   scale.replaceChildren(ends[0]);
@@ -249,10 +249,10 @@ function tell(p,w,queries,keys,most){
   if(how==="root")scale.append(` (${plain(most/4)} in the middle)`);
   const row=[...keys.keys()].filter(j=>seen(p,state.row,j));
   const linked=p.sort!=="symbols",top=reach(w.subarray(state.row*p.columns,(state.row+1)*p.columns));
-  const verb=related?"relates to":"looks at";
-  // A token that looks everywhere alike gives nobody much.
+  const verb=related?"relates to":"attends to";
+  // Uniform attention has small weights.
   const strong=related?top:Math.max(top,Math.min(1,4/row.length));
-  title.textContent=linked?`What ${queries[state.row]} (${state.row}) ${verb}`:"Tokens: pick one";
+  title.textContent=linked?`What ${queries[state.row]} (${state.row}) ${verb}`:"Tokens (click to select)";
   text.replaceChildren();
   (linked?keys:queries).forEach((name,j)=>{
     const s=make("span",name,text),mine=linked?seen(p,state.row,j):false;
@@ -261,7 +261,7 @@ function tell(p,w,queries,keys,most){
     if(p.sort!=="cross attention"&&j===state.row)s.className="at";
     s.onclick=()=>{if(p.sort==="cross attention")state.column=j;else state.row=j;draw();};
   });
-  title2.textContent=related?"Farthest from 0":"Most of it";
+  title2.textContent=related?"Largest by absolute value":"Largest weights";
   bars.replaceChildren();
   const order=row.sort((a,b)=>Math.abs(w[state.row*p.columns+b])-Math.abs(w[state.row*p.columns+a])).slice(0,8);
   for(const j of order){
@@ -303,9 +303,9 @@ canvas.onkeydown=event=>{
 };
 dark.addEventListener("change",()=>{menus();draw();});
 let wait=0;addEventListener("resize",()=>{clearTimeout(wait);wait=setTimeout(draw,120);});
-const asked=/^#maps=([\d,]+)$/.exec(location.hash);   // #maps=prompt,layer,map,head
-if(asked){
-  const [r,l,s,h]=asked[1].split(",").map(Number);
+const hash=/^#maps=([\d,]+)$/.exec(location.hash);   // #maps=prompt,layer,map,head
+if(hash){
+  const [r,l,s,h]=hash[1].split(",").map(Number);
   if(all.records[r])state.record=r;
   if(record().layers[l])state.layer=l;
   if(layer().maps[s])state.sort=s;

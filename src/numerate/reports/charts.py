@@ -1,4 +1,4 @@
-"""Charts as data: the lines of a chart and the style of each series. Pages draw them as SVG, figures by matplotlib."""
+"""Charts as data: lines and styles, drawn as SVG on pages and by matplotlib in figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ FLOOR_DASHES = (1.4, 1.8)
 
 @dataclass(frozen=True)
 class Style:
-    """How a series is drawn: `colour` is an index of `SERIES`, `shape` one of `SHAPES`. In a legend None is neutral."""
+    """The style of a series: `colour` indexes `SERIES`, `shape` indexes `SHAPES`. In a legend None is neutral."""
 
     colour: int | None = 0
     shape: int | None = 0
@@ -45,8 +45,8 @@ def _two_parts(labels: Sequence[str]) -> tuple[list[str], list[str]] | None:
     return (first, second) if crossed and most <= len(SERIES) and fewest <= len(SHAPES) else None
 
 
-def can_be_told_apart(labels: Sequence[str]) -> bool:
-    """Whether no colour has to stand for two series, or two parts of labels."""
+def distinguishable(labels: Sequence[str]) -> bool:
+    """Whether the styles are distinguishable: no colour is used for two series, or for two parts of labels."""
     return len(labels) <= len(SERIES) or _two_parts(labels) is not None
 
 
@@ -61,7 +61,7 @@ def styles(labels: Sequence[str]) -> dict[str, Style]:
     """
     parts = _two_parts(labels)
     if parts is None:
-        # Where colours come again, they come with other shapes.
+        # Repeated colours have other shapes.
         again = len(SERIES)
         return {label: Style(i % again, (i + i // again) % len(SHAPES)) for i, label in enumerate(labels)}
     first, second = parts
@@ -90,11 +90,11 @@ def legend(labels: Sequence[str]) -> list[tuple[str, Style]]:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line of a chart with its band, in the units of the axes; `each` are thin lines behind it, one per seed.
 
-    `label` names the series and has its style; `told` is what a legend says behind it, "5 seeds". A `floor` is no
-    series but a neutral dashed line below the others."""
+    `label` names the series and has its style; `suffix` follows it in a legend ("5 seeds"). A `floor` is no series
+    but a neutral dashed line below the others."""
 
     label: str
     x: Sequence[float]
@@ -102,7 +102,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     style: Style = Style()
-    told: str = ""
+    suffix: str = ""
     dots: bool = False
     tips: Sequence[str] | None = None
     floor: bool = False
@@ -111,7 +111,7 @@ class Line:
     @property
     def named(self) -> str:
         """`rotary (5 seeds)`."""
-        return f"{self.label} ({self.told})" if self.told else self.label
+        return f"{self.label} ({self.suffix})" if self.suffix else self.label
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ class Chart:
     """Lines with their axes.
 
     `shares` fixes the vertical axis at 0 to 100 %, `log` makes it logarithmic, `lengths` puts a tick at every whole
-    number, `trained` shades what training covered, called `region`; `zoom` begins the vertical axis near the lowest
-    value and leaves out what is above the values behind the first tenth. `notes` say what the lines and bands are."""
+    number, `trained` shades what training covered, called `region`; `zoom` starts the vertical axis near the lowest
+    value and cuts values above those after the first tenth. `notes` describe the lines and bands."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     x_label: str
     y_label: str
     shares: bool = False
@@ -135,12 +135,12 @@ class Chart:
     notes: Sequence[str] = ()
 
     @property
-    def series(self) -> list[Line]:
+    def series(self) -> list[ChartLine]:
         """The lines that are series and have points."""
         return [line for line in self.lines if len(line.x) and not line.floor]
 
     def legend(self) -> list[tuple[str, Style]]:
-        """The entries of its legend; none for a single line. Labels of one part say what is `told` of their line."""
+        """The entries of its legend, with suffixes unless labels have two parts; none for a single line."""
         if len(self.lines) < 2:
             return []
         labels = [line.label for line in self.series]

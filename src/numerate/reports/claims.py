@@ -1,4 +1,4 @@
-"""What may not be claimed of runs whatever their numbers are, and what is known of them before any training."""
+"""Claims that are ruled out for some runs, and results that follow from a symmetry."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from numerate.reports.groups import Group
 from numerate.reports.limits import listed
 
 SAME_EVERYWHERE = (
-    "chance is a theorem and no result of learning: every row is one symbol again and again, and attention without "
-    "places in the input takes a mean of equal values, so that every place has the same state and says the same"
+    "chance follows from a symmetry: every row is one repeated symbol, and attention without positions in the input "
+    "averages equal values, so that all positions have the same state and output"
 )
 
 
 def no_claims(groups: Sequence[Group]) -> list[str]:
-    """In words, of which groups nothing may be claimed and why, those of one reason together."""
+    """Sentences on the groups without any claim, by reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.sees_future is not None:
@@ -21,11 +21,11 @@ def no_claims(groups: Sequence[Group]) -> list[str]:
 
 
 def claimable(groups: Sequence[Group]) -> list[Group]:
-    """The groups of which something may be claimed."""
+    """The groups with valid claims."""
     return [group for group in groups if group.sees_future is None]
 
 
 def theorems(groups: Sequence[Group]) -> list[str]:
-    """In words, of which groups chance is known before any training."""
+    """A sentence on the groups limited to chance by a symmetry."""
     found = [group.label for group in groups if group.by_symmetry]
     return [f"of {listed(found)} {SAME_EVERYWHERE}"] if found else []

@@ -84,7 +84,7 @@ class TerminalStyle:
     def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> "TerminalStyle":
         """Looks at a stream and the environment. Colour needs a terminal that is not "dumb" and no NO_COLOR
         (https://no-color.org); FORCE_COLOR asks for it without a terminal."""
-        said = os.environ if environ is None else environ
+        env = os.environ if environ is None else environ
         try:
             "┃█·".encode(stream.encoding or "ascii")
             unicode = True
@@ -93,11 +93,11 @@ class TerminalStyle:
         try:
             columns = os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError, AttributeError):
-            columns = int(said["COLUMNS"]) if said.get("COLUMNS", "").isdigit() else 100
-        terminal = stream.isatty() and said.get("TERM") != "dumb"
-        if said.get("NO_COLOR") or not (terminal or said.get("FORCE_COLOR")):
+            columns = int(env["COLUMNS"]) if env.get("COLUMNS", "").isdigit() else 100
+        terminal = stream.isatty() and env.get("TERM") != "dumb"
+        if env.get("NO_COLOR") or not (terminal or env.get("FORCE_COLOR")):
             return cls(0, unicode, columns or 100)
-        full = said.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+        full = env.get("COLORTERM", "").lower() in ("truecolor", "24bit")
         return cls(2**24 if full else 256, unicode, columns or 100)
 
     def ramp(self, share: float) -> Colour:

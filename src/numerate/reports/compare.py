@@ -1,4 +1,4 @@
-"""The comparison of several runs and seeds: what differs between the recipes, and what between the results."""
+"""Comparison of several runs and seeds: differences of recipes and of results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ from numerate.reports.limits import (
 from numerate.reports.measure_tables import measure_tables, part_text
 from numerate.reports.missing import missing_words
 from numerate.reports.page import write_text
-from numerate.reports.pairs import TOLD_APART, pair_rows, pair_sentences, pair_table, pairs_of
+from numerate.reports.pairs import SIGNIFICANCE_NOTE, pair_rows, pair_sentences, pair_table, pairs_of
 from numerate.reports.records import Records, read_each
 from numerate.reports.sheet import page
 from numerate.reports.small_map import small_map
@@ -64,12 +64,11 @@ def write_comparison(
 ) -> Path:
     """Writes one offline HTML page about several runs and returns its path.
 
-    Runs that differ in the seed alone are taken together: their median, the lowest and the highest, and how many
-    succeed. `labels` renames them (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group that stands
-    first, with which all others are compared where they are many (default: the first that is named). `failed` are runs
-    that failed and so have no folder here, each with its error, and `absent` the variants of which no run is left: the
-    page begins with them. `metric` is what all are measured by (default: each as its reports are, `Group.metric`); one
-    of numbers or texts, such as `log_mae`, has tests of its own, and the rest of the page is of exact match. Raises
+    Runs that differ in the seed alone form a group, shown by median, range and success rate. `labels` renames groups
+    (`{"addition_abacus": "Abacus"}`). `baseline` is the label of the group listed first, with which all others are
+    compared where they are many (default: the first one). `failed` are failed runs with their errors, and `absent`
+    variants without any run; the page starts with them. `metric` is the metric of the page (default: `Group.metric`);
+    one of numbers or texts, such as `log_mae`, adds tests, the rest of the page stays on exact match. Raises
     `UserError` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
     measure, answer = split_metric(metric)
@@ -85,7 +84,7 @@ def write_figure(
     labels: Mapping[str, str] | None = None,
     metric: str | None = None,
 ) -> Path:
-    """Writes the figure of a comparison, for a paper: .png, .svg or .pdf as its name ends. Returns its path.
+    """Writes the figure of a comparison for a paper, .png, .svg or .pdf by its suffix, and returns its path.
 
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
     `UserError` for another ending, no folders, or runs that were not evaluated on a grid.
@@ -120,7 +119,7 @@ def comparison_page(
     answer: str | None = None,
 ) -> str:
     """The page as text; `failed` and `absent` as in `write_comparison`, `answer` a metric of numbers or texts."""
-    # Ways in which the same runs were evaluated are groups of their own; each run counts once.
+    # One run may be in several groups, evaluated with other settings; it counts once.
     runs = list({str(run.folder): run for group in groups for run in group.runs}.values())
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
     seeds = sorted({len(group.runs) for group in groups})
@@ -138,35 +137,35 @@ def comparison_page(
 
 
 def _by_task(groups: Sequence[Group], answer: str | None) -> list[str]:
-    """What is said and shown of all groups; of several tasks first what is said of each, then each by itself."""
+    """The sections of all groups; for several tasks the finding of each first, then its sections."""
     if texts := running(groups):
         others = [group for group in groups if group not in texts]
-        unlike = sections.heading("What differs between the recipes", _differences(texts))
+        different = sections.heading("What differs between the recipes", _differences(texts))
         rest = f'<h1 style="margin-top:4rem">{escape(_names(others))}</h1>'
-        return [*comparison_body(texts), unlike, *([rest, *_by_task(others, answer)] if others else [])]
+        return [*comparison_body(texts), different, *([rest, *_by_task(others, answer)] if others else [])]
     tasks = by_task(groups)
     if len(tasks) == 1:
         return [sections.sentence(study_finding(groups) or finding(groups)), *_sections(groups, answer)]
-    said = [
+    findings = [
         f"<h3>{escape(task.name)}</h3>{sections.sentence(study_finding(task.groups) or finding(task.groups))}"
         for task in tasks
     ]
     rows = [[escape(task.name), f"{len(task.groups)}", escape(task.words)] for task in tasks]
     note = (
-        "What was asked differs from task to task: each has figures, tables and tests of its own below, corrected for "
-        "the pairs of that task alone, and nothing is compared between them."
+        "Tasks are not compared with each other: each has its own figures, tables and tests below, corrected for the "
+        "pairs of that task alone."
     )
-    told = f"{table(['task', 'groups', 'as trained'], rows, numbers=[1], mono=[2])}<figcaption>{note}</figcaption>"
+    summary = f"{table(['task', 'groups', 'as trained'], rows, numbers=[1], mono=[2])}<figcaption>{note}</figcaption>"
     shown = [
         f'<section><h1 style="margin-top:4rem">{escape(task.name)}</h1>'
         f"{''.join(_sections(task.groups, answer))}</section>"
         for task in tasks
     ]
-    return [*said, sections.heading(f"{len(tasks)} tasks", told), *shown]
+    return [*findings, sections.heading(f"{len(tasks)} tasks", summary), *shown]
 
 
 def _names(groups: Sequence[Group]) -> str:
-    """What some groups are called, in a few words."""
+    """The labels of the first groups."""
     return ", ".join(group.label for group in groups[:4]) + ", ..." * (len(groups) > 4)
 
 
@@ -201,7 +200,7 @@ def comparison_text(groups: Sequence[Group], look: TerminalStyle | None = None, 
         if not others:
             return language_text(texts)
         parts = [(_names(texts), language_text(texts)), (_names(others), comparison_text(others, look, answer))]
-        return "\n\n\n".join(f"{name}\n{'=' * text_width(name)}\n\n{told}" for name, told in parts)
+        return "\n\n\n".join(f"{name}\n{'=' * text_width(name)}\n\n{text}" for name, text in parts)
     look, tasks = look or TerminalStyle(), by_task(groups)
     if len(tasks) == 1:
         return _text(groups, look, answer)
@@ -227,21 +226,24 @@ def _text(groups: Sequence[Group], look: TerminalStyle, answer: str | None) -> s
     parts += [left_out(groups, shown)] if len(shown) < len(groups) else []
     if any(len(group.evaluated) > 1 for group in groups):
         header, rows = success_rows(groups)
-        told = [text_table(header, rows), "\n".join([note_of(groups), *unconverged(groups)])]
-        parts += told if rows and header[3:] else []
+        success = [text_table(header, rows), "\n".join([note_of(groups), *unconverged(groups)])]
+        parts += success if rows and header[3:] else []
     found = pairs_of(groups)
     if found.pairs and not by_parts(groups):
-        parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), TOLD_APART])]
+        parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
     parts += _answer_text(groups, answer) if answer is not None else []
     return "\n\n".join([*parts, study_finding(groups) or finding(groups)])
 
 
 def _answer_text(groups: Sequence[Group], answer: str) -> list[str]:
-    """What differs in a metric of numbers or texts."""
-    told = pairs_by(groups, answer)
-    if not told:
+    """The tests by a metric of numbers or texts."""
+    pairs = pairs_by(groups, answer)
+    if not pairs:
         return []
-    return [text_table(*answer_pair_rows(told, answer)), "\n".join([*answer_pair_sentences(told, answer), TOLD_APART])]
+    return [
+        text_table(*answer_pair_rows(pairs, answer)),
+        "\n".join([*answer_pair_sentences(pairs, answer), SIGNIFICANCE_NOTE]),
+    ]
 
 
 def _titled(grid: PlotGrid, label: str) -> PlotGrid:
@@ -260,31 +262,31 @@ def _differences(groups: Sequence[Group]) -> str:
     if len(groups) < 2:
         return ""
     recipes = [group.runs[0].recipe for group in groups]
-    unlike = differing(recipes, short=len(groups) > 2)
-    if not unlike:
+    different = differing(recipes, short=len(groups) > 2)
+    if not different:
         return ""
     whole = differing(recipes)
     rows = [
         [escape(path), *(_shortened(text, full) for text, full in zip(texts, whole[path], strict=True))]
-        for path, texts in unlike.items()
+        for path, texts in different.items()
     ]
     header = ["setting", *(escape(group.label) for group in groups)]
     if len(groups) > MOST_BESIDE:  # a row for each group
         lines = list(zip(*[header, *rows], strict=True))
         header, rows = ["group", *lines[0][1:]], [list(line) for line in lines[1:]]
-    one = "They differ in this one setting; all others are equal." if len(unlike) == 1 else ""
-    count = one or f"They differ in {len(unlike)} settings: a difference in the results may come from any of them."
-    told = table(header, rows, mono=range(len(header)))
-    return folded(told, len(rows), f"The settings of {len(groups)} groups") + f"<figcaption>{count}</figcaption>"
+    one = "They differ in this one setting; all others are equal." if len(different) == 1 else ""
+    count = one or f"They differ in {len(different)} settings: a difference in the results may come from any of them."
+    body = table(header, rows, mono=range(len(header)))
+    return folded(body, len(rows), f"The settings of {len(groups)} groups") + f"<figcaption>{count}</figcaption>"
 
 
 def _shortened(text: str, whole: str) -> str:
-    """A setting, which tells all of itself when pointed at."""
+    """A shortened setting with the whole one as tooltip."""
     return escape(text) if text == whole else f'<span title="{escape(whole)}">{escape(text)}</span>'
 
 
 def _gaps(groups: Sequence[Group]) -> str:
-    """Per length the share of each group that is drawn; of two groups of one seed the difference with its interval."""
+    """The accuracy of each drawn group by length; of two groups with one seed the difference with its interval."""
     shown = drawn(groups, MOST_BESIDE)
     curves, missed = by_length(shown)
     along = [curve.group.diagonal for curve in curves]
@@ -320,12 +322,12 @@ def _gaps(groups: Sequence[Group]) -> str:
 
 
 def _span(floors: tuple[float, float]) -> str:
-    """The floor of a length, or from the lowest to the highest where groups have unlike ones."""
+    """The floor of a length, or the range where groups differ."""
     return " to ".join(map(percent, dict.fromkeys(floors)))
 
 
 def _seeds(groups: Sequence[Group]) -> str:
-    """A small map for each seed, where there are several, as far as a page can hold them."""
+    """A small map for each of several seeds, up to `MOST_SEED_MAPS`."""
     if all(len(group.runs) == 1 for group in groups) or by_parts(groups):
         return ""
     singles = [[replace(group, runs=(run,)) for run in group.runs] for group in groups]
@@ -359,7 +361,7 @@ def _strip(group: Group) -> str:
 
 
 def _samples(groups: Sequence[Group]) -> str:
-    """The same questions put to all, where the records hold the same; otherwise each group's own."""
+    """Predictions of all groups on shared questions; without any, the samples of each group."""
     groups = drawn(groups, 4)
     by_question = [{sample.question: sample for sample in group.runs[0].samples} for group in groups]
     shared = (
@@ -369,16 +371,16 @@ def _samples(groups: Sequence[Group]) -> str:
         rows = []
         for question in shared[: sections.MOST_SAMPLES]:
             first = by_question[0][question]
-            said = [sections.said(table[question]) for table in by_question]
+            predictions = [sections.marked_prediction(table[question]) for table in by_question]
             rows.append(
                 [
                     escape(place_words(first.at, groups[0].operator, first.names)),
                     escape(question),
                     escape(first.gold),
-                    *said,
+                    *predictions,
                 ]
             )
-        header = ["cell", "question", "truth", *(f"{escape(group.label)} said" for group in groups)]
+        header = ["cell", "question", "truth", *(f"{escape(group.label)}" for group in groups)]
         return table(header, rows, mono=range(1, len(header)))
     parts = [
         f"<details><summary>{escape(group.label)}</summary>{found}</details>"

@@ -1,4 +1,4 @@
-"""Accuracy per count: how many labels are right at each place of a row, beside what memorising would give."""
+"""Accuracy per count: the share of correct labels at each position of a row, beside the floor of memorising."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
-from numerate.reports.charts import Chart, Line, Style, styles
+from numerate.reports.charts import Chart, ChartLine, Style, styles
 from numerate.reports.drawing import chart_svg, table
 from numerate.reports.grid import REGION_WORDS, bracket, percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MOST_EACH, drawn, left_out, listed
 
 FLOOR = "what memorising gives"
-"""What the line of the floor is called in a figure."""
+"""The label of the floor line in a figure."""
 
 MEMORISED = (
     "The floor is the score of a model that has memorised all counts of training and knows no further one; on unseen "
@@ -24,8 +24,8 @@ MEMORISED = (
 
 @dataclass(frozen=True)
 class Counted:
-    """The accuracy at each count `t` of one group: the median over seeds, from the lowest to the highest; with one seed
-    the 95 % interval about the rows asked there. `each` has every seed's."""
+    """The accuracy at each count `t` of one group: the median over seeds and their range; with one seed the 95 %
+    interval over rows. `each` has the values of every seed."""
 
     group: Group
     t: Sequence[int]
@@ -36,8 +36,7 @@ class Counted:
 
     @property
     def floor(self) -> float | None:
-        """What the best single answer gives of the labels behind the trained counts, whatever the group is measured by;
-        None where it is not known which were trained."""
+        """The accuracy of the best constant answer on labels beyond the trained counts; None where unknown."""
         labels = self.group.labels[0]
         return None if labels.trained is None else labels.floor("unseen")
 
@@ -47,27 +46,27 @@ def counted(group: Group) -> Counted | None:
     curves = [labels.curve() for labels in group.labels]
     if not curves or not curves[0]:
         return None
-    several = [{t: right / asked for t, right, asked in curve} for curve in curves]
-    places = [t for t in several[0] if all(t in one for one in several)]
-    each = [[one[t] for t in places] for one in several]
+    several = [{t: correct / count for t, correct, count in curve} for curve in curves]
+    counts = [t for t in several[0] if all(t in one for one in several)]
+    each = [[one[t] for t in counts] for one in several]
     repeats = group.labels[0].repeats
     if len(each) == 1:
-        spans = [wilson(right / repeats, max(1, asked // repeats)) for _, right, asked in curves[0]]
+        spans = [wilson(correct / repeats, max(1, count // repeats)) for _, correct, count in curves[0]]
         low, high = ([float(span[end]) for span in spans] for end in (0, 1))
     else:
         low, high = ([extreme(column) for column in zip(*each, strict=True)] for extreme in (min, max))
-    return Counted(group, places, [median(column) for column in zip(*each, strict=True)], low, high, each)
+    return Counted(group, counts, [median(column) for column in zip(*each, strict=True)], low, high, each)
 
 
-def floor_line(found: Sequence[Counted]) -> Line | None:
-    """The floor as a line by count: all right up to the last trained one, then what the best single answer gives on
-    average over further counts. None where groups have unlike floors, or were trained on unlike counts."""
+def floor_line(found: Sequence[Counted]) -> ChartLine | None:
+    """The floor as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
+    further counts. None where groups have different floors or trained counts."""
     known = {(one.group.labels[0].trained, one.floor) for one in found}
     last = max(t for one in found for t in one.t)
     trained, floor = known.pop() if len(known) == 1 else (None, None)
     if trained is None or trained >= last:
         return None
-    return Line(FLOOR, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], floor=True)
+    return ChartLine(FLOOR, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], floor=True)
 
 
 def count_chart(groups: Sequence[Group]) -> Chart:
@@ -80,7 +79,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
     trained = {one.group.labels[0].trained for one in found}
     limit = trained.pop() if len(trained) == 1 else None
     band = (
-        "Bands: 95 % intervals about the rows asked."
+        "Bands: 95 % intervals over rows."
         if {len(one.each) for one in found} == {1}
         else "Lines: medians over seeds; bands: from the lowest to the highest"
         + "; thin lines: single seeds" * (len(found) <= MOST_EACH)
@@ -117,26 +116,26 @@ def by_count(groups: Sequence[Group]) -> str:
     return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{measures_table(shown)}"
 
 
-def _line(one: Counted, style: Style, groups: int) -> Line:
+def _line(one: Counted, style: Style, groups: int) -> ChartLine:
     seeds = len(one.group.labels)
     each = one.each if len(one.each) > 1 and groups <= MOST_EACH else ()
-    told = f"{seeds} seeds" if seeds > 1 else ""
+    suffix = f"{seeds} seeds" if seeds > 1 else ""
     label = one.group.label if groups > 1 else "the model"
-    return Line(label, one.t, one.value, one.low, one.high, style=style, told=told, each=each)
+    return ChartLine(label, one.t, one.value, one.low, one.high, style=style, suffix=suffix, each=each)
 
 
 def _placements(groups: Sequence[Group]) -> str:
-    """Whether what is shown are means over placements, in words."""
+    """A note on means over placements."""
     meant = [group.label for group in groups if any(labels.repeats > 1 for labels in group.labels)]
     counts = sorted({labels.repeats for group in groups for labels in group.labels} - {1})
     if not counts:
         return ""
     whose = "All numbers" if len(meant) == len(groups) else f"Those of {listed(meant)}"
-    return f"{whose} are means over {' or '.join(map(str, counts))} fixed placements (offsets of the places)."
+    return f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets."
 
 
 def measures_table(groups: Sequence[Group]) -> str:
-    """Every measure of labels, by region, each beyond training with its floor below it."""
+    """Every metric of labels by region, out of distribution with its floor below."""
     rows = []
     for group in groups:
         for name in dict.fromkeys(name for regions in group.regions for name in regions):
@@ -149,7 +148,7 @@ def measures_table(groups: Sequence[Group]) -> str:
             for metric in METRICS:
                 values = [value for labels in several if (value := labels.share(metric)) is not None]
                 floor = several[0].floor(metric) if name != "in_distribution" else None
-                row.append("" if metric == "unseen" and name == "in_distribution" else _told(values, floor))
+                row.append("" if metric == "unseen" and name == "in_distribution" else _measure_text(values, floor))
             rows.append(row)
     if not rows:
         return ""
@@ -172,7 +171,7 @@ _SHORT: dict[Metric, str] = {
 }
 
 
-def _told(values: Sequence[float], floor: float | None) -> str:
+def _measure_text(values: Sequence[float], floor: float | None) -> str:
     if not values:
         return ""
     text = percent(median(values))
@@ -181,12 +180,12 @@ def _told(values: Sequence[float], floor: float | None) -> str:
 
 
 def measure_of(groups: Sequence[Group]) -> Metric | None:
-    """The metric that all of these groups are measured by; None where it is not one."""
+    """The common metric of these groups; None where they differ."""
     found = {group.measure for group in groups if group.points}
     return found.pop() if len(found) == 1 else None
 
 
 def measure_words(groups: Sequence[Group]) -> str:
-    """What all of these groups are measured by, in words."""
+    """The common metric of these groups in words."""
     found = measure_of(groups)
     return "exact match" if not any(group.points for group in groups) else METRICS[found] if found else "share right"

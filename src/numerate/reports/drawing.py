@@ -1,4 +1,4 @@
-"""Pieces of a report page: heat maps as tables with the interval on hover, charts and strips as SVG, tables, keys."""
+"""Elements of report pages: heat maps as tables with tooltips, charts and strips as SVG, tables, legends."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 from urllib.parse import quote
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
+from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, ChartLine, Style
 from numerate.reports.grid import (
     PlotGrid,
     Point,
@@ -18,7 +18,7 @@ from numerate.reports.grid import (
     tick_step,
     whole_percent,
 )
-from numerate.reports.limits import MOST_ROWS, MOST_TOLD
+from numerate.reports.limits import MOST_ROWS, MOST_VALUES
 
 MOST_NUMBERS = 24
 """Maps with more columns than this show colours only; the numbers stay on hover."""
@@ -29,7 +29,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 16, 22, 42
 
 
 def tip(point: Point, operator: str | None = None) -> str:
-    """What a cell says when asked: place, share, interval or seeds, and whether training may have met its questions."""
+    """The tooltip of a cell: position, share, interval or seeds, and whether it may overlap with training."""
     lines = [place_words(point.at, operator, point.names)]
     if len(point.each) == 1:
         lines.append(f"{percent(point.value)} % right {bracket(point.low, point.high)}")
@@ -37,9 +37,9 @@ def tip(point: Point, operator: str | None = None) -> str:
         lines.append(f"{round(point.value * point.count)} of {point.count} questions" if exact else _rows(point))
     else:
         lines.append(f"median {percent(point.value)} %, seeds {bracket(point.low, point.high)}")
-        several = len(point.each) > MOST_TOLD
-        told = f"{len(point.each)} seeds" if several else "each: " + ", ".join(percent(share) for share in point.each)
-        lines.append(told)
+        several = len(point.each) > MOST_VALUES
+        seeds = f"{len(point.each)} seeds" if several else "each: " + ", ".join(percent(share) for share in point.each)
+        lines.append(seeds)
     if point.floor is not None:
         lines.append(f"floor {percent(point.floor)} %")
     if point.note and point.value < 1:
@@ -54,7 +54,7 @@ def _rows(point: Point) -> str:
 
 
 def heat_map(grid: PlotGrid, operator: str | None = None, *, numbers: bool = True) -> str:
-    """A grid as an HTML table; the colours of each per cent, for light and dark pages, stand in the sheet."""
+    """A grid as an HTML table; the style sheet has the colours."""
     sparse = len(grid.columns) > MOST_NUMBERS
     every = tick_step(len(grid.columns), 10) if sparse else 1
     every = every if numbers else max(every, 5)
@@ -76,7 +76,7 @@ def heat_map(grid: PlotGrid, operator: str | None = None, *, numbers: bool = Tru
 
 
 def map_axes(grid: PlotGrid) -> str:
-    """What runs down and across a map, in words."""
+    """The axes of a map in words."""
     if (grid.row_axis, grid.column_axis) == ("first_digits", "second_digits"):
         return "digits of the first (down) and second number"
     down = f"{axis_words(grid.row_axis)} (down), " if grid.row_axis else ""
@@ -171,17 +171,17 @@ def chart_svg(chart: Chart) -> str:
     parts.append(f'<text {turned} text-anchor="middle">{escape(chart.y_label)}</text></svg>')
     entries = chart.legend()
     floors = [(line.label, None) for line in lines if line.floor] if entries else []
-    return "".join(parts) + key([*entries, *floors], dots=any(line.dots for line in lines))
+    return "".join(parts) + legend_html([*entries, *floors], dots=any(line.dots for line in lines))
 
 
 def panels(charts: Sequence[Chart]) -> str:
     """Charts side by side as HTML, each under its title; "" where there is nothing to draw."""
     drawn = [(chart.title, chart_svg(chart)) for chart in charts]
-    told = [f"<figure><h3>{escape(title)}</h3>{drawing}</figure>" for title, drawing in drawn if drawing]
-    return f'<div class="panels">{"".join(told)}</div>' if told else ""
+    figures = [f"<figure><h3>{escape(title)}</h3>{drawing}</figure>" for title, drawing in drawn if drawing]
+    return f'<div class="panels">{"".join(figures)}</div>' if figures else ""
 
 
-def _drawn(line: Line, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
+def _drawn(line: ChartLine, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
     at = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
     dash = _dash(FLOOR_DASHES if line.floor else line.style.dashes)
     parts = []
@@ -213,7 +213,7 @@ def colour_class(style: Style | None) -> str:
 
 
 def dot(x: float, y: float, style: Style) -> str:
-    """The mark of a series. They differ in shape too, not in colour alone."""
+    """The marker of a series, by colour and shape."""
     shape = SHAPES[style.shape or 0]
     if shape == "circle":
         return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
@@ -233,7 +233,7 @@ _CORNERS = {
 }
 
 
-def key(entries: Sequence[tuple[str, Style | None]], *, dots: bool, lines: bool = True) -> str:
+def legend_html(entries: Sequence[tuple[str, Style | None]], *, dots: bool, lines: bool = True) -> str:
     """A legend as HTML, of lines, of dots, or of both; an entry without a style is a floor."""
     items = []
     for text, style in entries:
@@ -337,7 +337,7 @@ def table(
 
 
 def folded(body: str, rows: int, summary: str) -> str:
-    """A long table closed under a line that opens it; a shorter one as it is."""
+    """A long table folded under its summary; a shorter one as it is."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>" if rows > MOST_ROWS else body
 
 

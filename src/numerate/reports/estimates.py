@@ -1,4 +1,4 @@
-"""What the seeds of each group give, region by region: the median, the interquartile mean, and how far it may move."""
+"""Estimates over seeds by region: median, interquartile mean and its interval."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ class Estimate:
 
     @property
     def enough(self) -> bool:
-        """Whether there are seeds enough for an interval."""
+        """Whether there are enough seeds for an interval."""
         return len(self.values) >= FEW
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """95 % about another draw of seeds for the interquartile mean; the lowest and the highest where they are few.
+        """The 95 % bootstrap interval of the interquartile mean over seeds; their range where they are few.
 
-        Nothing but the values decides it: the same records give the same page."""
+        It is deterministic in the values."""
         return self._interval(lambda rows: interquartile_mean(rows))
 
     @cached_property
@@ -71,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds of one group: how many converged (None where that was not measured), and by region what they give."""
+    """The seeds of one group: how many converged (None where that was not measured), and the estimates by region."""
 
     group: Group
     counted: Group
@@ -88,7 +88,7 @@ class Seeds:
         return len(self.group.evaluated)
 
     @property
-    def told(self) -> str:
+    def converged_text(self) -> str:
         """`4/5`: the seeds that converged of all."""
         if self.converged is None:
             return ""
@@ -96,8 +96,7 @@ class Seeds:
 
 
 def seeds_of(group: Group) -> Seeds:
-    """What the seeds of a group give. In distribution all seeds count, out of it those that converged:
-    a seed that has not learned what it was trained on says nothing about going beyond."""
+    """The estimates of a group: over all seeds in distribution, and over the converged ones out of distribution."""
     counted = group.converged
     inside = {id(run) for run in counted.runs}
     found = [(id(run) in inside, means) for run, means in group.measured]

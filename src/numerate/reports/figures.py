@@ -1,4 +1,4 @@
-"""Figures for papers and trackers, by matplotlib: the one file that imports it. Agg through objects, no pyplot.
+"""Figures for papers and trackers by matplotlib, with the Agg backend and without pyplot.
 
 Every function returns a `matplotlib.figure.Figure`, sized in inches for a page; `save` writes it as PNG, SVG or PDF.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, Line, Style
+from numerate.reports.charts import FLOOR_DASHES, SHAPES, Chart, ChartLine, Style
 from numerate.reports.colour import FRAME, LIGHT, SERIES, hexadecimal, ink, ramp
 from numerate.reports.drawing import MOST_NUMBERS, axes_of, power
 from numerate.reports.grid import PlotGrid, axis_words, percent, tick_step, whole_percent
@@ -31,13 +31,13 @@ QUIET = "#63666f"
 MARKERS = dict(zip(SHAPES, "osD^vP", strict=True))
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 7.2
-"""Inches, of every figure at most: on a page of 860 pixels 8 points are then 13 pixels high."""
+"""Maximum width of a figure in inches."""
 
 MAP = 2.7
-"""Inches, of the side of a heat map at most."""
+"""Maximum side of a heat map in inches."""
 
 SMALLEST = 3.6
-"""Points: numbers in cells that would be smaller are left out."""
+"""Minimum font size of numbers in cells, in points; smaller ones are left out."""
 
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -78,7 +78,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def heat_maps(grids: Sequence[PlotGrid], *, columns: int = 3) -> Figure:
-    """Heat maps side by side on one scale, per cents in the cells, the border of what was trained in red.
+    """Heat maps side by side on one scale, per cents in the cells, the border of the training region in red.
 
     Raises `UserError` without grids.
     """
@@ -103,7 +103,7 @@ def heat_maps(grids: Sequence[PlotGrid], *, columns: int = 3) -> Figure:
 
 
 def _side(across: int) -> float:
-    """How many inches a map is wide where so many stand side by side."""
+    """The width of one of `across` maps in inches."""
     return min(MAP, (WIDTH - 0.9) / across - 0.2)
 
 
@@ -131,11 +131,11 @@ def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") 
             axes.set_axis_off()
         for axes, chart, entries in zip(table.flat, charts, legends, strict=False):
             draw_chart(axes, chart)
-            told, lifted = _lines_above(chart, width), 9 * (chart.trained is not None)
-            notes = "\n".join(told)
+            lines, lifted = _lines_above(chart, width), 9 * (chart.trained is not None)
+            notes = "\n".join(lines)
             axes.annotate(notes, (0, 1), (0, 4 + lifted), **_ABOVE, fontsize=6.5, color=QUIET)
             if len(charts) > 1 or chart.title:
-                over = (0, 4 + lifted + 8.5 * len(told))
+                over = (0, 4 + lifted + 8.5 * len(lines))
                 axes.annotate(chart.title, (0, 1), over, **_ABOVE, fontsize=9)
             if not shared and entries:
                 beside = _beside([text for text, _ in entries], width)
@@ -153,8 +153,8 @@ def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") 
 def note_above(figure: Figure, text: str) -> None:
     """Small print above all panels."""
     if text:
-        told = "\n".join(wrap(text, int(18 * figure.get_figwidth())))
-        figure.suptitle(told, fontsize=6.5, color=QUIET, x=0.01, ha="left")
+        wrapped = "\n".join(wrap(text, int(18 * figure.get_figwidth())))
+        figure.suptitle(wrapped, fontsize=6.5, color=QUIET, x=0.01, ha="left")
 
 
 _ABOVE: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
@@ -231,7 +231,7 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw_line(axes: Axes, line: Line, scale: float, band: float) -> None:
+def _draw_line(axes: Axes, line: ChartLine, scale: float, band: float) -> None:
     x, y = list(line.x), [scale * value for value in line.y]
     if line.floor:
         axes.plot(x, y, color=QUIET, linestyle=(0, FLOOR_DASHES), linewidth=1, zorder=1.5, label="_floor")
@@ -251,19 +251,19 @@ def _colour(style: Style) -> str:
 
 
 def _drawn(style: Style, *, dots: bool, lines: bool = True) -> dict[str, Any]:
-    """What matplotlib is told of a style."""
+    """The matplotlib options of a style."""
     marker = MARKERS[SHAPES[style.shape or 0]] if dots and (style.shape is not None or not lines) else ""
     dashes: Any = (0, style.dashes) if style.dashes else "-"
-    told = {"color": _colour(style), "marker": marker, "markersize": 3.2}
-    return told | ({"linestyle": dashes, "linewidth": 1.3} if lines else {"linestyle": ""})
+    options = {"color": _colour(style), "marker": marker, "markersize": 3.2}
+    return options | ({"linestyle": dashes, "linewidth": 1.3} if lines else {"linestyle": ""})
 
 
 Entries = Sequence[tuple[str, Style]]
-"""What stands in a legend."""
+"""The entries of a legend."""
 
 
 def below(figure: Figure, entries: Entries, charts: Sequence[Chart] = ()) -> None:
-    """One legend below all panels, in as many columns as there is room for: of marks, and of the lines of charts."""
+    """One legend below all panels: of marks, and of the lines of charts."""
     if len(entries) > 1:
         beside = _beside([text for text, _ in entries], figure.get_figwidth())
         figure.legend(*_handles(entries, charts), loc="outside lower center", ncols=beside)
@@ -280,7 +280,7 @@ def _handles(entries: Entries, charts: Sequence[Chart]) -> tuple[list[Any], list
 
 
 def _beside(labels: Sequence[str], inches: float) -> int:
-    """How many entries of a legend stand in a line: a letter is about 0.06 inches wide, a handle half an inch."""
+    """The columns of a legend: a letter is about 0.06 inches wide, a handle half an inch."""
     columns = max(1, int(inches / (0.55 + 0.062 * max(map(len, labels)))))
     return -(-len(labels) // -(-len(labels) // columns))
 
@@ -292,9 +292,9 @@ def _deep(entries: Entries, inches: float) -> float:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes a figure as its name ends, .png (300 dpi), .svg or .pdf, without the time of day in it.
+    """Writes a figure by its suffix, .png (300 dpi), .svg or .pdf, without a timestamp.
 
-    Raises `UserError` for another ending.
+    Raises `UserError` for another suffix.
     """
     path = Path(path)
     kind = refuse_ending(path)
@@ -329,7 +329,7 @@ def _draw_map(axes: Axes, grid: PlotGrid, side: float, *, first: bool, title: st
             paper = ramp(point.value)
             picture[i, j] = [part / 255 for part in paper]
             if size >= SMALLEST:
-                # Nothing right is said quietly, so that the shape of what works is seen first.
+                # Zeros are pale, so that the other cells stand out.
                 front = "#a9a79c" if point.value == 0 else hexadecimal(ink(paper))
                 axes.text(j, i, whole_percent(point.value), ha="center", va="center", fontsize=size, color=front)
     axes.imshow(picture, aspect="equal" if grid.row_axis else "auto", interpolation="nearest")

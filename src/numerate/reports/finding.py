@@ -1,8 +1,7 @@
-"""The finding of a run or of a study in one sentence, written from records alone.
+"""The finding of a run or a study in one sentence, written from records alone.
 
-A reader takes the sentence home, so it claims only what the records show: that a model solves its training region is
-said from a stated mean on, how far it goes beyond is read off the diagonal of the grid without gaps, intervals stand
-beside the numbers, and where there is one seed the sentence says so.
+A model "solves" its training region from a stated mean on; how far it generalizes is read off the diagonal of the grid
+without gaps; numbers have intervals, and a single seed is named as such.
 """
 
 from collections.abc import Sequence
@@ -22,20 +21,20 @@ SOLVED = CONVERGED
 """The mean in distribution, over held-out questions, from which on a model "solves" it."""
 
 REACHED = 0.90
-"""The share right that every length up to n must have for a model to "go to n"."""
+"""The accuracy required at every length up to n for a model to "go to n"."""
 
 WEAK = 0.95
-"""A trained cell whose interval lies wholly below this is named even if the mean of the region is high."""
+"""A trained cell whose interval lies below this is named even if the mean of the region is high."""
 
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """What the records of one group show, for sentences.
+    """The results of one group, for sentences.
 
-    `trained` are the trained-region means of each seed. What follows is of the seeds that solve it (`solving`): `reach`
-    is the last n such that all OOD lengths up to n+n have at least `REACHED` (the median, where there are several
-    seeds), clearly above the floor; None if not even the first has. `reaches` is the same for each seed alone; `first`
-    the first OOD length at which memorising does not give as much by itself.
+    `trained` are the in-distribution means of each seed. The others are over the seeds that solve it (`solving`):
+    `reach` is the last n such that all OOD lengths up to n+n have at least `REACHED` (the median over seeds), clearly
+    above the floor; None if not even the first has. `reaches` is the same for each seed; `first` is the first OOD
+    length at which memorising alone does not give `REACHED`.
     """
 
     group: Group
@@ -59,7 +58,7 @@ class GroupFinding:
 
     @property
     def solved(self) -> int:
-        """How many seeds solve what they were trained on."""
+        """How many seeds solve the training region."""
         return sum(mean >= SOLVED for mean in self.trained)
 
     @property
@@ -75,7 +74,7 @@ class GroupFinding:
 
 
 def outcome(group: Group) -> GroupFinding:
-    """Reads a group's records for what a sentence may claim."""
+    """The results of a group."""
     found = [regions["in_distribution"] for regions in group.regions if "in_distribution" in regions]
     means = tuple(region.share.value for region in found)
     low, high = (min(means), max(means)) if len(means) > 1 else (0.0, 1.0)
@@ -106,8 +105,7 @@ def outcome(group: Group) -> GroupFinding:
 
 
 def solving(group: Group) -> Group:
-    """The seeds of a group that solve what they were trained on, or all where none or every one does: a seed that has
-    not learned that says nothing about going beyond."""
+    """The seeds of a group that solve the training region, or all where none or every one does."""
     able = tuple(
         run
         for run, found in group.measured
@@ -120,7 +118,7 @@ def solving(group: Group) -> Group:
 
 def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
     """The last length up to which all have `REACHED` and are clearly above their floors. A length at which memorising
-    gives `REACHED` by itself says nothing of those behind it: it may be passed, and is the last only if it is above."""
+    alone gives `REACHED` does not end the search, and is the last only if it is clearly above its floor."""
     last = None
     for point, share in along:
         if share < REACHED or (_telling(point) and not above(share, point.floor)):
@@ -142,7 +140,7 @@ def _n(point: Point) -> int:
 def finding(groups: Sequence[Group]) -> str:
     """The finding of one group or of several, as one sentence with the numbers in it.
 
-    For the contrast that the quickstart is about it reads like: "Both solve what they were trained on, 1 to 5 digits
+    For example, of the quickstart: "Both solve what they were trained on, 1 to 5 digits
     (Abacus 99.9 % [99.7, 100], rotary 99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up
     to 8+8 digits (90.5 % [85.6, 93.8] there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
     """
@@ -162,7 +160,7 @@ def finding(groups: Sequence[Group]) -> str:
     if missing:
         text += f"; not evaluated yet: {listed(missing)}"
     text = "; ".join([text, *barred, *theorems(groups)])
-    # A sentence that begins with a run's name keeps the name as it is.
+    # Do not capitalize the name of a run.
     named = any(text.startswith(one.label) for one in evaluated)
     return (text if named else text[0].upper() + text[1:]) + "."
 
@@ -191,7 +189,7 @@ def _of_many(outcomes: Sequence[GroupFinding]) -> str:
 
 
 def _trained(outcomes: Sequence[GroupFinding]) -> tuple[str, str]:
-    """The half of the sentence about what was trained, and what joins the other half to it."""
+    """The half of the sentence about the training region, and the conjunction after it."""
     known = [one for one in outcomes if one.trained]
     if not known:
         return (
@@ -240,7 +238,7 @@ def _weak(one: GroupFinding) -> str:
 
 
 def _beyond(outcomes: Sequence[GroupFinding]) -> str:
-    """The half of the sentence about what lies beyond training."""
+    """The half of the sentence about generalization beyond training."""
     judged = [one for one in outcomes if one.first is not None]
     if not judged:
         return "nothing beyond it was evaluated"
@@ -299,7 +297,7 @@ def _stays(one: GroupFinding) -> str:
 
 
 def _apart(one: GroupFinding, other: GroupFinding) -> bool:
-    """Whether two groups differ at the first OOD length by more than chance, as far as the records can say."""
+    """Whether two groups differ significantly at the first OOD length."""
     here, there = one.first, other.first
     if here is None or there is None or here.at != there.at:
         return True
@@ -310,12 +308,12 @@ def _apart(one: GroupFinding, other: GroupFinding) -> bool:
 
 
 def _floor(point: Point) -> str:
-    """What memorising would give at a length, to stand beside a number there."""
+    """The floor at a length, as text after a number."""
     return "" if point.floor is None else f", floor {percent(point.floor)} %"
 
 
 def _bracketed(point: Point) -> str:
-    return f" ({told.removeprefix(', ')})" if (told := _floor(point)) else ""
+    return f" ({floor.removeprefix(', ')})" if (floor := _floor(point)) else ""
 
 
 def going_words(groups: Sequence[Group]) -> str:
@@ -325,7 +323,7 @@ def going_words(groups: Sequence[Group]) -> str:
 
 
 def _measured(outcomes: Sequence[GroupFinding]) -> str:
-    """What the numbers are of labels; nothing for exact match."""
+    """A note on the metric of labels; "" for exact match."""
     if measure_of([one.group for one in outcomes]) in (None, "exact"):
         return ""
     words = measure_words([one.group for one in outcomes])
@@ -334,17 +332,17 @@ def _measured(outcomes: Sequence[GroupFinding]) -> str:
 
 
 def _doubt(outcomes: Sequence[GroupFinding]) -> str:
-    """What the brackets are, and what the numbers cannot say."""
+    """A note on brackets and seeds."""
     counts = sorted({len(one.group.regions) for one in outcomes})
     each = " each" if len(outcomes) > 1 else ""
     if counts == [1]:
-        asked = sorted({point.count for one in outcomes for point in one.group.points})
-        questions = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        sizes = sorted({point.count for one in outcomes for point in one.group.points})
+        questions = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         if any(one.group.measure != "exact" for one in outcomes):
             questions += " row" if questions == "1" else " rows"
         return (
             f"one seed{each}, so how much seeds differ is not known "
-            f"(brackets: 95 % intervals about the questions asked, {questions} per cell)"
+            f"(brackets: 95 % intervals over questions, {questions} per cell)"
         )
     if len(counts) == 1:
         return f"medians of {counts[0]} seeds{each} (brackets: lowest and highest seed)"

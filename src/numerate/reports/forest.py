@@ -1,4 +1,4 @@
-"""Forest plots: a row for each group, by region the interquartile mean over its seeds, its interval, and every seed."""
+"""Forest plots: per group and region the interquartile mean over seeds, its interval, and every seed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def forest(groups: Sequence[Group]) -> str:
     rows = [_row(i if len(found) <= len(SERIES) else 0, one, names, rated) for i, one in enumerate(found[:MOST_GROUPS])]
     rows.append(["", *[strip_axis()] * (len(header) - 1)])
     more = (
-        f"<p class='quiet'>{len(found) - MOST_GROUPS} more groups stand in the numbers.</p>"
+        f"<p class='quiet'>{len(found) - MOST_GROUPS} more groups are in the table.</p>"
         if len(found) > MOST_GROUPS
         else ""
     )
@@ -58,9 +58,11 @@ def _row(colour: int, one: Seeds, names: Sequence[str], rated: bool) -> list[str
     cells = [f'{escape(one.label)}<br><span class="quiet">{seeds}</span>']
     if rated:
         rate = one.converged
-        told = f'{one.told} <span class="quiet">{bracket(rate.low, rate.high, 0)}</span>' if rate else ""
+        text = f'{one.converged_text} <span class="quiet">{bracket(rate.low, rate.high, 0)}</span>' if rate else ""
         cells.append(
-            strip(rate.value, (rate.low, rate.high), colour=colour, name=one.told) + _under(told) if rate else ""
+            strip(rate.value, (rate.low, rate.high), colour=colour, name=one.converged_text) + _under(text)
+            if rate
+            else ""
         )
     for name in names:
         estimate = one.regions.get(name)
@@ -76,13 +78,13 @@ def _cell(estimate: Estimate, colour: int) -> str:
     """A strip with its number below: `97.2 [93.1, 99]`."""
     words = estimate.words
     head, _, rest = words.replace(",", ", ").replace(",  ", ", ").partition(" ")
-    told = _under(
+    label = _under(
         f'{escape(head)} <span class="quiet">{escape(rest)}</span>'
         if estimate.values
         else f'<span class="quiet">{escape(words)}</span>'
     )
     if not estimate.values:
-        return strip(None, None, colour=colour, missed=estimate.missed, name=words) + told
+        return strip(None, None, colour=colour, missed=estimate.missed, name=words) + label
     several = len(estimate.values) > 1
     return (
         strip(
@@ -95,7 +97,7 @@ def _cell(estimate: Estimate, colour: int) -> str:
             missed=estimate.missed,
             name=_tip(estimate),
         )
-        + told
+        + label
     )
 
 
@@ -117,13 +119,13 @@ def _some(values: Sequence[float], most: int = 12) -> str:
 
 
 def forest_words(found: Sequence[Seeds]) -> str:
-    """What a forest plot shows, and what it does not."""
+    """The caption of a forest plot."""
     counts = sorted({len(e.values) for one in found for e in one.regions.values() if len(e.values) > 1})
     parts = ["Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds."]
     if counts and counts[-1] >= FEW:
         parts.append(
-            "Thick line: the 95 % bootstrap interval of the interquartile mean, of 2,000 draws of seeds: about other "
-            "seeds, not about other questions."
+            "Thick line: the 95 % bootstrap interval of the interquartile mean, of 2,000 resamples of seeds: over "
+            "seeds, not over questions."
         )
         if any(FEW <= count < 10 for count in counts):
             parts.append("From fewer than ten seeds it is still somewhat too narrow.")
@@ -134,8 +136,8 @@ def forest_words(found: Sequence[Seeds]) -> str:
         )
     if any(one.converged is not None for one in found):
         parts.append(
-            f"Converged: the share of seeds with at least {percent(CONVERGED)} % of what they were trained on, with "
-            "Wilson's 95 % interval about the seeds."
+            f"Converged: the share of seeds with at least {percent(CONVERGED)} % in distribution, with Wilson's "
+            "95 % interval over seeds."
         )
     if any(estimate.missed for one in found for estimate in one.regions.values()):
         parts.append("Crosses: seeds that did not converge; they count in distribution only.")
@@ -151,8 +153,8 @@ def _numbers(found: Sequence[Seeds], words: Mapping[str, str]) -> str:
             row = [escape(one.label), words[name], f"{len(values)}"]
             if values:
                 spans = [f" {bracket(*span)}" for span in (estimate.median_interval, estimate.interval)]
-                told = (estimate.median, estimate.middle)
-                row += [f"{percent(v)}{span * estimate.enough}" for v, span in zip(told, spans, strict=True)]
+                centers = (estimate.median, estimate.middle)
+                row += [f"{percent(v)}{span * estimate.enough}" for v, span in zip(centers, spans, strict=True)]
                 row.append(f"{percent(min(values))} to {percent(max(values))}")
             else:
                 row += ["", "", ""]
@@ -192,7 +194,7 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
             axes.set_axisbelow(True)
             axes.tick_params(left=False)
             axes.spines["left"].set_visible(False)
-        panels[0].set_yticks(range(len(found)), [f"{one.label} ({one.told or one.count})" for one in found])
+        panels[0].set_yticks(range(len(found)), [f"{one.label} ({one.converged_text or one.count})" for one in found])
         if rated:
             panels[0].set_xlabel("% of seeds")
         for axes in panels[rated:]:

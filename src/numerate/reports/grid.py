@@ -1,4 +1,4 @@
-"""Cells put in their places: grids, diagonals and regions, of one run or of several seeds of it."""
+"""Grids, diagonals and regions of cells, of one run or over seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ REGIONS = {
     "ood_test": "OOD test",
     "100+": "100+",
 }
-"""The regions of an evaluation, nearest to training first, with the words that reports use for them."""
+"""The regions of an evaluation, nearest to training first, with their names in reports."""
 
 OOD = "ood"
 REGION_WORDS = {**REGIONS, OOD: "all OOD"}
@@ -30,17 +30,16 @@ REGIONS_EXPLAINED = (
 DIGITS = ("first_digits", "second_digits")
 
 PARTS = ("module", "test")
-"""Axes whose sizes are numbers of parts, one beside the other and none longer: modules, test sets."""
+"""Axes whose sizes number parts without an order: modules, test sets."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One cell over the seeds at hand.
+    """One cell over seeds.
 
     With one seed `low` to `high` is the Wilson interval over its questions; with several, `value` is the median of the
-    seeds and `low` to `high` are the lowest and the highest of them. `each` holds every seed's share right. `floor` is
-    what memorising gives here, or one answer everywhere: the most of the seeds; None within training and for other
-    tasks.
+    seeds and `low` to `high` their range. `each` holds the accuracy of every seed. `floor` is the score of memorising,
+    or of one constant answer, the highest of the seeds; None in distribution and for other tasks.
     """
 
     at: Mapping[str, int]
@@ -59,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class PlotGrid:
-    """Points by row and column. A grid of one axis has a single row, whose axis is named ""."""
+    """Points by row and column. A grid of one axis has a single row, its `row_axis` is ""."""
 
     row_axis: str
     column_axis: str
@@ -73,8 +72,8 @@ class PlotGrid:
         return point is not None and point.region == "in_distribution"
 
     def edge(self, i: int, j: int, side: str) -> bool:
-        """Whether the border of what was trained runs along a side ("top", "left", "bottom", "right") of row i, column
-        j (indices, not values)."""
+        """Whether the border of the training region runs along a side ("top", "left", "bottom", "right") of row i,
+        column j (indices, not values)."""
         step_i, step_j = {"top": (-1, 0), "left": (0, -1), "bottom": (1, 0), "right": (0, 1)}[side]
         other = (i + step_i, j + step_j)
         inside = 0 <= other[0] < len(self.rows) and 0 <= other[1] < len(self.columns)
@@ -84,10 +83,10 @@ class PlotGrid:
 
 @dataclass(frozen=True)
 class Region:
-    """The mean over a region's cells. Cells that training may have met ("seen") are left out of it, unless all are.
+    """The mean over the cells of a region, without "seen" ones (which may overlap with training) unless all are.
 
-    A metric of labels is over all labels, or rows, of the region, each weighing the same; `labels` has the others, and
-    `floor` is what memorising what training had would give, None inside of that and for other tasks."""
+    A metric of labels is over all labels, or rows, of the region with equal weight; `labels` has the other metrics, and
+    `floor` is the score of memorising, None in distribution and for other tasks."""
 
     name: str
     share: Proportion
@@ -129,21 +128,21 @@ def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
 
 
 def _first_wrong(cells: Sequence[Cell]) -> str:
-    """In words, the place where most wrong answers go wrong first: the n-th token said, counted from 1."""
+    """The most frequent first wrong token of an answer, in words, counted from 1."""
     wrong = [cell.first_wrong for cell in cells if cell.first_wrong]
     if not wrong:
         return ""
-    places = [sum(times[i] for times in wrong if i < len(times)) for i in range(max(len(times) for times in wrong))]
-    if not any(places):
+    counts = [sum(times[i] for times in wrong if i < len(times)) for i in range(max(len(times) for times in wrong))]
+    if not any(counts):
         return ""
-    at = places.index(max(places))
-    return f"wrong answers first go wrong mostly at token {at + 1} ({100 * places[at] / sum(places):.0f} % of them)"
+    at = counts.index(max(counts))
+    return f"wrong answers first go wrong mostly at token {at + 1} ({100 * counts[at] / sum(counts):.0f} % of them)"
 
 
 def grids(found: Sequence[Point], title: str = "") -> list[PlotGrid]:
-    """The grids that points make: one for one or two axes, one per combination of the further axes otherwise.
+    """The grids of points: one for one or two axes, else one per combination of the further axes.
 
-    The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that stand
+    The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that are
     alone in their row and column (equal lengths, `equal:101:160`) make a strip of one row instead of a map.
     """
     if not found:
@@ -192,19 +191,19 @@ def diagonal(found: Iterable[Point]) -> dict[int, Point]:
 
 
 CLEAR = 0.5
-"""How much of what the floor leaves a number must have to be clearly above it."""
+"""The part of the range above the floor that a share must exceed to count as clearly above it."""
 
 
 def above(share: float, floor: float | None) -> bool:
-    """Whether a share says more than that training was memorised: it has at least half of what its floor leaves.
+    """Whether a share is clearly above the score of memorising: by at least half of the range above the floor.
 
-    At a floor of 98 % that is from 99 % on; where the floor is 100 % no share says more.
+    At a floor of 98 % that is from 99 % on; at a floor of 100 % never.
     """
     return floor is None or (floor < 1 and share - floor >= CLEAR * (1 - floor))
 
 
 def floors_along(several: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
-    """By length the lowest and the highest floor of several diagonals; those within training have none."""
+    """By length the lowest and the highest floor of several diagonals; in distribution there is none."""
     found: dict[int, list[float]] = {}
     for along in several:
         for n, point in along.items():
@@ -214,8 +213,8 @@ def floors_along(several: Iterable[Mapping[int, Point]]) -> dict[int, tuple[floa
 
 
 def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
-    """The floor as a line by length, x and y: all right up to the last trained one, then that of each. Empty where
-    groups have unlike floors, or none, and where nothing trained was asked."""
+    """The floor as a line by length, x and y: 1 up to the last trained one, then the floor of each. Empty where
+    groups have different floors, or none, and where no trained length was evaluated."""
     known = floors_along(several)
     trained = [n for along in several for n, point in along.items() if point.region == "in_distribution"]
     if not known or not trained or any(low != high for low, high in known.values()):
@@ -228,8 +227,8 @@ def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], li
 
 
 def regions(cells: Sequence[Cell]) -> dict[str, Region]:
-    """The regions that were evaluated, nearest to training first, each with its mean; `OOD` is all that are
-    out of distribution, where these are more than one."""
+    """The evaluated regions, nearest to training first, each with its mean; `OOD` is the mean of several
+    out-of-distribution ones."""
     groups = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
     untrained = [groups[name] for name in REGIONS if name != "in_distribution" and groups[name]]
     if len(untrained) > 1:
@@ -270,8 +269,7 @@ def place_words(at: Mapping[str, int], operator: str | None = None, names: Mappi
 
 
 def are_parts(cells: Iterable[Point | Cell]) -> bool:
-    """Whether cells are parts with names, or of an axis that is known to number parts: a line by length, or a longest
-    one, then means nothing."""
+    """Whether cells are named parts, or of an axis in `PARTS`, and so have no length."""
     each = list(cells)
     return bool(each) and all(len(one.at) == 1 and (bool(one.names) or next(iter(one.at)) in PARTS) for one in each)
 
@@ -283,7 +281,7 @@ def axis_words(axis: str) -> str:
 
 
 def span_words(cells: Iterable[Point | Cell]) -> str:
-    """What an area covers, in words: "1 to 5 digits"; "" where it is empty."""
+    """The range of cells in words: "1 to 5 digits"; "" where it is empty."""
     inside = list(cells)
     if not inside:
         return ""
@@ -296,36 +294,31 @@ def span_words(cells: Iterable[Point | Cell]) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage that never rounds an error away: 1.0 is "100", 0.9996 is "99.96", 0.905 is "90.5".
-
-    Only what is exactly all or nothing reads 100 or 0.
-    """
+    """A share as a percentage: 0.9996 is "99.96", 0.905 is "90.5"; only exactly 0 and 1 are "0" and "100"."""
     if share in (0.0, 1.0):
         return f"{100 * share:.0f}"
-    for places in range(digits, 7):
-        text = f"{100 * share:.{places}f}"
+    for decimals in range(digits, 7):
+        text = f"{100 * share:.{decimals}f}"
         if 0.0 < float(text) < 100.0:
             return text.rstrip("0").rstrip(".") if "." in text else text
     return "<0.0001" if share < 0.5 else ">99.9999"
 
 
 def whole_percent(share: float) -> str:
-    """A percentage without decimals, for the cells of a map: 100 only where everything is right, 0 only where nothing
-    is; 0.996 is "99" and 0.004 is "1"."""
+    """A percentage without decimals for cells of a map: only exactly 1 is "100" and 0 is "0"; 0.996 is "99"."""
     if share in (0.0, 1.0):
         return f"{100 * share:.0f}"
     return str(min(max(round(100 * share), 1), 99))
 
 
 def tick_step(count: int, most: int) -> int:
-    """Every how many values a label is written so that at most about `most` are: 1, 2, 5, 10, 20, 50, ..."""
+    """The step between labels for at most about `most` of them: 1, 2, 5, 10, 20, 50, ..."""
     steps = (factor * int(10**power) for power in range(9) for factor in (1, 2, 5))
     return next(step for step in steps if count <= most * step)
 
 
 def length_ticks(lengths: Iterable[float], most: int) -> list[float]:
-    """Which of the lengths have a label on an axis, so that at most about `most` would stand there however the lengths
-    are spread: the first, and round ones.
+    """The lengths with a label on an axis, about `most` at most: the first one, and round ones.
 
     >>> length_ticks([*range(1, 60), *range(60, 201, 5)], 15)
     [1, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200]

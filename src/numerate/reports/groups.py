@@ -1,4 +1,4 @@
-"""Runs of one recipe, which differ in nothing but the seed, taken together; and what distinguishes such groups."""
+"""Groups of runs that differ only in the seed, and the settings in which groups differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,16 @@ from numerate.reports.records import Cell, Records, settings_key
 from numerate.reports.symmetry import same_everywhere
 
 CONVERGED = 0.99
-"""The exact match in distribution, on held-out questions, from which on a run has converged."""
+"""The exact match on held-out in-distribution questions from which on a run has converged."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Runs that differ only in the seed, run with the same settings, under one label.
 
-    `settings` are those that were changed for the evaluation; {} is as trained. `checkpoint` is which of their
-    checkpoints is meant: None is the one that a report is about, "best" the one chosen on OOD validation. `metric` is
-    by what it is measured: None is accuracy on unseen counts where answers are labels and it is known which were
-    trained, else exact match.
+    `settings` are those changed for the evaluation; {} is as trained. `checkpoint` None is the reported one, "best" the
+    one chosen on OOD validation. `metric` None is accuracy on unseen counts where answers are labels with known trained
+    counts, else exact match.
     """
 
     label: str
@@ -45,11 +44,11 @@ class Group:
     metric: Metric | None = None
 
     def cells(self, run: Records) -> list[Cell]:
-        """The cells of one of its runs that this group is about, by its metric."""
+        """The cells of one run at the checkpoint and settings of this group, by its metric."""
         return [cell.of(self.measure) for cell in self.recorded(run)]
 
     def recorded(self, run: Records) -> list[Cell]:
-        """The same as they were recorded. Those of the best checkpoint are without the lengths it was chosen on."""
+        """The same as recorded. The best checkpoint is without the lengths it was chosen on."""
         if self.checkpoint is None:
             return fairly(run.select(settings=self.settings))
         named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
@@ -57,7 +56,7 @@ class Group:
 
     @cached_property
     def measure(self) -> Metric:
-        """The metric that is meant. Raises `UserError` for one that its records do not have."""
+        """The metric. Raises `UserError` for one that its records do not have."""
         cells = [cell for run in self.runs for cell in self.recorded(run)]
         labelled = bool(cells) and all(cell.labels is not None for cell in cells)
         if self.metric is not None and self.metric not in METRICS:
@@ -70,7 +69,7 @@ class Group:
 
     @property
     def measure_words(self) -> str:
-        """What is measured, in words."""
+        """The metric in words."""
         return METRICS[self.measure]
 
     @cached_property
@@ -81,7 +80,7 @@ class Group:
 
     @cached_property
     def floor(self) -> float | None:
-        """What memorising would give beyond all that was trained, or one answer everywhere; None for other tasks."""
+        """The out-of-distribution score of memorising, or of one constant answer; None for other tasks."""
         for found in self.regions:
             beyond = [region for name, region in found.items() if name != "in_distribution"]
             if beyond:
@@ -90,12 +89,12 @@ class Group:
 
     @cached_property
     def by_symmetry(self) -> bool:
-        """Whether chance is all that it can reach, whatever its weights: then it is no matter of training longer."""
+        """Whether a symmetry limits the model to chance, whatever its weights."""
         return same_everywhere(self.runs[0].recipe)
 
     @cached_property
     def sees_future(self) -> str | None:
-        """How its model sees at each place what comes later, in words: nothing may then be claimed of it."""
+        """How its model attends to later tokens, in words, which rules out any claim; None where it does not."""
         cells = [cell for run in self.runs for cell in self.recorded(run)]
         return next((cell.sees_future for cell in cells if cell.sees_future is not None), None)
 
@@ -126,7 +125,7 @@ class Group:
 
     @cached_property
     def parts(self) -> bool:
-        """Whether its cells are parts with names, such as modules, of which none is longer than another."""
+        """Whether its cells are named parts such as modules, which have no length."""
         return are_parts(cell for run in self.runs for cell in run.cells)
 
     @cached_property
@@ -146,8 +145,7 @@ class Group:
 
     @cached_property
     def learned(self) -> list[tuple[Records, float]]:
-        """The runs that were measured in distribution, with their exact match there; none where cells are parts, which
-        are learned each for itself."""
+        """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
         return (
             []
             if self.parts
@@ -160,8 +158,8 @@ class Group:
 
     @cached_property
     def converged(self) -> "Group":
-        """Without the seeds that did not converge, which say nothing about going beyond what they were trained on;
-        those of which it is not known stay, and all of which it is known that none can converge."""
+        """The group without the seeds that did not converge; seeds without a measurement stay, and all seeds stay where
+        none can converge."""
         if self.by_symmetry:
             return self
         missed = {id(run) for run, share in self.learned if share < CONVERGED}
@@ -182,12 +180,12 @@ class Group:
 
 def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
     """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without
-    settings such as its budget and labels, which make no other experiment), in order of appearance. Evaluations with
-    changed settings make groups of their own, after the one as trained: "abacus, times=8".
+    settings such as its budget and labels), in order of appearance. Evaluations with changed settings make their own
+    groups, after the one as trained: "abacus, times=8".
 
-    Runs of one experiment that are filed under two titles with the same seeds, as with two budgets, stay two groups.
-    `labels` renames a group by the label its runs carry (`{"addition_abacus": "Abacus"}`). Groups that would carry
-    the same label are told apart by the settings in which they differ.
+    Runs of one experiment under two titles with the same seeds, as with two budgets, stay two groups. `labels` renames
+    a group by the label of its runs (`{"addition_abacus": "Abacus"}`). Groups with the same label get the settings in
+    which they differ appended.
     """
     together: dict[str, list[Records]] = {}
     for run in runs:
@@ -202,16 +200,16 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     for label in {group.label for group in groups}:
         same = [group for group in groups if group.label == label]
         if len(same) > 1:
-            unlike = differing([group.runs[0].recipe for group in same])
+            different = differing([group.runs[0].recipe for group in same])
             for i, group in enumerate(same):
-                what = ", ".join(f"{path}={texts[i]}" for path, texts in unlike.items())
+                what = ", ".join(f"{path}={texts[i]}" for path, texts in different.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
     return [one for group in groups for one in _by_settings(group)]
 
 
 def _one_way(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:
-    """Runs of one experiment, apart where they are meant as several: where `labels` calls them differently, and where
-    one seed is there twice, as with two budgets (equal steps and equal time), by the titles they are filed under."""
+    """Splits runs of one experiment: by their `labels` where these differ, and by title where a seed occurs twice, as
+    with two budgets (equal steps and equal time)."""
     twice = len({run.id for run in runs}) < len(runs)
     several = len({labels[run.label] for run in runs if run.label in labels}) > 1
     apart: dict[tuple[str | None, str], list[Records]] = {}
@@ -222,18 +220,18 @@ def _one_way(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Re
 
 
 def by_parts(groups: Sequence[Group]) -> bool:
-    """Whether what was asked of groups are parts with names, of all of which anything is known."""
+    """Whether the evaluated cells of all groups are named parts."""
     known = [group for group in groups if any(run.cells for run in group.runs)]
     return bool(known) and all(group.parts for group in known)
 
 
 def part_axis(groups: Sequence[Group]) -> str:
-    """What a part is called: "module", "test"."""
+    """The name of the axis of parts: "module", "test"."""
     return next((next(iter(cell.at)) for group in groups for run in group.runs for cell in run.cells), "part")
 
 
 def region_words(groups: Sequence[Group]) -> dict[str, str]:
-    """The regions with the words that the pages of these groups use for them."""
+    """The names of regions on the pages of these groups."""
     words = dict(REGION_WORDS)
     if by_parts(groups):
         axis = part_axis(groups)
@@ -242,8 +240,7 @@ def region_words(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def fairly(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells that say how good a checkpoint is: of the best one without OOD validation, on which it was chosen (where
-    questions are few, on the very same ones)."""
+    """The cells without those that the best checkpoint was chosen on (OOD validation)."""
     return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "ood_validation"]
 
 
@@ -261,7 +258,7 @@ def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
 
 
 def _by_settings(group: Group) -> list[Group]:
-    """One group for each way in which its runs were run at evaluation."""
+    """One group for each set of evaluation settings of its runs."""
     found = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
     if not any(found.values()):
         return [group]
@@ -273,7 +270,7 @@ def _by_settings(group: Group) -> list[Group]:
 
 def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
     names = {run.label for run in runs}
-    # Seeds of one recipe may each have been given a name of their own; then the recipe's name is what they share.
+    # Where the seeds have different names, use the name of the recipe.
     name = names.pop() if len(names) == 1 else runs[0].recipe_folder
     return labels.get(name, name)
 
@@ -286,24 +283,24 @@ def without_seed(tree: Any) -> Any:
 
 
 LABELS = {"title", "name", "group", "paper", "trackers", "tracking"}
-"""Settings of a recipe that say what it is called and where it is filed, not what it is."""
+"""Settings that name and file a recipe and do not change the experiment."""
 
 
 def differing(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
     """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
 
-    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; or, in
-    `short`, with those settings alone in which parts of one kind differ: `("Learned", "Rotary")`.
+    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; with
+    `short` only with the settings in which parts of one kind differ: `("Learned", "Rotary")`.
     """
     found: dict[str, tuple[Any, ...]] = {}
-    told = [{name: value for name, value in recipe.items() if name not in LABELS} for recipe in recipes]
-    _compare("", [without_seed(tree) for tree in told], found)
+    trees = [{name: value for name, value in recipe.items() if name not in LABELS} for recipe in recipes]
+    _compare("", [without_seed(tree) for tree in trees], found)
     text = _short_texts if short else lambda values: tuple(setting_text(value) for value in values)
     return {path: text(values) for path, values in found.items()}
 
 
 def _short_texts(values: Sequence[Any]) -> tuple[str, ...]:
-    """Values as texts, parts with those settings alone in which they differ from others of their kind."""
+    """Values as texts, parts with only the settings in which they differ from others of their kind."""
     texts = []
     for value in values:
         if isinstance(value, Mapping) and "kind" in value:
@@ -331,7 +328,7 @@ def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[Any, ...]]
 def settings_words(settings: Mapping[str, Any]) -> str:
     """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "times=8", as trained is "".
 
-    Where two paths end alike, as much of each as tells them apart: "0.base=500, 1.base=100".
+    Paths with the same last name are lengthened until they differ: "0.base=500, 1.base=100".
     """
     names = {path: path.rpartition(".")[2] for path in settings}
     for path in settings:

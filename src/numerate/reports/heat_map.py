@@ -56,12 +56,12 @@ def _binned(grid: PlotGrid, each: int) -> PlotGrid:
     found = {}
     for i in range(0, len(grid.rows), high):
         for j in range(0, len(grid.columns), each):
-            places = [(row, column) for row in grid.rows[i : i + high] for column in grid.columns[j : j + each]]
-            inside = [grid.points[place] for place in places if place in grid.points]
+            members = [(row, column) for row in grid.rows[i : i + high] for column in grid.columns[j : j + each]]
+            inside = [grid.points[place] for place in members if place in grid.points]
             if inside:
                 regions = {point.region for point in inside}
                 region = inside[0].region if len(regions) == 1 else ""
-                found[places[0]] = replace(inside[0], value=fmean(point.value for point in inside), region=region)
+                found[members[0]] = replace(inside[0], value=fmean(point.value for point in inside), region=region)
     title = ", ".join(filter(None, (grid.title, f"means of {high} x {each} cells")))
     return replace(grid, rows=grid.rows[::high], columns=grid.columns[::each], points=found, title=title)
 

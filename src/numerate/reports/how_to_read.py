@@ -1,4 +1,4 @@
-"""What the numbers of a comparison can and cannot say, as far as the records tell."""
+"""Notes on how to read the numbers of a comparison."""
 
 from collections.abc import Sequence
 from html import escape
@@ -13,7 +13,7 @@ from numerate.reports.part_finding import part_notes
 
 
 def reading(groups: Sequence[Group]) -> str:
-    """What the numbers can and cannot say, as far as the records tell."""
+    """Notes on what the numbers can and cannot show."""
     outcomes = [outcome(group) for group in groups]
     both = "" if any(group.labels for group in groups) else ", both numbers n digits long"
     if by_parts(groups):
@@ -49,7 +49,7 @@ def reading(groups: Sequence[Group]) -> str:
             "Cells with a dotted underline have too few questions to hold any out; they are shown and not scored."
         )
     if any(len(group.diagonal) == 0 and group.points for group in groups):
-        notes.append("No cell has both axes equal, so nothing is said about how far a model goes.")
+        notes.append("No cell has both axes equal, so how far a model goes is unknown.")
     return _listed(notes)
 
 
@@ -58,7 +58,7 @@ def _listed(notes: Sequence[str]) -> str:
 
 
 def _budgets(groups: Sequence[Group]) -> list[str]:
-    """That groups were not trained on as many examples, where it is so."""
+    """A note where groups were trained on different numbers of examples."""
     budgets = {
         group.label: {run.training()[-1].get("examples") for run in group.runs if run.training()} for group in groups
     }
@@ -67,12 +67,12 @@ def _budgets(groups: Sequence[Group]) -> list[str]:
     texts = [
         f"{label} {', '.join(f'{seen:,}' for seen in sorted(filter(None, seen)))}" for label, seen in budgets.items()
     ]
-    told = "; ".join(texts[:MOST_NAMED]) + ("; ..." if len(texts) > MOST_NAMED else ".")
-    return [f"The budgets are not equal, in examples: {told}"]
+    text = "; ".join(texts[:MOST_NAMED]) + ("; ..." if len(texts) > MOST_NAMED else ".")
+    return [f"The budgets are not equal, in examples: {text}"]
 
 
 def _solving(groups: Sequence[Group]) -> str:
-    """What is at least how much where a group solves what it was trained on."""
+    """The criterion for solving the training region, in words."""
     words = measure_words(groups)
     words = METRICS["accuracy"] if words == METRICS["unseen"] else words
     held = "" if any(group.labels for group in groups) else " with held-out questions"

@@ -1,4 +1,4 @@
-"""Runs on running text, told from their records: loss, perplexity and bits per byte with intervals over seeds."""
+"""Language modeling results: loss, perplexity and bits per byte with intervals over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from textwrap import fill
 
 from numerate.evaluation.likelihoods import Z95, Likelihoods
 from numerate.reports.groups import Group
-from numerate.reports.language_records import Foretold, interval_text, number_text
+from numerate.reports.language_records import LanguageScores, interval_text, number_text
 from numerate.reports.language_speed import speed_note, speed_rows
 from numerate.reports.records import Records
 from numerate.reports.table import text_table
 
 MOST_PAIRS = 45
-"""Pairs of groups that are told one by one; of more each is compared with the first alone."""
+"""Maximum number of pairs compared; with more groups each is compared with the first only."""
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % points of Student's t with 1 to 10 degrees of freedom."""
@@ -29,7 +29,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """A mean with its 95 % interval; no interval where nothing is known of it."""
+    """A mean with its 95 % interval, where known."""
 
     value: float
     low: float | None = None
@@ -42,7 +42,7 @@ class MeanWithInterval:
 
 @dataclass(frozen=True)
 class Row:
-    """What a group has at one checkpoint and context: of each seed its sums, and what follows over seeds."""
+    """One group at one checkpoint and context: the likelihoods of each seed, and means over seeds."""
 
     group: Group
     checkpoint: str
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Gap:
-    """How much lower the second group is than the first, with Welch's 95 % interval over seeds; None of one seed."""
+    """How much lower the second group is than the first, with Welch's 95 % interval over seeds (None for one seed)."""
 
     first: Row
     second: Row
@@ -85,7 +85,7 @@ class Gap:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval is without 0."""
+        """Whether the interval excludes 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -116,8 +116,8 @@ def language_rows(groups: Sequence[Group]) -> list[Row]:
     found = []
     for group in groups:
         known = [_chosen(run, group) for run in group.runs]
-        places = dict.fromkeys((one.checkpoint, one.context) for each in known for one in each)
-        for checkpoint, context in sorted(places, key=lambda place: (place[1], _order(place[0]), place[0])):
+        keys = dict.fromkeys((one.checkpoint, one.context) for each in known for one in each)
+        for checkpoint, context in sorted(keys, key=lambda key: (key[1], _order(key[0]), key[0])):
             ones = [o for each in known for o in each if (o.checkpoint, o.context) == (checkpoint, context)]
             steps, each = tuple(one.step for one in ones), tuple(one.found for one in ones)
             tokenizers = frozenset(one.tokenizer for one in ones)
@@ -129,21 +129,21 @@ def _order(checkpoint: str) -> int:
     return {"final": 1, "best": 2}.get(checkpoint, 0)
 
 
-def _chosen(run: Records, group: Group) -> list[Foretold]:
-    """What a run has as a group is run, at its first placement; of a checkpoint under its name at the latest step."""
+def _chosen(run: Records, group: Group) -> list[LanguageScores]:
+    """The scores of a run with the settings of a group, at its first placement and the latest step per checkpoint."""
     settings = group.settings if group.settings is not None else {}
     there = [one for one in run.language if one.settings == settings and one.found.tokens]
     first = min((one.position_offset for one in there), default=0)
     there = [one for one in there if one.position_offset == first]
     there = [one for one in there if group.checkpoint in (None, one.checkpoint)]
-    latest: dict[tuple[str, int], Foretold] = {}
+    latest: dict[tuple[str, int], LanguageScores] = {}
     for one in sorted(there, key=lambda one: one.step):
         latest[one.checkpoint, one.context] = one
     return list(latest.values())
 
 
 def main_rows(rows: Sequence[Row]) -> list[Row]:
-    """Of each group the row that it is told by: of the trained context, at the final checkpoint where it has that."""
+    """The main row of each group: of the trained context and the final checkpoint, where it has these."""
     found: dict[str, Row] = {}
     for row in rows:
         known = found.get(row.group.label)
@@ -154,7 +154,7 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def compared_by(rows: Sequence[Row]) -> tuple[str, str]:
-    """By which measure rows are compared, "loss" or "bits_per_byte", and why where it is not the loss."""
+    """The metric by which rows are compared, "loss" or "bits_per_byte", and why where it is not the loss."""
     several = len(frozenset[str | None]().union(*(row.tokenizers for row in rows)) - {None}) > 1
     if not several:
         return "loss", ""
@@ -165,18 +165,18 @@ def compared_by(rows: Sequence[Row]) -> tuple[str, str]:
 
 
 def other_text(rows: Sequence[Row]) -> str:
-    """That not the same text was read, where the bytes tell so; nothing else."""
+    """A note where the evaluated texts differ in bytes; else ""."""
     sizes = [one.bytes for row in rows for one in row.each]
     if not sizes or max(sizes) <= 1.01 * min(sizes):
         return ""
     return (
-        f"Not all read as much validation text ({min(sizes):,} to {max(sizes):,} bytes): differences between them may "
+        f"The validation texts differ in size ({min(sizes):,} to {max(sizes):,} bytes): differences between groups may "
         "be differences of the text."
     )
 
 
 def gaps(rows: Sequence[Row], measure: str) -> list[Gap]:
-    """How far groups are apart, each pair once; of many groups each against the first."""
+    """The differences of all pairs of groups; of many groups of each to the first."""
     pairs = list(combinations(rows, 2))
     if len(pairs) > MOST_PAIRS:
         pairs = [(rows[0], other) for other in rows[1:]]
@@ -201,9 +201,9 @@ def gap_rows(rows: Sequence[Row], measure: str) -> tuple[list[str], list[list[st
     header = ["first", "second", f"second is lower by, {unit}", "95 % interval", ""]
     lines = []
     for gap in gaps(rows, measure):
-        told = "one seed: not known" if gap.low is None else "differ" if gap.apart else "not told apart"
+        verdict = "one seed: not known" if gap.low is None else "significant" if gap.apart else "not significant"
         interval = _ends(gap)
-        lines.append([gap.first.group.label, gap.second.group.label, f"{gap.value:+.4f}", interval, told])
+        lines.append([gap.first.group.label, gap.second.group.label, f"{gap.value:+.4f}", interval, verdict])
     return header, lines
 
 
@@ -239,20 +239,20 @@ def table_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def language_finding(groups: Sequence[Group]) -> str:
-    """The finding in a few sentences: what each has, and which are told apart."""
+    """The finding in a few sentences: the results of each group, and which differ significantly."""
     rows = main_rows(language_rows(groups))
     if not rows:
         return f"{' and '.join(group.label for group in groups[:4])}: not evaluated on the whole validation text yet."
     if len(rows) == 1:
-        return " ".join(filter(None, [_said(rows[0]), "It is one seed." * (len(rows[0].each) == 1), _lacking(groups)]))
+        return " ".join(filter(None, [_summary(rows[0]), "One seed." * (len(rows[0].each) == 1), _lacking(groups)]))
     measure, why = compared_by(rows)
-    more = f" {len(rows) - 6} more groups stand in the table." * (len(rows) > 6)
-    told = [_best_of(rows, measure), _each(rows[:6], measure) + more, why, other_text(rows), _lacking(groups)]
-    return " ".join(filter(None, told))
+    more = f" {len(rows) - 6} more groups are in the table." * (len(rows) > 6)
+    parts = [_best_of(rows, measure), _each(rows[:6], measure) + more, why, other_text(rows), _lacking(groups)]
+    return " ".join(filter(None, parts))
 
 
 def _lacking(groups: Sequence[Group]) -> str:
-    """How many runs say nothing of the whole validation text, and what makes them; nothing where all do."""
+    """A note on runs that are not evaluated on the whole validation text, with the command that does it."""
     runs = {run.folder: run for group in groups for run in group.runs}
     lacking = [str(folder) for folder, run in runs.items() if not run.language]
     if not lacking:
@@ -265,21 +265,21 @@ def _lacking(groups: Sequence[Group]) -> str:
 
 
 def _each(rows: Sequence[Row], measure: str) -> str:
-    """What each of several groups has, as a sentence."""
-    told = []
+    """The results of several groups as a sentence."""
+    texts = []
     for row in rows:
         found = row.bits if measure == "bits_per_byte" and row.bits is not None else row.loss
         seeds = f" ({len(row.each)} seeds)" if len(row.each) > 1 else ""
         where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
-        told.append(
+        texts.append(
             f"{row.group.label}{seeds} {found.text}{where}" + f", {row.checkpoint}" * (row.checkpoint != "final")
         )
     what = "Loss in nats per token" if measure == "loss" else "Bits per byte"
-    return f"{what}: {'; '.join(told)}."
+    return f"{what}: {'; '.join(texts)}."
 
 
-def _said(row: Row) -> str:
-    """What one group has, as a sentence."""
+def _summary(row: Row) -> str:
+    """The results of one group as a sentence."""
     seeds = f" ({len(row.each)} seeds)" if len(row.each) > 1 else ""
     bits = f", {row.bits.text} bits per byte" if row.bits is not None else ""
     where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
@@ -290,7 +290,7 @@ def _said(row: Row) -> str:
 
 
 def _best_of(rows: Sequence[Row], measure: str) -> str:
-    """Which group is the lowest, and whether the next one is told apart from it."""
+    """The lowest group, and whether the next one differs significantly."""
     ranked = sorted(rows, key=lambda row: fmean(row.values(measure)))
     gap = _gap(ranked[1], ranked[0], measure)
     unit = "nats per token" if measure == "loss" else "bits per byte"

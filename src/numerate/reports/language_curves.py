@@ -1,4 +1,4 @@
-"""Curves of runs on running text: validation loss by step, by operations and by time, bands over seeds."""
+"""Curves of language modeling runs: validation loss by step, by operations and by time, bands over seeds."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.reports.charts import Chart, Line, styles
+from numerate.reports.charts import Chart, ChartLine, styles
 from numerate.reports.drawing import panels, power
 from numerate.reports.groups import Group
 from numerate.reports.limits import drawn, left_out
@@ -35,14 +35,14 @@ def by_step(run: Records) -> Curve:
 
 
 def by_operations(run: Records) -> Curve:
-    """Validation loss by floating-point operations of training, as far as they are known at its steps."""
+    """Validation loss by floating-point operations of training, where known."""
     steps, values = by_step(run)
     at = {float(line["step"]): float(line["flops"]) for line in run.training() if "flops" in line}
     return _moved(steps, values, at)
 
 
 def by_time(run: Records) -> Curve:
-    """Validation loss by minutes of training, by the speed that was logged: evaluations and pauses are not in it."""
+    """Validation loss by minutes of training from logged speeds, without evaluations and pauses."""
     steps, values = by_step(run)
     speeds = {float(line["step"]): float(line["tokens_per_second"]) for line in run.timings if _has_speed(line)}
     tokens = {float(line["step"]): float(line["tokens"]) for line in run.training() if "tokens" in line}
@@ -62,19 +62,18 @@ def _has_speed(line: Mapping[str, Any]) -> bool:
 
 
 def _moved(steps: Sequence[float], values: Sequence[float], at: dict[float, float]) -> Curve:
-    """Values at another measure of how far training is: by steps in proportion between two that are known, the first
-    of which is the beginning."""
+    """Values over another axis than steps, interpolated linearly between known steps, starting at 0."""
     if not at:
         return [], []
     at = {0.0: 0.0} | at
     known = sorted(at)
     kept = [i for i, step in enumerate(steps) if bisect_right(known, step) and step <= known[-1]]
-    places = np.interp([steps[i] for i in kept], known, [at[step] for step in known])
-    return places.tolist(), [values[i] for i in kept]
+    moved = np.interp([steps[i] for i in kept], known, [at[step] for step in known])
+    return moved.tolist(), [values[i] for i in kept]
 
 
 def charts(groups: Sequence[Group]) -> list[Chart]:
-    """Validation loss by step and, of several groups, by operations and by time, as far as these are known."""
+    """Validation loss by step and, of several groups, by operations and by time, where known."""
     shown = drawn(trained_once(groups))
     styled = styles([group.label for group in shown])
     flops = [by_operations(run)[0] for group in shown for run in group.runs]
@@ -91,7 +90,7 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
     ]
     found = []
     for title, along, words, scale in ways if len(shown) > 1 else ways[:1]:
-        lines: list[Line] = []
+        lines: list[ChartLine] = []
         for group in shown:
             curves = [([x / scale for x in at], values) for at, values in _found(group, along)]
             curves = _on_one_axis(curves) if len(curves) > 1 and along is not by_step else curves
@@ -106,8 +105,8 @@ def curves(groups: Sequence[Group]) -> str:
     drawing = panels([*charts(groups), *losses])
     once = trained_once(groups)
     note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen."
-    told = escape(" ".join([note, BANDS, left_out(once, drawn(once))]).strip())
-    return f"{drawing}<figcaption>{told}</figcaption>" if drawing else ""
+    caption = escape(" ".join([note, BANDS, left_out(once, drawn(once))]).strip())
+    return f"{drawing}<figcaption>{caption}</figcaption>" if drawing else ""
 
 
 BANDS = (
@@ -117,15 +116,15 @@ BANDS = (
 
 
 def _found(group: Group, along: Callable[[Records], Curve]) -> list[Curve]:
-    """The curves of its runs that are known."""
+    """The non-empty curves of its runs."""
     return [curve for run in group.runs if (curve := along(run))[0]]
 
 
 def _on_one_axis(found: Sequence[Curve]) -> list[Curve]:
-    """Curves at the places of the first, as far as all of them go: times differ from seed to seed."""
+    """Curves interpolated at the x values of the first within the range of all, as times differ between seeds."""
     low, high = max(one[0][0] for one in found), min(one[0][-1] for one in found)
-    places = [place for place in found[0][0] if low <= place <= high]
-    return [(places, np.interp(places, *one).tolist()) for one in found] if places else list(found[:1])
+    shared = [x for x in found[0][0] if low <= x <= high]
+    return [(shared, np.interp(shared, *one).tolist()) for one in found] if shared else list(found[:1])
 
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":

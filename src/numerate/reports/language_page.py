@@ -1,4 +1,4 @@
-"""The pages of runs on running text: of one run, and of several side by side."""
+"""Pages of language modeling runs: of one run, and of several."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -19,27 +19,26 @@ from numerate.reports.language import (
 )
 from numerate.reports.language_curves import curves, validation
 from numerate.reports.language_records import number_text
-from numerate.reports.language_speed import speed_note, speed_rows
-from numerate.reports.language_speed import told as speed_facts
+from numerate.reports.language_speed import speed_facts, speed_note, speed_rows
 from numerate.reports.records import Records
 
 MOST_STEPS = 6
-"""Steps of training whose drawn texts are shown; the first, the last, and some between."""
+"""Maximum number of steps with sampled texts."""
 
 MOST_TEXTS = 8
-"""Texts shown of a step."""
+"""Maximum number of texts per step."""
 
 EMPTY = '<span class="quiet">(the beginning of a document)</span>'
-"""Shown for a prompt without text."""
+"""Shown for an empty prompt."""
 
 
 def running(groups: Sequence[Group]) -> list[Group]:
-    """The groups that are of running text."""
+    """The groups of language modeling runs."""
     return [group for group in groups if any(run.running for run in group.runs)]
 
 
 def run_body(run: Records) -> list[str]:
-    """What the page of one run says between its title and how to run it again."""
+    """The sections of the page of one run."""
     groups = grouped([run])
     return [
         sections.sentence(language_finding(groups)),
@@ -50,17 +49,17 @@ def run_body(run: Records) -> list[str]:
 
 
 def comparison_body(groups: Sequence[Group]) -> list[str]:
-    """The same of several groups."""
+    """The sections of the page of several groups."""
     rows = main_rows(language_rows(groups))
     measure, why = compared_by(rows)
     header, lines = gap_rows(rows, measure)
     shown = [[*map(escape, line[:-1]), escape(line[-1]).replace(" ", "&nbsp;")] for line in lines]
-    told = _tight(table(header, shown, numbers=[2, 3])) if lines else ""
+    differences = _tight(table(header, shown, numbers=[2, 3])) if lines else ""
     note = " ".join(filter(None, (why, other_text(rows), "Intervals are Welch's, over seeds.")))
     return [
         sections.sentence(language_finding(groups)),
         *_shared(groups),
-        sections.heading("Which groups differ by more than seeds do", told and f"{told}{_caption(note)}"),
+        sections.heading("Which groups differ by more than seeds do", differences and f"{differences}{_caption(note)}"),
         sections.heading("Speed and memory", speeds(groups)),
         sections.heading("Texts drawn during training", _texts_of(groups)),
     ]
@@ -74,7 +73,7 @@ def _shared(groups: Sequence[Group]) -> list[str]:
 
 
 def measures(groups: Sequence[Group]) -> str:
-    """The table of all measures, at the final and at the best checkpoint."""
+    """The table of all metrics at the final and the best checkpoint."""
     header, lines = table_rows(groups)
     if not lines:
         return ""
@@ -82,8 +81,8 @@ def measures(groups: Sequence[Group]) -> str:
     shown = [[_quietly(cell, "<br>") for cell in line[first:]] for line in lines]
     numbers = range(2 - first, len(header) - first)
     rows = language_rows(groups)
-    unlike = "" if other_text(main_rows(rows)) else other_text(rows)  # of the groups the finding says it
-    return _tight(table(header[first:], shown, numbers=numbers)) + _caption(f"{NOTE} {unlike}".strip())
+    different = "" if other_text(main_rows(rows)) else other_text(rows)  # between groups the finding has it
+    return _tight(table(header[first:], shown, numbers=numbers)) + _caption(f"{NOTE} {different}".strip())
 
 
 def speeds(groups: Sequence[Group]) -> str:
@@ -95,9 +94,9 @@ def speeds(groups: Sequence[Group]) -> str:
     return _tight(table(header, shown, numbers=range(1, len(header)))) + _caption(speed_note(groups))
 
 
-def _tight(told: str) -> str:
+def _tight(text: str) -> str:
     """A table of many columns, close together."""
-    return told.replace('<table class="data">', '<table class="data tight">', 1)
+    return text.replace('<table class="data">', '<table class="data tight">', 1)
 
 
 def _caption(text: str) -> str:
@@ -105,7 +104,7 @@ def _caption(text: str) -> str:
 
 
 def _facts(group: Group, run: Records) -> str:
-    """The most telling numbers of a run."""
+    """The main numbers of a run."""
     pairs: dict[str, str] = {}
     rows = main_rows(language_rows([group]))
     if rows:
@@ -125,13 +124,13 @@ def _facts(group: Group, run: Records) -> str:
 
 
 def _quietly(text: str, between: str = " ") -> str:
-    """A number with its interval in quiet letters; any other text as it is."""
+    """A number with its interval in grey; any other text unchanged."""
     value, bracket, interval = text.partition(" [")
     return f'{escape(value)}{between}<span class="quiet">{escape("[" + interval)}</span>' if bracket else escape(text)
 
 
 def texts(runs: Sequence[Records]) -> str:
-    """What the model wrote at some steps of training, and at the end."""
+    """Texts generated at some steps of training, and at the end."""
     lines = [line for run in runs for line in run.drawn]
     steps = sorted({int(line.get("step") or 0) for line in lines})
     if not steps:
@@ -152,7 +151,7 @@ def _of(line: Mapping[str, Any], name: str) -> str:
 
 
 def _text(line: Mapping[str, Any]) -> str:
-    """The continuation, under whatever name of those that drawing has used."""
+    """The continuation, under any of its names in records."""
     found = next((_of(line, name) for name in ("text", "said", "continuation") if line.get(name)), "")
     return escape(found).replace("\n", "<br>")
 

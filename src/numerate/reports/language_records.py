@@ -1,4 +1,4 @@
-"""What the records of a run say of running text: its portions taken together, by checkpoint and context."""
+"""Language modeling records of a run, merged by checkpoint and context."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from numerate.evaluation.likelihoods import FIRST, Likelihoods, merged
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """How well a checkpoint foretells running text at one context: `found` over all portions that were read.
+class LanguageScores:
+    """The likelihoods of text under a checkpoint at one context: `found` over all evaluated portions.
 
-    `settings` are those that were changed for the evaluation, {} where the model was run as trained. `tokenizer` is a
-    fingerprint: of two that differ neither losses nor perplexities can be compared.
+    `settings` are those changed for the evaluation, {} as trained. `tokenizer` is a fingerprint: losses and
+    perplexities are comparable only where it is the same.
     """
 
     context: int
@@ -25,7 +25,7 @@ class Foretold:
     tokenizer: str | None = None
 
     def line(self) -> dict[str, Any]:
-        """As a line of results: `language` has the loss with its interval, perplexity, bits per byte and the counts."""
+        """As a result record: `language` has loss with interval, perplexity, bits per byte and counts."""
         return {
             "checkpoint": self.checkpoint,
             "step": self.step,
@@ -40,13 +40,13 @@ class Foretold:
 
 
 def is_portion(record: Mapping[str, Any]) -> bool:
-    """Whether a record of an evaluation is one of running text."""
+    """Whether a record of an evaluation is of language modeling."""
     return "language" in record
 
 
-def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
-    """Records of portions taken together, in the order in which they first come. Raises what a damaged record raises
-    (`KeyError`, `TypeError`, `ValueError`)."""
+def foretold(records: Iterable[Mapping[str, Any]]) -> list[LanguageScores]:
+    """Merges the records of portions, in order of appearance. Raises `KeyError`, `TypeError` or `ValueError` for a
+    damaged record."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
@@ -54,7 +54,7 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
         key = (*place, int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
         groups.setdefault(key, []).append(record)
     return [
-        Foretold(
+        LanguageScores(
             key[-1],
             str(records[0].get("region", "in_distribution")),
             merged((int(one["cell"].get(FIRST, 0)), Likelihoods.of_sums(one["language"])) for one in records),
@@ -69,7 +69,7 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[Foretold]:
 
 
 def number_text(value: float | None) -> str:
-    """A measure of running text as people read it: four digits."""
+    """A number as text, four digits."""
     return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
 
 

@@ -1,4 +1,4 @@
-"""How quickly runs on running text were trained: tokens per second, share of what the device can do, memory."""
+"""Training speed of language modeling runs: tokens per second, share of the device limit, memory."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -13,14 +13,14 @@ _PRODUCTS = {"fp32": "float32", "tf32": "TF32"}
 
 
 def logged(group: Group, name: str) -> list[Any]:
-    """All that `timings.jsonl` of its runs has under a name."""
+    """All values of a key in the `timings.jsonl` of its runs."""
     return [line[name] for run in group.runs for line in run.timings if line.get(name) is not None]
 
 
-def told(group: Group) -> dict[str, str]:
-    """What is known, as name to text: medians over all that was logged of every seed, and of memory the most.
+def speed_facts(group: Group) -> dict[str, str]:
+    """Speed and memory, name to text: medians over all logged values of every seed, and the maximum of memory.
 
-    >>> told(group)
+    >>> speed_facts(group)
     {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}
     """
     speeds, shares, memory = (logged(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
@@ -39,7 +39,7 @@ def _share(share: float) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes as people read them."""
+    """Bytes as text."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
@@ -52,20 +52,20 @@ def _trained(group: Group, name: str) -> Iterator[int]:
 
 
 def _span(texts: Sequence[str]) -> str:
-    """The first and the last of some texts, once where they are the same."""
+    """The first and the last text, once where they are the same."""
     return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 
 def _operations(count: int) -> str:
-    """As budgets are told: `18.3 gigaFLOP`."""
+    """In the notation of budgets: `18.3 gigaFLOP`."""
     power = next((power for power in range(len(_UNITS) - 1, 0, -1) if count >= 1000**power), 0)
     return f"{count / 1000**power:.3g} {_UNITS[power]}FLOP"
 
 
 def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table of speed and memory as text, without columns of which nothing is known; no rows where nothing is."""
+    """The table of speed and memory as text, without empty columns; no rows where nothing is known."""
     once = trained_once(groups)
-    each = [told(group) for group in once]
+    each = [speed_facts(group) for group in once]
     names = [name for name in ("tokens/s", "share of limit", "peak memory") if any(name in found for found in each)]
     if not names:
         return [], []
@@ -82,7 +82,7 @@ def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def speed_note(groups: Sequence[Group]) -> str:
-    """What the numbers are, and of which limit the share is."""
+    """The caption of the table, with the limit that the share is of."""
     note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
     limits = [limit for group in groups for limit in logged(group, "limit")]
     sources = sorted({str(limit.get("is")) for limit in limits})

@@ -1,11 +1,11 @@
-"""How much a page can hold: a study of hundreds of runs still gives one that is read and opened at once.
+"""Size limits of pages, for studies of hundreds of runs.
 
-Tables name every group. What is drawn is cut off, and each figure that is says so."""
+Tables have every group. Figures are limited, and say so."""
 
 from collections.abc import Sequence
 from statistics import median
 
-from numerate.reports.charts import can_be_told_apart
+from numerate.reports.charts import distinguishable
 from numerate.reports.colour import SERIES
 from numerate.reports.grid import OOD
 from numerate.reports.groups import Group
@@ -20,16 +20,16 @@ MOST_POINTS = 18
 """Groups that have a point in a chart of parts."""
 
 MOST_BESIDE = 8
-"""Groups that stand side by side in a table, a column each; with more they stand below each other."""
+"""Groups as columns of a table; more are rows."""
 
 MOST_ROWS = 40
-"""Rows of a table that stands open."""
+"""Rows of an unfolded table."""
 
 MOST_NAMED = 10
 """Names in one sentence."""
 
 MOST_MAP_CELLS = 20_000
-"""Cells of maps on a page that can be pointed at, about 130 bytes each; beyond, maps are pictures."""
+"""Map cells with tooltips on a page, about 130 bytes each; larger maps are images."""
 
 MOST_SEED_CELLS = 10_000
 """The same for the maps of single seeds."""
@@ -43,14 +43,14 @@ MOST_CSV_ROWS = 12_000
 MOST_STEPS = 200
 """Points of a curve by step."""
 
-MOST_TOLD = 12
-"""Seeds whose single values a tip tells."""
+MOST_VALUES = 12
+"""Seeds listed one by one in a tooltip."""
 
 
 def drawn(groups: Sequence[Group], most: int = MOST_DRAWN) -> list[Group]:
-    """All groups, or the first and those that do best beyond what they were trained on, in their order: where they are
-    more than `most`, or a colour would stand for two of them."""
-    most = most if can_be_told_apart([group.label for group in groups]) else len(SERIES)
+    """All groups in order; if more than `most`, or too many for distinct colours, the first and the best ones by OOD
+    score."""
+    most = most if distinguishable([group.label for group in groups]) else len(SERIES)
     if len(groups) <= most:
         return list(groups)
     ranked = sorted(range(1, len(groups)), key=lambda i: -score(groups[i]))
@@ -58,7 +58,7 @@ def drawn(groups: Sequence[Group], most: int = MOST_DRAWN) -> list[Group]:
 
 
 def score(group: Group) -> float:
-    """What ranks groups: the median over seeds of the mean over all OOD cells (in distribution if there are none)."""
+    """The score for ranking: the median over seeds of the mean over all OOD cells (in distribution without any)."""
     found = []
     for means in group.regions:
         ood = [means[name] for name in means if name != "in_distribution"]
@@ -67,7 +67,7 @@ def score(group: Group) -> float:
 
 
 def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
-    """In words, which groups are shown of how many; "" where all are."""
+    """A note on the groups left out; "" where all are shown."""
     if len(shown) == len(groups):
         return ""
     return (
@@ -77,7 +77,7 @@ def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
 
 
 def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    """Names as one would say them: `listed(["a", "b", "c"])` is "a, b and c"; beyond `most` "a, b and 7 others"."""
+    """Names as a phrase: `listed(["a", "b", "c"])` is "a, b and c"; beyond `most` "a, b and 7 others"."""
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} others"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

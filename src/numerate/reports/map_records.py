@@ -1,4 +1,4 @@
-"""The record of who attends to whom, as a run keeps it in `maps/`: small, exact to four digits, drawn as it is."""
+"""Records of attention maps in the `maps/` folder of a run, rounded to four digits."""
 
 import json
 from base64 import b64decode
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from numerate.errors import OperationalError
 
 FOLDER = "maps"
-"""Where in a run's folder the records stand, a file for each prompt and checkpoint."""
+"""Folder of the records inside a run folder, a file for each prompt and checkpoint."""
 
 FORMAT = 1
 LEVELS = 4094
-"""Steps from the lowest to the highest number of a map: even, so that 0 is told exactly."""
+"""Quantization steps between the extremes of a map; even, so that 0 is exact."""
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
@@ -44,7 +44,7 @@ def packed(weights: NDArray[np.floating]) -> dict[str, Any]:
 
 
 def unpacked(part: Mapping[str, Any]) -> NDArray[np.float32]:
-    """What `packed` was given: heads x query x key. Raises `ValueError` for what it never wrote."""
+    """The inverse of `packed`: heads x query x key. Raises `ValueError` for invalid data."""
     shape = (int(part["heads"]), int(part["rows"]), int(part["columns"]))
     there = np.broadcast_to(_there(shape[1], shape[2], bool(part["causal"])), shape)
     text = str(part["data"])
@@ -66,7 +66,7 @@ def _there(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Seen:
-    """One sort of map in one layer of a record: `weights` are heads x query x key; labels for both sides."""
+    """One kind of map in one layer of a record: `weights` (heads x query x key) with labels of queries and keys."""
 
     name: str
     sort: str
@@ -99,12 +99,12 @@ _SEEN = str.maketrans({" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵"
 
 
 def shown(token: str) -> str:
-    """A token as a label: spaces and ends of lines can be seen, those too that tokenizers write as ▁, Ġ and Ċ."""
+    """A token as a label with visible whitespace, also where tokenizers write it as ▁, Ġ and Ċ."""
     return token.translate(_SEEN) or "∅"
 
 
 def read_maps(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The records in a run's folder, by the names of their files, and in words what could not be read."""
+    """The records of a run folder, sorted by file name, and messages about unreadable ones."""
     found, left = [], []
     for path in sorted((folder / FOLDER).glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""The numbers behind a chart of parts: a small table for each measure and region, so that none is wider than a page."""
+"""Tables of the numbers of parts: one for each metric and region, to fit on a page."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -19,25 +19,25 @@ from numerate.reports.measures import (
     is_share,
     measures_drawn,
     measures_there,
+    median_texts,
     parts_of,
     shown,
     title_of,
-    told_text,
 )
 from numerate.reports.table import text_table
 
 MOST_COLUMNS = 6
-"""Columns of numbers in a table: with more it is cut into several, one below the other."""
+"""Maximum number of columns; wider tables are split."""
 
 MOST_GROUPS = 4
-"""Groups beside each other in a terminal."""
+"""Maximum number of groups side by side in a terminal."""
 
 _CHANCE = "The best checkpoint is the one that did best on held-out questions of what is trained."
 
 
 def measure_tables(groups: Sequence[Group]) -> str:
-    """All numbers of tasks whose cells are parts, as HTML: several groups line by line, a table for each measure; of a
-    single one its parts line by line. "" where nothing was evaluated."""
+    """The numbers of tasks whose cells are parts, as HTML: a table for each metric with a row per group; of a single
+    group a row per part. "" where nothing was evaluated."""
     several = [one for one in shown(groups) if one.seeds]
     if not several:
         return ""
@@ -52,24 +52,24 @@ def measure_tables(groups: Sequence[Group]) -> str:
 
 
 def note(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
-    """What the numbers are."""
+    """The caption of the tables."""
     axis = part_axis(groups)
     counts = {len(one.seeds) for one in several}
-    parts = [f"All: over all questions of the {axis}s together. Mean: over the {axis}s, each weighing the same."]
+    parts = [f"All: over all questions of the {axis}s together. Mean: over the {axis}s with equal weight."]
     if counts != {1}:
         parts.append("Medians over seeds; in brackets the lowest and the highest seed.")
-    elif any(one.interval(place, "exact") for one in several for _, told in one.seeds for place in told):
-        parts.append("In brackets the 95 % interval about the questions asked.")
+    elif any(one.interval(key, "exact") for one in several for _, measures in one.seeds for key in measures):
+        parts.append("In brackets the 95 % interval over questions.")
     there = measures_there(several)
     if len(groups) == 1:
         parts.append("; ".join(f"{name}: {WORDS[name]}" for name in there if name != EXACT) + ".")
     if "missing" in there:
         parts.append(
-            "An answer without a number is wrong and has no error: it is left out of errors, R² and correlations, and "
-            "stands as missing or invalid."
+            "An answer without a number is wrong and has no error: it is excluded from errors, R² and correlations, "
+            "and counts as missing or invalid."
         )
     if "clipped" in there:
-        parts.append("Clipped numbers count in errors and correlations as 1e10, or ten times the right one, in size.")
+        parts.append("Clipped numbers count in errors and correlations as 1e10, or ten times the target, in size.")
     if {one.checkpoint for one in several} == {SAME}:
         parts.append("The final checkpoint is the best one too, on held-out questions of what is trained.")
     elif any(one.checkpoint != CHECKPOINTS[0] for one in several):
@@ -84,21 +84,21 @@ def _of_measure(
     words: Mapping[str, str],
     groups: Sequence[Group],
 ) -> str:
-    """The tables of a measure, one for each region; closed, unless it has a chart."""
+    """The tables of a metric, one for each region; folded unless it has a chart."""
     styled = styles([group.label for group in drawn(groups, MOST_POINTS)])
     tables = []
     for region, parts in named.items():
         columns = [("all", MeasureKey(region), measure), ("mean", MeasureKey(region), f"{measure}{BY_MODULE}")]
-        columns = [*((name, place, measure) for place, name in parts), *(columns if len(parts) > 1 else [])]
+        columns = [*((name, key, measure) for key, name in parts), *(columns if len(parts) > 1 else [])]
         for begin, end in _cuts(len(columns)):
             cut = columns[begin:end]
             head = "".join(f'<th class="num">{wrapping(name)}</th>' for name, _, _ in cut)
-            told = [one for one in several if any(one.values(place, name) for _, place, name in cut)]
-            several_there = len({one.checkpoint for one in told}) > 1
+            evaluated = [one for one in several if any(one.values(key, name) for _, key, name in cut)]
+            several_there = len({one.checkpoint for one in evaluated}) > 1
             head = "<th></th>" + '<th class="when"></th>' * several_there + head
             rows, before = [], ""
-            for one in told:
-                cells = "".join(_cell(one, place, name) for _, place, name in cut)
+            for one in evaluated:
+                cells = "".join(_cell(one, key, name) for _, key, name in cut)
                 first = ""
                 if one.group.label != before:
                     style = styled.get(one.group.label)
@@ -119,14 +119,14 @@ def _of_one(
     words: Mapping[str, str],
     there: Sequence[str],
 ) -> str:
-    """Of one group: its parts, and each region as a whole, line by line; measures are the columns."""
+    """The table of one group: a row per part and per region, a column per metric."""
     lines: list[tuple[str, MeasureKey, str]] = []
     for region, parts in named.items():
         whole = [
             (f"all {words[region]}", MeasureKey(region), ""),
             (f"mean of {words[region]}", MeasureKey(region), BY_MODULE),
         ]
-        lines += [(name, place, "") for place, name in parts] + (whole if len(parts) > 1 else [])
+        lines += [(name, key, "") for key, name in parts] + (whole if len(parts) > 1 else [])
     tables = []
     for begin, end in _cuts(len(there)):
         cut = there[begin:end]
@@ -134,11 +134,11 @@ def _of_one(
         several_there = len(several) > 1
         head = "<th></th>" + "<th>checkpoint</th>" * several_there + head
         rows = []
-        for name, place, way in lines:
+        for name, key, way in lines:
             for i, one in enumerate(several):
-                cells = "".join(_cell(one, place, f"{measure}{way}") for measure in cut)
-                label = escape(name) if way or place.part is None else wrapping(name)
-                kind = ' class="whole"' * (place.part is None)
+                cells = "".join(_cell(one, key, f"{measure}{way}") for measure in cut)
+                label = escape(name) if way or key.part is None else wrapping(name)
+                kind = ' class="whole"' * (key.part is None)
                 quiet = f'<td class="quiet">{one.checkpoint}</td>' * several_there
                 rows.append(f"<tr{kind}><td>{label if i == 0 else ''}</td>{quiet}{cells}</tr>")
         tables.append(_table("", head, rows))
@@ -146,13 +146,13 @@ def _of_one(
 
 
 def _head(measure: str) -> str:
-    """A measure as the head of a column: its name, as commands take it."""
+    """The column header of a metric: its name in commands."""
     words = WORDS[measure] if measure == EXACT else measure
     return wrapping(words) + ", %" * is_share(measure)
 
 
 def _cuts(count: int) -> list[tuple[int, int]]:
-    """Stretches of about equal length, none with more than `MOST_COLUMNS`.
+    """Ranges of about equal length, at most `MOST_COLUMNS` each.
 
     >>> _cuts(8)
     [(0, 4), (4, 8)]
@@ -161,8 +161,8 @@ def _cuts(count: int) -> list[tuple[int, int]]:
     return list(pairwise(count * i // pieces for i in range(pieces + 1)))
 
 
-def _cell(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> str:
-    middle, ends = told_text(one, place, measure)
+def _cell(one: GroupAtCheckpoint, key: MeasureKey, measure: str) -> str:
+    middle, ends = median_texts(one, key, measure)
     return f'<td class="num">{middle}{f"<br><span class=quiet>{ends}</span>" if ends else ""}</td>'
 
 
@@ -173,27 +173,27 @@ def _table(title: str, head: str, rows: Sequence[str]) -> str:
 
 
 def part_text(groups: Sequence[Group]) -> str:
-    """The parts line by line for a terminal, for each measure that a chart has; a table for every few groups."""
+    """The tables of parts for a terminal, for each metric with a chart and every few groups."""
     tables = []
     for measure in measures_drawn(shown(groups)):
         for begin in range(0, len(groups), MOST_GROUPS):
-            told = text_table(*measure_rows(groups[begin : begin + MOST_GROUPS], measure))
-            tables.append(f"{title_of(measure)}\n{told}")
+            text = text_table(*measure_rows(groups[begin : begin + MOST_GROUPS], measure))
+            tables.append(f"{title_of(measure)}\n{text}")
     return "\n\n".join(tables)
 
 
 def measure_rows(groups: Sequence[Group], measure: str = "exact") -> tuple[list[str], list[list[str]]]:
-    """A measure as text: a line for each part and each region as a whole, a column for each group."""
+    """A metric as text: a row per part and per region, a column per group."""
     several = [one for one in shown(groups) if one.seeds and one.checkpoint != "best"]
     named, words = parts_of(groups), region_words(groups)
     header = [part_axis(groups), "region", *(f"{one.group.label}" for one in several)]
     rows = []
     for region, parts in named.items():
-        lines = [(name, place, measure) for place, name in parts]
+        lines = [(name, key, measure) for key, name in parts]
         if len(parts) > 1:
             lines += [("all", MeasureKey(region), measure), ("mean", MeasureKey(region), f"{measure}{BY_MODULE}")]
-        for name, place, what in lines:
+        for name, key, what in lines:
             rows.append(
-                [name, words[region], *(" ".join(filter(None, told_text(one, place, what))) for one in several)]
+                [name, words[region], *(" ".join(filter(None, median_texts(one, key, what))) for one in several)]
             )
     return header, rows

@@ -1,4 +1,4 @@
-"""What groups show by measure: of each part and of each region, over all questions and as the mean over cells."""
+"""Metrics of each part and region of a group: over all questions, and as the mean over cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ EXACT = "exact"
 """Exact match, beside the metrics of numbers and texts."""
 
 WORDS = {EXACT: "exact match", **METRICS}
-"""Every measure with the words that reports use."""
+"""Each metric with its name in reports."""
 
 ORDER = (
     EXACT,
@@ -41,10 +41,10 @@ ORDER = (
     "perplexity",
     "ended",
 )
-"""The measures that pages have, of those that there are."""
+"""The metrics of a page, in order."""
 
 DRAWN = (EXACT, "log_mae", "bleu")
-"""The measures that have a chart: the first two that there are."""
+"""The metrics with a chart: the first two of these that were computed."""
 
 CHECKPOINTS = ("final", "best")
 SAME = "final = best"
@@ -52,14 +52,14 @@ SAME = "final = best"
 
 @dataclass(frozen=True)
 class MeasureKey:
-    """What a number is of: one part of a region by its number, or where that is None the whole region."""
+    """One part of a region by its number, or the whole region (None)."""
 
     region: str
     part: int | None = None
 
 
-Told = Mapping[MeasureKey, Mapping[str, float | None]]
-"""The measures of one seed by place; of a region under both of their names, pooled and as means over cells."""
+SeedMeasures = Mapping[MeasureKey, Mapping[str, float | None]]
+"""The metrics of one seed; of a region both pooled and as means over cells."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,27 @@ class GroupAtCheckpoint:
     checkpoint: str
 
     @cached_property
-    def seeds(self) -> list[tuple[int | None, Told]]:
-        """What each seed shows that was evaluated there."""
+    def seeds(self) -> list[tuple[int | None, SeedMeasures]]:
+        """The metrics of each evaluated seed."""
         each = [(run.seed, self.group.recorded(run)) for run in self.group.runs]
-        return [(seed, told_of(cells)) for seed, cells in each if cells]
+        return [(seed, measures_of(cells)) for seed, cells in each if cells]
 
-    def values(self, place: MeasureKey, measure: str) -> list[float]:
-        """A measure there, seed by seed."""
-        found = (told.get(place, {}).get(measure) for _, told in self.seeds)
+    def values(self, key: MeasureKey, measure: str) -> list[float]:
+        """One metric, seed by seed."""
+        found = (measures.get(key, {}).get(measure) for _, measures in self.seeds)
         return [value for value in found if value is not None]
 
-    def interval(self, place: MeasureKey, measure: str) -> tuple[float, float] | None:
-        """From the lowest to the highest seed; of a single one the 95 % interval about its questions, where the measure
-        has one."""
-        values = self.values(place, measure)
+    def interval(self, key: MeasureKey, measure: str) -> tuple[float, float] | None:
+        """The range of the seeds; of one seed the 95 % interval over its questions, where the metric has one."""
+        values = self.values(key, measure)
         if len(values) > 1:
             return min(values), max(values)
-        ends = [self.values(place, f"{measure}.{end}") for end in ("low", "high")]
+        ends = [self.values(key, f"{measure}.{end}") for end in ("low", "high")]
         return (ends[0][0], ends[1][0]) if values and all(ends) else None
 
 
-def told_of(cells: Sequence[Cell]) -> Told:
-    """The measures of the cells of one seed. In regions cells that training may have met are left out, unless there are
-    no others."""
+def measures_of(cells: Sequence[Cell]) -> SeedMeasures:
+    """The metrics of the cells of one seed. Regions leave out cells that may overlap with training, unless all do."""
     found: dict[MeasureKey, Mapping[str, float | None]] = {}
     for region in REGIONS:
         inside = [cell for cell in cells if cell.region == region]
@@ -115,8 +113,8 @@ def _measures(cells: Sequence[Cell]) -> dict[str, float | None]:
 
 
 def shown(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
-    """Each group at its final and at its best checkpoint, once where these are the same; one whose checkpoint is said
-    at that alone, and one that was evaluated at neither as its reports are."""
+    """Each group at its final and best checkpoints, once where they are the same step; at `group.checkpoint` alone
+    where that is set, and at the evaluated one where neither was evaluated."""
     found = []
     for group in groups:
         if group.checkpoint is not None:
@@ -138,24 +136,24 @@ def _same_step(group: Group, run: int) -> bool:
 
 
 def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[MeasureKey, str]]]:
-    """The parts that groups were asked, by region and with their names, in the order of their numbers."""
+    """The evaluated parts with their names, by region, in the order of their numbers."""
     found: dict[MeasureKey, str] = {}
     for group in groups:
         for cell in (cell for run in group.runs for cell in run.cells):
             ((axis, size),) = cell.at.items()
             found.setdefault(MeasureKey(cell.region, size), cell.names.get(axis) or f"{axis_words(axis)} {size}")
-    regions = {name: [place for place in found if place.region == name] for name in REGIONS}
+    regions = {name: [key for key in found if key.region == name] for name in REGIONS}
     return {
-        name: [(place, found[place]) for place in sorted(places, key=lambda one: one.part or 0)]
-        for name, places in regions.items()
-        if places
+        name: [(key, found[key]) for key in sorted(keys, key=lambda one: one.part or 0)]
+        for name, keys in regions.items()
+        if keys
     }
 
 
 def measures_there(several: Sequence[GroupAtCheckpoint]) -> list[str]:
-    """Which measures there are."""
-    told = [measures for one in several for _, each in one.seeds for measures in each.values()]
-    return told_in(ORDER, told)
+    """Which metrics were computed."""
+    known = [measures for one in several for _, each in one.seeds for measures in each.values()]
+    return told_in(ORDER, known)
 
 
 def measures_drawn(several: Sequence[GroupAtCheckpoint]) -> list[str]:
@@ -169,14 +167,14 @@ def is_share(measure: str) -> bool:
 
 
 def measure_text(measure: str, value: float) -> str:
-    """A number as the tables have it: shares in per cent, of which the head of the table tells."""
+    """A number as in tables; shares in per cent, without the sign."""
     if is_share(measure):
         return percent(value)
     size = abs(value)
     if size >= 1e9:
         return f"{value:.2e}"
-    places = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 0.005 or not size else 3
-    text = f"{value:,.{places}f}"
+    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 0.005 or not size else 3
+    text = f"{value:,.{decimals}f}"
     return text if float(text.replace(",", "")) else text.removeprefix("-")
 
 
@@ -186,11 +184,11 @@ def title_of(measure: str) -> str:
     return f"{words[:1].upper()}{words[1:]}" + ", %" * is_share(measure)
 
 
-def told_text(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> tuple[str, str]:
-    """The median of the seeds and its interval as texts: `("12.5", "[10, 15]")`; empty where there is none."""
-    values: list[Any] = one.values(place, measure)
+def median_texts(one: GroupAtCheckpoint, key: MeasureKey, measure: str) -> tuple[str, str]:
+    """The median over seeds and its interval as texts: `("12.5", "[10, 15]")`; empty where there is none."""
+    values: list[Any] = one.values(key, measure)
     if not values:
         return "", ""
-    span = one.interval(place, measure)
+    span = one.interval(key, measure)
     ends = "" if span is None else f"[{measure_text(measure, span[0])}, {measure_text(measure, span[1])}]"
     return measure_text(measure, median(values)), ends

@@ -1,4 +1,4 @@
-"""Which runs failed and are not in a comparison: without them a variant that often fails would look better."""
+"""Notes on failed runs that are missing from a comparison."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ LONGEST_ERROR = 100
 def missing_words(
     shown: int, failed: Sequence[tuple[str, str]], absent: Sequence[str] = (), where: str = "below"
 ) -> str:
-    """A plain sentence or two about failed runs, each with its error, and variants of which no run is left; or nothing.
+    """Sentences on failed runs with their errors, and on variants without any run; or "".
 
     >>> missing_words(3, [("rotary seed 1", "the loss is nan")], [])
     '1 of 4 runs failed and is not in anything below: rotary seed 1 (the loss is nan).'
@@ -34,6 +34,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _short(error: str) -> str:
-    """The error on one line, without letters that would steer a terminal."""
+    """The error on one line, without control characters."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in error).split())
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR].rstrip() + "..."

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import Chart, Line, Style, styles
+from numerate.reports.charts import Chart, ChartLine, Style, styles
 from numerate.reports.counts import FLOOR, measure_words
 from numerate.reports.drawing import chart_svg, csv_link, heat_map, map_axes, mark, scale, tip
 from numerate.reports.finding import REACHED, GroupFinding, outcome
@@ -19,8 +19,8 @@ from numerate.reports.success import by_length
 def maps_and_lengths(groups: Sequence[Group]) -> str:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
-    Of more groups than can be told apart those that go farthest; larger maps than a page can hold are pictures. Where
-    cells are parts, a chart of those takes the place of both."""
+    It shows the best of many groups (`drawn`), and images instead of tables where maps are too large for a page. Where
+    cells are parts, it is a chart of these."""
     if by_parts(groups):
         return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
     shown = drawn(groups)
@@ -45,9 +45,7 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
     ]
     notes = [left_out(groups, shown)]
     if large:
-        notes.append(
-            "The maps are too large for numbers to be shown when pointed at; the report of each run shows them."
-        )
+        notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
     curve = length_chart(shown)
     if curve.lines:
         panels.append(f"<figure><h3>{escape(curve.title)}</h3>{chart_svg(curve)}</figure>")
@@ -74,7 +72,7 @@ def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
 
 
 def reach_words(found: GroupFinding) -> str:
-    """How far a group goes, in a few words: "90 % or more up to 8+8 digits"."""
+    """How far a group generalizes, in words: "90 % or more up to 8+8 digits"."""
     if found.first is None:
         return "nothing OOD evaluated"
     if found.reach is None:
@@ -87,8 +85,8 @@ def _two_numbers(groups: Sequence[Group]) -> bool:
 
 
 def _caption(groups: Sequence[Group]) -> str:
-    asked = sorted({point.count for group in groups for point in group.points})
-    questions = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}" if asked else "no"
+    counts = sorted({point.count for group in groups for point in group.points})
+    questions = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
     method = sorted({cell.method for group in groups for cells in group.evaluated for cell in cells})
     seeds = {len(group.regions) for group in groups}
     band = (
@@ -102,7 +100,7 @@ def _caption(groups: Sequence[Group]) -> str:
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
     chosen = [f"{name} ({_steps_words(sorted(found))})" for name, found in sorted(steps.items())]
     words = measure_words(groups)
-    what = "questions" if words == METRICS["exact"] else "row" if asked == [1] else "rows"
+    what = "questions" if words == METRICS["exact"] else "row" if counts == [1] else "rows"
     return (
         f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
         f"{band}. "
@@ -149,19 +147,19 @@ def _csv(groups: Sequence[Group]) -> str:
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:
-    """Share right along the diagonal of the grids, a line per group; its notes say which groups have none."""
+    """Accuracy along the diagonal of the grids, a line per group; its notes name the groups left out."""
     found, note = by_length(groups)
     styled = styles([group.label for group in groups])
     along = [curve.group.diagonal for curve in found]
     lines = [
-        Line(
+        ChartLine(
             curve.group.label,
             list(points),
             [point.value for point in points.values()],
             [point.low for point in points.values()],
             [point.high for point in points.values()],
             style=styled[curve.group.label],
-            told=curve.told,
+            suffix=curve.suffix,
             dots=True,
             tips=[f"{curve.group.label}\n{tip(point, curve.group.operator)}" for point in points.values()],
             each=seed_lines(points) if len(found) <= MOST_EACH else (),
@@ -171,7 +169,7 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     ]
     across, floors = floor_curve(along)
     if across:
-        lines.append(Line(FLOOR, across, floors, floor=True))
+        lines.append(ChartLine(FLOOR, across, floors, floor=True))
     trained = [n for points in along for n, point in points.items() if point.region == "in_distribution"]
     axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
     two = _two_numbers(groups)
@@ -190,6 +188,6 @@ def length_chart(groups: Sequence[Group]) -> Chart:
 
 
 def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:
-    """The share right along a diagonal of each seed by itself; nothing where there is one."""
+    """The accuracy of each seed along a diagonal; nothing for one seed."""
     seeds = min((len(point.each) for point in along.values()), default=0)
     return [[point.each[i] for point in along.values()] for i in range(seeds)] if seeds > 1 else []

@@ -162,7 +162,7 @@ def _other_evaluations(run: Records, measure: Metric) -> str:
     return table(header, rows, numbers=numbers) + note
 
 
-CHOSEN = "The best checkpoint was chosen on OOD validation, which is therefore left out of what is said of it."
+CHOSEN = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."
 
 
 def _share_text(region: Region) -> str:

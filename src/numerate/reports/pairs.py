@@ -1,4 +1,4 @@
-"""Pairs of groups: whether their seeds differ by more than chance, corrected for how many pairs are asked about."""
+"""Significance tests of pairs of groups over seeds, corrected for the number of pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,24 +23,22 @@ from numerate.reports.groups import CONVERGED, Group
 from numerate.reports.limits import listed
 
 ALL_PAIRS = 4
-"""Up to so many groups every pair is compared, with more each one with the first: every pair more makes each harder to
-tell apart."""
+"""Up to so many groups every pair is compared, with more each one with the first, to keep the correction small."""
 
 LEVEL = 0.05
-"""The p below which two groups are told apart."""
+"""The significance level."""
 
 
-TOLD_APART = (
-    f"Told apart means p < {LEVEL}, two-sided, corrected by Holm's method for all pairs of its column (in brackets "
-    "uncorrected). A p says whether there is a difference, not how large it is, and a large one does not say there "
-    "is none."
+SIGNIFICANCE_NOTE = (
+    f"Significant means p < {LEVEL}, two-sided, corrected by Holm's method for all pairs of its column (in brackets "
+    "uncorrected). p does not say how large a difference is, and a large p does not show that there is none."
 )
 
 
 @dataclass(frozen=True)
 class Tested:
-    """Two groups in one measure, as shares: the successes, or the scores of the seeds that converged, and what the test
-    says. `adjusted` is Holm's p over all pairs of the table; `lowest` is how small `p` could be at all."""
+    """Two groups in one measure, the successes or the scores of the converged seeds, with the p of the test. `adjusted`
+    is Holm's p over all pairs of the table; `lowest` is the smallest possible `p`."""
 
     first: tuple[float, ...]
     second: tuple[float, ...]
@@ -60,8 +58,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups and how they differ, by measure: "converged", "ood" and "far". A measure that one of them lacks,
-    or has in fewer than two seeds that converged, is missing."""
+    """Tests of two groups by measure ("converged", "ood", "far"), where both have two converged seeds."""
 
     one: Group
     other: Group
@@ -75,7 +72,7 @@ class Pair:
 @dataclass(frozen=True)
 class Pairs:
     """The pairs of a study. `baseline` is the group that all others are compared with, None where every pair is; `far`
-    the longest equal lengths at which some seed still has `REACHED`, the same for all."""
+    is the longest equal length at which some seed has `REACHED`, the same for all."""
 
     pairs: tuple[Pair, ...]
     baseline: Group | None
@@ -94,9 +91,8 @@ def pairs_of(groups: Sequence[Group]) -> Pairs:
     """Compares groups of two seeds and more: all pairs of up to `ALL_PAIRS`, else each with the first of them.
 
     Which seeds converge is compared by Fisher's exact test. Scores are those of the converged seeds: seed by seed by
-    the sign-flip test where both groups have the same seeds and enough of them for it to tell anything after the
-    correction (2 / 2**seeds * pairs below `LEVEL`: six seeds for one pair, nine for ten), else by the permutation test,
-    which can with fewer.
+    the sign-flip test where both groups have the same seeds and enough of them for significance after the correction
+    (2 / 2**seeds * pairs below `LEVEL`: six seeds for one pair, nine for ten), else by the permutation test.
     """
     several = [group for group in claimable(groups) if len(group.evaluated) > 1]
     every = len(several) <= ALL_PAIRS
@@ -104,8 +100,8 @@ def pairs_of(groups: Sequence[Group]) -> Pairs:
     far = _far([group.converged for group in several])
     tests = [_tests(one, other, far, len(chosen)) for one, other in chosen]
     for measure in MEASURES:
-        told = [found for found in tests if measure in found]
-        for found, p in zip(told, holm([found[measure].p for found in told]), strict=True):
+        measured = [found for found in tests if measure in found]
+        for found, p in zip(measured, holm([found[measure].p for found in measured]), strict=True):
             found[measure] = replace(found[measure], adjusted=p)
     pairs = [Pair(one, other, found) for (one, other), found in zip(chosen, tests, strict=True) if found]
     operator = several[0].operator if several else None
@@ -135,7 +131,7 @@ def _tests(one: Group, other: Group, far: Point | None, pairs: int) -> dict[str,
 
 
 def _ood(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Of each seed the mean over the OOD cells that both groups were asked, every cell weighing the same."""
+    """Of each seed the mean over the OOD cells that both groups have."""
     tables = [
         {
             tuple(point.at.items()): point.each
@@ -157,7 +153,7 @@ def _scores(one: Group, other: Group, first: Sequence[float], second: Sequence[f
 
 
 def tested(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[float]], pairs: int) -> Tested:
-    """Two groups by one score of each of their seeds, as one of so many pairs; by the test that `pairs_of` says."""
+    """Tests two groups by one score of each of their seeds, as one of `pairs`; the test is chosen as in `pairs_of`."""
     first, second = scores
     same = sorted(map(str, seeds[0])) == sorted(map(str, seeds[1])) and len(set(seeds[0])) == len(seeds[0])
     a, b = tuple(map(float, first)), tuple(map(float, second))
@@ -173,8 +169,8 @@ def _by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
 
 
 def _far(groups: Sequence[Group]) -> Point | None:
-    """The longest OOD equal lengths at which a seed of any group has `REACHED`, clearly above the floor: chosen
-    from all groups alike, so that it favours none of them."""
+    """The longest OOD equal lengths at which a seed of any group has `REACHED`, clearly above the
+    floor."""
     found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
     reached = [point for point in found if max(point.each) >= REACHED and above(max(point.each), point.floor)]
     return max(reached, key=_n, default=None)
@@ -185,7 +181,7 @@ def _n(point: Point) -> int:
 
 
 def pair_rows(found: Pairs) -> tuple[list[str], list[list[str]]]:
-    """The table as text: per pair and measure what both have, the difference and the p, corrected and not."""
+    """The table as text: per pair and measure the counts or the difference, and p, corrected and not."""
     header = ["pair", "converged", "p (uncorrected)"]
     header += ["OOD, points", "ahead, %", "p (uncorrected)"] * bool(found.of("ood"))
     header += [f"{found.far_words}, points", "p (uncorrected)"] * bool(found.of("far"))
@@ -221,25 +217,25 @@ def _p(p: float) -> str:
 
 
 def pair_sentences(found: Pairs) -> list[str]:
-    """What the table says, in words: who is told apart, who is not, and whether there are seeds enough to tell."""
+    """The table in words: which pairs differ significantly, which do not, and whether there are enough seeds."""
     where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {found.far_words}"}
     notes: list[str] = []
     for measure in MEASURES:
-        told = found.of(measure)
-        if not told:
+        tests = found.of(measure)
+        if not tests:
             continue
-        apart = [(pair, tested) for pair, tested in told if tested.apart]
-        equal = [pair for pair, tested in told if not tested.apart]
+        apart = [(pair, tested) for pair, tested in tests if tested.apart]
+        equal = [pair for pair, tested in tests if not tested.apart]
         parts = _sides(apart, found.baseline)
         if not apart:
-            parts = ["no pair is told apart"]
+            parts = ["no significant difference"]
         elif equal and found.baseline:
-            parts.append(f"not told apart from it {are(equal)} {listed([pair.one.label for pair in equal])}")
+            parts.append(f"no significant difference from it: {listed([pair.one.label for pair in equal])}")
         elif equal:
-            parts.append(f"not told apart {are(equal)} {listed([pair.label for pair in equal])}")
-        needed = needed_words([tested for _, tested in told])
-        told_before = needed and any(note.endswith(needed) for note in notes)
-        notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if told_before else needed}")
+            parts.append(f"not significant: {listed([pair.label for pair in equal])}")
+        needed = needed_words([tested for _, tested in tests])
+        repeated = needed and any(note.endswith(needed) for note in notes)
+        notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if repeated else needed}")
     left = [pair for pair in found.pairs if "ood" not in pair.tests]
     alone = dict.fromkeys(group.label for pair in left for group in (pair.one, pair.other) if _few(group))
     if alone:
@@ -250,7 +246,7 @@ def pair_sentences(found: Pairs) -> list[str]:
 
 
 def _sides(apart: Sequence[tuple[Pair, Tested]], baseline: Group | None) -> list[str]:
-    """Who is above whom; with a baseline first all that are above it, then all below."""
+    """The direction of each difference; with a baseline first the groups above it, then those below."""
     if baseline is None:
         order = [(p.one, p.other) if tested.difference > 0 else (p.other, p.one) for p, tested in apart]
         return [listed([f"{one.label} is above {other.label}" for one, other in order])] if order else []
@@ -272,21 +268,21 @@ def _few(group: Group) -> bool:
     return len(group.converged.evaluated) < 2
 
 
-def needed_words(told: Sequence[Tested]) -> str:
-    """Where no difference however large could be told with these seeds, how many it takes."""
-    lowest = min(tested.lowest for tested in told) * len(told)
+def needed_words(tests: Sequence[Tested]) -> str:
+    """The number of seeds required, where no difference could be significant with these seeds."""
+    lowest = min(tested.lowest for tested in tests) * len(tests)
     if lowest < LEVEL:
         return ""
-    seeds = next(n for n in range(2, 100) if smallest_p(n, n) * len(told) < LEVEL)
-    corrected = f" after the correction for {len(told)} pairs" if len(told) > 1 else ""
+    seeds = next(n for n in range(2, 100) if smallest_p(n, n) * len(tests) < LEVEL)
+    corrected = f" after the correction for {len(tests)} pairs" if len(tests) > 1 else ""
     return (
-        f" With these seeds no difference could be told, however large: the smallest p that they allow is "
+        f" With these seeds no difference can be significant: the smallest possible p is "
         f"{_p(min(lowest, 1.0))}{corrected}; {seeds} seeds each would do."
     )
 
 
 def pair_table(groups: Sequence[Group]) -> str:
-    """The pairs as HTML with what they say in words; "" where fewer than two groups have several seeds."""
+    """The pairs as HTML, in words and as a table; "" where fewer than two groups have several seeds."""
     found = pairs_of(groups)
     if not found.pairs:
         return ""
@@ -306,7 +302,7 @@ def pair_table(groups: Sequence[Group]) -> str:
 
 
 def _marked(text: str, tested: Tested | None) -> str:
-    """What was found, bold where it is told apart, and its p below."""
+    """The result, bold where significant, with its p below."""
     if tested is None:
         return ""
     first = f"<b>{text}</b>" if tested.apart else text
@@ -318,15 +314,15 @@ def _caption(found: Pairs) -> str:
     by = " or the ".join(tests) or "permutation test"
     parts = [
         f"Each group against the first, {found.baseline.label}." if found.baseline else "",
-        f"Converged: seeds with at least {percent(CONVERGED)} % of what they were trained on, by Fisher's exact test.",
-        f"Points: the mean of the one over its converged seeds less that of the other, in per cent, by the {by}.",
-        "Where none can converge, by a symmetry, all its seeds are meant."
+        f"Converged: seeds with at least {percent(CONVERGED)} % in distribution, by Fisher's exact test.",
+        f"Points: the difference of the means over converged seeds in percentage points, by the {by}.",
+        "Groups that cannot converge by a symmetry count with all seeds."
         if any(group.by_symmetry for pair in found.pairs for group in (pair.one, pair.other))
         else "",
-        "Ahead: how often a seed of the one is ahead of a seed of the other, over all OOD cells.",
+        "Ahead: the probability that a seed of the first is better than a seed of the second, over all OOD cells.",
         f"{found.far_words} is the longest at which any seed of any group has {percent(REACHED)} %."
         if found.far
         else "",
-        f"Bold: told apart. {TOLD_APART}",
+        f"Bold: significant. {SIGNIFICANCE_NOTE}",
     ]
     return " ".join(filter(None, parts))

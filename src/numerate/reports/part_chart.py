@@ -1,6 +1,6 @@
-"""Parts with names, such as modules, as a chart: a group of points for each, a point with its interval for each group.
+"""Charts of named parts such as modules: for each part a point with its interval per group.
 
-Parts have no order and no line joins them; those that are trained stand apart from those beyond.
+Parts have no order, so no line joins them; trained parts are separate from the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numerate.errors import UserError
 from numerate.evaluation.sums import BY_MODULE
 from numerate.reports.charts import SHAPES, Style, legend, styles
 from numerate.reports.colour import FRAME, SERIES
-from numerate.reports.drawing import colour_class, dot, key, ticks
+from numerate.reports.drawing import colour_class, dot, legend_html, ticks
 from numerate.reports.figures import MARKERS, QUIET, WIDTH, below, blank, note_above, styled
 from numerate.reports.groups import Group, part_axis, region_words
 from numerate.reports.limits import MOST_POINTS, drawn, left_out
@@ -24,10 +24,10 @@ from numerate.reports.measures import (
     MeasureKey,
     is_share,
     measures_drawn,
+    median_texts,
     parts_of,
     shown,
     title_of,
-    told_text,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LETTERS = 22
 
 
 def wrapped(name: str, letters: int = _LETTERS) -> list[str]:
-    """A name on lines of so many letters, broken behind `_` and at spaces.
+    """Wraps a name at `letters` characters, after `_` and at spaces.
 
     >>> wrapped("arithmetic__add_sub_multiple_longer")
     ['arithmetic__add_sub_', 'multiple_longer']
@@ -54,30 +54,30 @@ def wrapped(name: str, letters: int = _LETTERS) -> list[str]:
 
 
 class _Lines:
-    """What stands below what in a chart: for each region its parts, and last the mean over them."""
+    """The rows of a chart: for each region its parts, and last their mean."""
 
     def __init__(self, groups: Sequence[Group], measure: str) -> None:
         styled = styles([group.label for group in groups])
         self.several = [(one, styled[one.group.label]) for one in _drawn(groups)]
-        """What of one colour stands side by side."""
+        """Sorted by colour."""
         self.several.sort(key=lambda pair: (pair[1].colour or 0, pair[1].shape or 0))
         words, axis = region_words(groups), part_axis(groups)
         self.regions: list[tuple[str, list[tuple[str, MeasureKey, str]]]] = []
         for region, parts in parts_of(groups).items():
-            lines = [(name, place, measure) for place, name in parts]
+            lines = [(name, key, measure) for key, name in parts]
             mean = (f"mean of {axis}s", MeasureKey(region), f"{measure}{BY_MODULE}")
             self.regions.append((words[region], lines + ([mean] if len(parts) > 1 else [])))
 
     def span(self, measure: str) -> tuple[float, float]:
-        """From 0, or the lowest, to the highest number."""
+        """The range of the axis, including 0."""
         if is_share(measure):
             return 0.0, 1.0
         found = [
             value
             for one, _ in self.several
             for _, lines in self.regions
-            for _, place, name in lines
-            for value in one.values(place, name)
+            for _, key, name in lines
+            for value in one.values(key, name)
         ]
         return min([0.0, *found]), 1.03 * max([0.0, *found]) or 1.0
 
@@ -96,15 +96,15 @@ def part_charts(groups: Sequence[Group]) -> str:
         f"<figure><h3>{escape(title_of(measure))}</h3>{part_chart(those, measure)}</figure>"
         for measure in measures_drawn(several)
     ]
-    entries = key(legend([group.label for group in those]), dots=True, lines=False)
+    entries = legend_html(legend([group.label for group in those]), dots=True, lines=False)
     caption = escape(" ".join(filter(None, [_caption(several, groups), left_out(groups, those)])))
     return f'{entries}<div class="panels wide">{"".join(panels)}</div><figcaption>{caption}</figcaption>'
 
 
 def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
     cells = [cell for one in several for cells in one.group.evaluated for cell in cells]
-    asked = sorted({cell.count // cell.repeats for cell in cells})
-    count = f"{asked[0]:,}" if len(asked) == 1 else f"{asked[0]:,} to {asked[-1]:,}"
+    sizes = sorted({cell.count // cell.repeats for cell in cells})
+    count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     counts = sorted({len(one.seeds) for one in several})
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     what = (
@@ -134,18 +134,18 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
         begin = y
         parts.append(f'<text class="region" x="{_LEFT}" y="{y + 14:.1f}">{escape(title)}</text>')
         y += 22
-        for i, (name, place, what) in enumerate(inside):
+        for i, (name, key, what) in enumerate(inside):
             label = wrapped(name)
             height = max(count * pitch, 15.0 * len(label)) + 10
             if i:
                 parts.append(f'<line class="grid" x1="6" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            kind = ' class="whole"' * (place.part is None)
+            kind = ' class="whole"' * (key.part is None)
             for j, text in enumerate(label):
                 at = y + height / 2 + 4 + 15 * (j - (len(label) - 1) / 2)
                 parts.append(f'<text{kind} x="{_LEFT - 10}" y="{at:.1f}" text-anchor="end">{escape(text)}</text>')
             first = y + height / 2 - pitch * (count - 1) / 2
             for j, (one, style) in enumerate(lines.several):
-                parts.append(_point(one, place, what, name, x, first + j * pitch, style))
+                parts.append(_point(one, key, what, name, x, first + j * pitch, style))
             y += height
         if number == 0:
             box = f'x="{_LEFT}" y="{begin:.1f}" width="{_WIDTH - _LEFT - _RIGHT}" height="{y - begin:.1f}"'
@@ -170,24 +170,24 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
 
 def _point(
     one: GroupAtCheckpoint,
-    place: MeasureKey,
+    key: MeasureKey,
     measure: str,
     name: str,
     x: Callable[[float], float],
     y: float,
     style: Style,
 ) -> str:
-    values = one.values(place, measure)
+    values = one.values(key, measure)
     if not values:
         return ""
-    parts, span = [], one.interval(place, measure)
+    parts, span = [], one.interval(key, measure)
     if span is not None:
         parts.append(f'<line class="bar" x1="{x(span[0]):.1f}" x2="{x(span[1]):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
     for value in values if len(values) > 1 else ():
         parts.append(f'<line class="each" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>')
     parts.append(dot(x(median(values)), y, style))
-    told = " ".join(filter(None, told_text(one, place, measure)))
-    tip = f"{one.group.label}\n{name}\n{title_of(measure)}: {told}"
+    text = " ".join(filter(None, median_texts(one, key, measure)))
+    tip = f"{one.group.label}\n{name}\n{title_of(measure)}: {text}"
     return f'<g class="{colour_class(style)}"><title>{escape(tip)}</title>{"".join(parts)}</g>'
 
 
@@ -227,15 +227,15 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
     count = len(lines.several)
     scale = 100.0 if is_share(measure) else 1.0
     step, y = 0.8 / max(count, 4), 0.0
-    places, labels = [], []
+    ys, labels = [], []
     for number, (title, inside) in enumerate(lines.regions):
         begin = y
-        for i, (name, place, what) in enumerate(inside):
+        for i, (name, key, what) in enumerate(inside):
             if i:
                 axes.axhline(y - 0.5, color="#e2dfd6", linewidth=0.5, zorder=0.5)
             for j, (one, style) in enumerate(lines.several):
-                _draw_point(axes, one, place, what, y + step * (j - (count - 1) / 2), style, scale)
-            places.append(y)
+                _draw_point(axes, one, key, what, y + step * (j - (count - 1) / 2), style, scale)
+            ys.append(y)
             labels.append("\n".join(wrapped(name)))
             y += 1
         if number == 0:
@@ -246,7 +246,7 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
             place_of, colour = axes.get_yaxis_transform(), FRAME if number == 0 else QUIET
             axes.text(-0.02, begin - 0.42, title, transform=place_of, ha="right", va="top", fontsize=6, color=colour)
     axes.set_ylim(y - 0.5, -0.5)
-    axes.set_yticks(places, labels if first else [""] * len(places), fontsize=6.5)
+    axes.set_yticks(ys, labels if first else [""] * len(ys), fontsize=6.5)
     low, high = lines.span(measure)
     axes.set_xlim((-3, 103) if is_share(measure) else (low - 0.02 * (high - low), high + 0.04 * (high - low)))
     axes.set_xlabel(title_of(measure))
@@ -256,12 +256,12 @@ def _draw(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> 
 
 
 def _draw_point(
-    axes: Axes, one: GroupAtCheckpoint, place: MeasureKey, measure: str, y: float, style: Style, scale: float
+    axes: Axes, one: GroupAtCheckpoint, key: MeasureKey, measure: str, y: float, style: Style, scale: float
 ) -> None:
-    values = [scale * value for value in one.values(place, measure)]
+    values = [scale * value for value in one.values(key, measure)]
     if not values:
         return
-    colour, span = SERIES[style.colour or 0], one.interval(place, measure)
+    colour, span = SERIES[style.colour or 0], one.interval(key, measure)
     if span is not None:
         axes.plot([scale * span[0], scale * span[1]], [y, y], color=colour, linewidth=1.4, alpha=0.45)
     if len(values) > 1:

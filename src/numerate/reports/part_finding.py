@@ -1,4 +1,4 @@
-"""The finding where cells are parts with names: what was trained beside what was not, group by group, and who leads."""
+"""The finding where cells are named parts: trained and untrained ones, by group."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -15,19 +15,19 @@ from numerate.reports.measures import (
     MeasureKey,
     is_share,
     measures_there,
+    median_texts,
     parts_of,
     shown,
-    told_text,
 )
 
-MOST_TOLD = 4
-"""Groups that a sentence tells of one by one; of more it names the best two and the last."""
+MOST_LISTED = 4
+"""Maximum number of groups listed; of more a sentence names the best two and the last."""
 
 MOST_PARTS = 6
 
 
 def part_finding(groups: Sequence[Group]) -> str:
-    """What groups show, as one sentence.
+    """The finding as one sentence.
 
     "On the trained modules (add_or_sub, mul), exact match is 45.1 % [44, 46] for CE and 47.3 % [47, 48] for WAS; on the
     modules beyond (add_or_sub_big, mul_big), ...; medians of 2 seeds each (brackets: lowest and highest seed)."
@@ -37,14 +37,14 @@ def part_finding(groups: Sequence[Group]) -> str:
         return "Nothing was evaluated yet, so there is nothing to say."
     there = measures_there(several)
     second = next((name for name in ("log_mae", "bleu") if name in there), None)
-    words, said = region_words(groups), []
+    words, sentences = region_words(groups), []
     for region, parts in parts_of(groups).items():
         names = [name for _, name in parts]
-        told = f" ({', '.join(names)})" if len(names) <= MOST_PARTS else f" ({len(names)} of them)"
+        listing = f" ({', '.join(names)})" if len(names) <= MOST_PARTS else f" ({len(names)} of them)"
         clauses = [_clause(several, MeasureKey(region), f"{EXACT}{BY_MODULE}")]
         clauses += [_clause(several, MeasureKey(region), f"{second}{BY_MODULE}")] if second else []
         if any(clauses):
-            said.append(f"on the {words[region]}{told}, {' and '.join(filter(None, clauses))}")
+            sentences.append(f"on the {words[region]}{listing}, {' and '.join(filter(None, clauses))}")
     counts = sorted({len(one.seeds) for one in several})
     means = f"each a mean over the {part_axis(groups)}s"
     each = " each" if len(several) > 1 else ""
@@ -53,16 +53,16 @@ def part_finding(groups: Sequence[Group]) -> str:
     else:
         number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         doubt = f"{means} and the median of {number} seeds{each} (brackets: lowest and highest seed)"
-    chance = ["the best of so many owes some of its lead to chance"] * (len(several) > MOST_TOLD)
+    chance = ["the best of so many owes some of its lead to chance"] * (len(several) > MOST_LISTED)
     missing = [group.label for group in groups if not group.evaluated]
     missed = [f"not evaluated yet: {listed(missing)}"] if missing else []
     meant = [f"{second} is the {WORDS[second]}"] if second else []
-    text = "; ".join([*said, doubt, *meant, *chance, *missed, *no_claims(groups)])
+    text = "; ".join([*sentences, doubt, *meant, *chance, *missed, *no_claims(groups)])
     return text[:1].upper() + text[1:] + "."
 
 
 def part_notes(groups: Sequence[Group]) -> list[str]:
-    """What the numbers can and cannot say."""
+    """Notes on what the numbers can and cannot show."""
     words, axis = region_words(groups), part_axis(groups)
     notes = [
         f"Training had questions like those of the {words['in_distribution']}, and none like those of the "
@@ -77,20 +77,20 @@ def part_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _clause(several: Sequence[GroupAtCheckpoint], place: MeasureKey, measure: str) -> str:
-    """A measure of all groups: "exact match is 45.1 % for CE and 47.3 % for WAS"."""
-    known = [one for one in several if one.values(place, measure)]
+def _clause(several: Sequence[GroupAtCheckpoint], key: MeasureKey, measure: str) -> str:
+    """A metric of all groups: "exact match is 45.1 % for CE and 47.3 % for WAS"."""
+    known = [one for one in several if one.values(key, measure)]
     if not known:
         return ""
     name = measure.removesuffix(BY_MODULE)
-    if len(known) <= MOST_TOLD:
-        told = [f"{_value(one, place, measure)}{_of(one, several)}" for one in known]
-        return f"{_short(name)} is {listed(told)}"
+    if len(known) <= MOST_LISTED:
+        values = [f"{_value(one, key, measure)}{_of(one, several)}" for one in known]
+        return f"{_short(name)} is {listed(values)}"
     less = name in LESS_IS_BETTER
-    ranked = sorted(known, key=lambda one: median(one.values(place, measure)), reverse=not less)
-    told = [f"{_value(one, place, measure)} for {one.group.label}" for one in ranked[:2]]
-    last = f"{_value(ranked[-1], place, measure)} for {ranked[-1].group.label}"
-    return f"{_short(name)} is {'lowest' if less else 'highest'}, of {len(known)}, with {listed(told)} (last: {last})"
+    ranked = sorted(known, key=lambda one: median(one.values(key, measure)), reverse=not less)
+    values = [f"{_value(one, key, measure)} for {one.group.label}" for one in ranked[:2]]
+    last = f"{_value(ranked[-1], key, measure)} for {ranked[-1].group.label}"
+    return f"{_short(name)} is {'lowest' if less else 'highest'}, of {len(known)}, with {listed(values)} (last: {last})"
 
 
 def _short(measure: str) -> str:
@@ -101,6 +101,6 @@ def _of(one: GroupAtCheckpoint, several: Sequence[GroupAtCheckpoint]) -> str:
     return f" for {one.group.label}" if len(several) > 1 else ""
 
 
-def _value(one: GroupAtCheckpoint, place: MeasureKey, measure: str) -> str:
-    middle, ends = told_text(one, place, measure)
+def _value(one: GroupAtCheckpoint, key: MeasureKey, measure: str) -> str:
+    middle, ends = median_texts(one, key, measure)
     return " ".join(filter(None, [f"{middle}{' %' * is_share(measure)}", ends]))

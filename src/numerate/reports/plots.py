@@ -1,4 +1,4 @@
-"""Figures by their kind, straight from the folders of runs: what `numerate plot` draws."""
+"""Figures by kind from run folders (`numerate plot`)."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 
 MOST_MAPS = 6
-"""Heat maps side by side in the figure of a study; of more groups it shows the curves alone."""
+"""Maximum number of heat maps in a comparison; with more groups it shows the curves alone."""
 
 
 def grid_figure(groups: Sequence[Group]) -> "Figure":
-    """Heat maps side by side, one for each group, the border of what was trained in red; of parts their chart."""
+    """Heat maps side by side, one for each group, the border of the training region in red; of parts their chart."""
     if by_parts(groups):
         return curves_figure(groups)
     return figures.heat_maps(_maps(groups))
 
 
 def curves_figure(groups: Sequence[Group]) -> "Figure":
-    """Exact match by length with bands over seeds, or intervals about the questions where there is one seed. In a study
-    of the seeds that converged; what is not drawn stands above. Of several tasks a panel for each. Of parts, which have
-    no length, a point for each with its interval."""
+    """Exact match by length with bands over seeds, or with intervals over questions for one seed; in a study of the
+    converged seeds. Several tasks have a panel each. Parts, which have no length, have a point each with its interval.
+    """
     if by_parts(groups):
         return part_figure({task.name: task.groups for task in by_task(groups)})
     return _panels([replace(_by_length(task.groups), title=task.name) for task in by_task(groups)])
 
 
 def _panels(charts: Sequence[Chart]) -> "Figure":
-    """A panel for each task, two side by side; alone it says whose line it has."""
+    """A panel for each task, two side by side; the title of a single line is its label."""
     if len(charts) == 1 and len(charts[0].series) == 1:
         (line,) = charts[0].series
         charts = [replace(charts[0], title=line.named)]
@@ -59,7 +59,7 @@ def _panels(charts: Sequence[Chart]) -> "Figure":
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
-    """Of labels the accuracy per count, with what memorising gives; of several tasks a panel for each. Raises
+    """Accuracy per count of tasks with labels, beside the floor; a panel for each task. Raises
     `UserError` for groups without labels."""
     charts = []
     for task in by_task([group for group in groups if group.labels]):
@@ -74,7 +74,7 @@ def counts_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def pair_figure(groups: Sequence[Group]) -> "Figure":
-    """Everything right and the first token right, side by side: for sorting, the whole order and the smallest item."""
+    """Exact match and first-token accuracy side by side: for sorting, the whole order and the smallest item."""
     found = []
     for group in groups:
         if not group.first:
@@ -86,8 +86,8 @@ def pair_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def compare_figure(groups: Sequence[Group]) -> "Figure":
-    """A heat map for each group and all of them by length; by length alone where only equal lengths were asked, or of
-    more groups than maps stand side by side, or of several tasks."""
+    """A heat map for each group and all of them by length; by length alone where only equal lengths were evaluated, of
+    more than `MOST_MAPS` groups, or of several tasks."""
     if running(groups):
         return validation_figure(groups)
     maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
@@ -171,14 +171,14 @@ def write_plot(
     if kind == "validation" and (others := [group for group in groups if group not in running(groups)]):
         names = ", ".join(group.label for group in others[:3]) + ", ..." * (len(others) > 3)
         warnings.warn(f"plot: {names}: of no running text, and left out of a figure of validation loss", stacklevel=2)
-    told = kind in ("training", "validation")
-    if not told and not any(group.points for group in groups):
+    logged = kind in ("training", "validation")
+    if not logged and not any(group.points for group in groups):
         if running(groups):
             raise UserError(f"plot: {kind} is of answers, which running text has none of; validation is right for it")
         raise UserError(
             "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
         )
-    return figures.save(KINDS[kind]([group for group in groups if told or group.points]), path)
+    return figures.save(KINDS[kind]([group for group in groups if logged or group.points]), path)
 
 
 def _maps(groups: Sequence[Group]) -> list[PlotGrid]:
@@ -197,11 +197,11 @@ def _by_length(groups: Sequence[Group]) -> Chart:
 
 
 def _doubt(points: Sequence[Point], *, thin: bool) -> str:
-    """What the bands of curves are."""
+    """A note on the bands of curves."""
     seeds = sorted({len(point.each) for point in points})
-    asked = sorted({point.count for point in points})
+    counts = sorted({point.count for point in points})
     what = "questions" if all(point.metric == "exact" for point in points) else "rows"
-    questions = f"{asked[0]} {what}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]} {what}"
+    questions = f"{counts[0]} {what}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} {what}"
     if seeds == [1]:
         return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

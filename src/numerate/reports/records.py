@@ -1,4 +1,4 @@
-"""The records that a run leaves in its folder, read back: the only thing that reports know of a run."""
+"""Reads the records of a run folder, the only input of reports."""
 
 import json
 import os
@@ -18,23 +18,22 @@ from numerate.evaluation.text_metrics import TextScores
 from numerate.records.heads import HEAD, read_head, read_metrics
 from numerate.records.kinds import OF_A_RUN
 from numerate.records.reading import read as read_records
-from numerate.reports.language_records import Foretold, foretold, is_portion
+from numerate.reports.language_records import LanguageScores, foretold, is_portion
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of an evaluation: so many right of so many, with the interval written by the evaluator.
+    """One cell of an evaluation: `correct` of `count`, with the interval written by the evaluator.
 
     `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution", "ood_validation",
-    "ood_test" or "100+". `seen` cells have too few questions to hold any out: training may have met them. `settings`
-    are those that were changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} where the model was run as
-    trained. `first_correct` counts the answers whose first token is right, None where the record does not say.
+    "ood_test" or "100+". `seen` cells have too few questions to hold any out and may overlap with training. `settings`
+    are those changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} as trained. `first_correct` counts the
+    answers whose first token is correct, None where not recorded.
 
-    `numbers` and `texts` say how far decoded answers are from the right ones, None where the record does not say.
-    `labels` are those of a task with labels, by place in the row. `repeats` is at how many placements each question was
-    asked, where several are taken together. `sees_future` says how the model sees what comes later in a row, None where
-    it does not. `names` has what its sizes are called, where those are parts with names, such as modules. `metric` is
-    what `correct` counts: with another than exact match it is a number of rows' worth.
+    `numbers` and `texts` are errors of decoded answers, None where not recorded. `labels` are those of a task with
+    labels, by position. `repeats` is the number of position offsets averaged over. `sees_future` says how the model
+    attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is what
+    `correct` counts, in rows' worth unless it is exact match.
     """
 
     at: Mapping[str, int]
@@ -84,8 +83,7 @@ class Cell:
 
     @property
     def floor(self) -> float | None:
-        """What memorising gives of this cell by its metric, or one answer everywhere; None within training, and where
-        that is not known."""
+        """The score of memorising, or of one constant answer, in this cell; None in distribution and where unknown."""
         if self.labels is None or self.region in ("in_distribution", "below"):
             return None
         return self.labels.floor(self.labels.measured_by(self.metric, self.region))
@@ -100,12 +98,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sample:
-    """A question with the right answer and what the model said."""
+    """A question with its answer and the prediction of the model."""
 
     at: Mapping[str, int]
     question: str
     gold: str
-    said: str
+    prediction: str
     right: bool
     as_written: str
     names: Mapping[str, str] = field(default_factory=dict)
@@ -113,10 +111,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Records:
-    """Everything a run folder says. `warnings` names what could not be read and was left out.
+    """The records of a run folder. `warnings` names what could not be read and was left out.
 
-    Of running text there are no cells: `language` says how well it is foretold, and `drawn` are the texts that were
-    drawn during training, as `samples.jsonl` has them. `timings` are what depends on the machine.
+    A language model has no cells but `language`, its losses, and `drawn`, the texts sampled during training (lines of
+    `samples.jsonl`). `timings` depend on the machine.
     """
 
     folder: Path
@@ -124,7 +122,7 @@ class Records:
     metrics: Sequence[Mapping[str, Any]] = ()
     cells: Sequence[Cell] = ()
     samples: Sequence[Sample] = ()
-    language: Sequence[Foretold] = ()
+    language: Sequence[LanguageScores] = ()
     drawn: Sequence[Mapping[str, Any]] = ()
     timings: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = field(default=())
@@ -137,7 +135,7 @@ class Records:
 
     @property
     def label(self) -> str:
-        """How the run is called: its `name`, else the recipe's folder, as in runs/<recipe>/<id>."""
+        """The name of the run: its `name`, else the recipe's folder, as in runs/<recipe>/<id>."""
         return str(self.head.get("name") or self.recipe_folder)
 
     @property
@@ -165,7 +163,7 @@ class Records:
 
     @cached_property
     def running(self) -> bool:
-        """Whether it is a run on running text, of which nothing is right or wrong as a whole."""
+        """Whether it is a language modeling run, without questions and answers."""
         task = self.recipe.get("task")
         kind = task.get("kind") if isinstance(task, Mapping) else None
         return bool(self.language) or kind == "LanguageModeling" or any("perplexity" in line for line in self.metrics)
@@ -187,7 +185,7 @@ class Records:
         return [found[key] for key in sorted(found)]
 
     def chosen(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
-        """The checkpoint that a report is about: "final" where it was evaluated, else the latest one."""
+        """The reported checkpoint: "final" where it was evaluated, else the latest one."""
         wanted = self._settings(settings)
         evaluated = sorted({(c.checkpoint, c.step) for c in self.cells if c.settings == wanted}, key=lambda p: p[::-1])
         final = [pair for pair in evaluated if pair[0] == "final"]
@@ -216,7 +214,7 @@ class Records:
 
     @cached_property
     def _means(self) -> dict[Any, list[Cell]]:
-        """What was joined over placements, by checkpoint and settings: pages ask for the same often."""
+        """Cache of the means over placements, by checkpoint and settings."""
         return {}
 
     def _settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -232,7 +230,7 @@ class Records:
 
 
 def _over_placements(cells: Sequence[Cell]) -> list[Cell]:
-    """Each cell once, what was asked at several placements taken together: its shares are the means over these."""
+    """Each cell once, its shares averaged over placements."""
     together: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.position_offset):
         together.setdefault(tuple(sorted(cell.at.items())), []).append(cell)
@@ -260,10 +258,10 @@ def _mean_of(same: Sequence[Cell]) -> Cell:
 
 
 def read(folder: str | Path) -> Records:
-    """Reads a run folder. Files that are not there yet count as empty; a last line that was cut is left out and said.
+    """Reads a run folder. Files that are not there yet count as empty; a truncated last line is skipped with a
+    warning.
 
-    Raises `UserError` when the folder is no run, and for a damaged head or evaluation. Of damage in other files it
-    warns.
+    Raises `UserError` when the folder is no run, and for a damaged head or evaluation; warns of damage in other files.
     """
     folder = Path(folder)
     if not (folder / HEAD).is_file():
@@ -280,7 +278,7 @@ def read(folder: str | Path) -> Records:
 
     head = read_head(folder / HEAD)
     evaluated = records("evaluation.jsonl")
-    # A cell evaluated with more questions replaces the earlier line: what is written last holds.
+    # A later line about the same cell replaces an earlier one.
     cells: dict[tuple[Any, ...], Cell] = {}
     axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
     others: dict[tuple[str, ...], int] = {}
@@ -324,7 +322,7 @@ def read(folder: str | Path) -> Records:
 
 
 def read_each(folders: Sequence[str | Path]) -> list[Records]:
-    """Reads run folders, each once however often it is named: a run that two patterns find is one seed, not two."""
+    """Reads run folders, each once: a run matched by two patterns counts as one seed."""
     return [read(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
 
 
@@ -357,7 +355,7 @@ def cell_of(line: Mapping[str, Any]) -> Cell:
 
 
 def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
-    """How many first tokens were right: as written, else all whose first wrong token is not the first."""
+    """How many first tokens are correct: as recorded, else from `first_wrong`."""
     if line.get("first_correct") is not None:
         return int(line["first_correct"])
     wrong = line.get("first_wrong")
@@ -365,13 +363,13 @@ def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
 
 
 def split_measure(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
-    """By what the lines of a development split are drawn: the accuracy of labels where all of them have it."""
+    """The metric to plot for a development split: label accuracy where all lines have it, else exact match."""
     lines = [line for split in splits for line in split]
     return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact"
 
 
 def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:
-    """Settings as something with an order, numbers by their size: 4 before 16, as trained before any other."""
+    """Settings as a sort key: unchanged ones first, numbers by size (4 before 16)."""
     if not settings:
         return ()
     return tuple(

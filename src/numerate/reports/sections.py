@@ -1,4 +1,4 @@
-"""The sections that report pages are made of, each from groups of runs; a single run is a group of one."""
+"""The sections of report pages, made from groups of runs; a single run is a group of one."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Band, seeds_band
-from numerate.reports.charts import Chart, Line, Style, styles
+from numerate.reports.charts import Chart, ChartLine, Style, styles
 from numerate.reports.counts import MEMORISED, measure_of, measure_words
 from numerate.reports.drawing import folded, panels, table
 from numerate.reports.finding import SOLVED
 from numerate.reports.grid import REGIONS, REGIONS_EXPLAINED, Region, bracket, percent, place_words
 from numerate.reports.groups import Group, by_parts, flattened, part_axis, region_words
-from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_TOLD, drawn, left_out
+from numerate.reports.limits import MOST_BESIDE, MOST_STEPS, MOST_VALUES, drawn, left_out
 from numerate.reports.overview import maps_and_lengths
 from numerate.reports.records import Records, Sample, split_measure
 
@@ -26,18 +26,18 @@ FLOORS = "floor, %"
 
 
 def heading(text: str, body: str) -> str:
-    """A section, or nothing where there is nothing in it."""
+    """A section with its heading; "" without a body."""
     return f"<section><h2>{escape(text)}</h2>\n{body}</section>\n" if body else ""
 
 
 def sentence(text: str) -> str:
-    """The finding as HTML, intervals and per cents kept on one line."""
+    """The finding as HTML, without line breaks inside intervals and percentages."""
     whole = re.sub(r"\[([\d.]+), ([\d.]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text).replace(" %", "\N{NO-BREAK SPACE}%")
     return f'<p class="finding">{escape(whole)}</p>'
 
 
 def lengths(groups: Sequence[Group]) -> str:
-    """The main figure of a page; behind the accuracy per count a section of its own."""
+    """The main figure of a page; of parts and of labels under a heading."""
     figure = maps_and_lengths(groups)
     if by_parts(groups):
         return heading(f"By {part_axis(groups)}", figure)
@@ -45,12 +45,12 @@ def lengths(groups: Sequence[Group]) -> str:
 
 
 def warning(text: str) -> str:
-    """What a reader must know before anything else, as HTML; nothing where there is nothing."""
+    """A warning at the top of a page as HTML; "" without text."""
     return f'<p class="warning"><strong>{escape(text)}</strong></p>' if text else ""
 
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Loss by step, and exact match on each development set by step; of labels their accuracy."""
+    """Loss by step, and exact match (label accuracy for labels) on each development set by step."""
     shown = drawn(trained_once(groups))
     styled = styles([group.label for group in shown])
     losses = [
@@ -66,12 +66,12 @@ def training_charts(groups: Sequence[Group]) -> list[Chart]:
     for name, words in splits_of(groups).items():
         lines, labelled = [], False
         for group in shown:
-            asked = [run.split(name) for run in group.runs if run.split(name)]
-            what = split_measure(asked)
+            evaluated = [run.split(name) for run in group.runs if run.split(name)]
+            what = split_measure(evaluated)
             labelled = labelled or what == "accuracy"
-            lined = banded(group.label, [series(rows, what) for rows in asked], styled[group.label])
-            alone = len(asked) == 1 and lined and what == "exact"
-            lines += [_with_interval(lined[0], asked[0])] if alone else lined
+            lined = banded(group.label, [series(rows, what) for rows in evaluated], styled[group.label])
+            alone = len(evaluated) == 1 and lined and what == "exact"
+            lines += [_with_interval(lined[0], evaluated[0])] if alone else lined
         measured = f"{METRICS['accuracy' if labelled else 'exact']}, %"
         charts.append(Chart(f"Development, {words}", lines, "step", measured, shares=True))
     return [chart for chart in charts if chart.lines]
@@ -94,14 +94,14 @@ def training(groups: Sequence[Group]) -> str:
 
 
 def splits_of(groups: Sequence[Group]) -> dict[str, str]:
-    """The development splits with the words that the pages of these groups use for them."""
+    """The development splits with their names on the pages of these groups."""
     if by_parts(groups):
         return {"development": region_words(groups)["in_distribution"]}
     return {"development": REGIONS["in_distribution"], "beyond-development": REGIONS["ood_validation"]}
 
 
 def trained_once(groups: Sequence[Group]) -> list[Group]:
-    """One group for all ways in which the same runs were evaluated."""
+    """Groups without repeated evaluations of the same runs."""
     once: dict[tuple[str, ...], Group] = {}
     for group in groups:
         once.setdefault(tuple(str(run.folder) for run in group.runs), group)
@@ -109,13 +109,13 @@ def trained_once(groups: Sequence[Group]) -> list[Group]:
 
 
 def series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    """Steps, and what lines of metrics have under a name there."""
+    """The steps and values of one metric."""
     kept = {float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None}
     return list(kept), list(kept.values())
 
 
-def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], style: Style) -> list[Line]:
-    """The median of curves with their lowest and highest as a line; nothing without curves."""
+def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], style: Style) -> list[ChartLine]:
+    """The median of curves as a line with their range as band; nothing without curves."""
     curves = [curve for curve in curves if curve[0]]
     if not curves:
         return []
@@ -124,10 +124,10 @@ def banded(label: str, curves: Sequence[tuple[list[float], list[float]]], style:
     kept = sorted({round(i * last / (MOST_STEPS - 1)) for i in range(MOST_STEPS)} & set(range(last + 1)))
     steps, middle = band.steps[kept].tolist(), band.median[kept].tolist()
     low, high = (band.low[kept].tolist(), band.high[kept].tolist()) if band.count > 1 else (None, None)
-    return [Line(label, steps, middle, low, high, style=style, told=f"{band.count} seeds" * (band.count > 1))]
+    return [ChartLine(label, steps, middle, low, high, style=style, suffix=f"{band.count} seeds" * (band.count > 1))]
 
 
-def _with_interval(line: Line, rows: Sequence[Mapping[str, Any]]) -> Line:
+def _with_interval(line: ChartLine, rows: Sequence[Mapping[str, Any]]) -> ChartLine:
     by_step = {float(row["step"]): row for row in rows if "step" in row}
     if not all("low" in by_step[step] and "high" in by_step[step] for step in line.x):
         return line
@@ -160,7 +160,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             one = seeds[0]
             span = bracket(one.share.low, one.share.high) if len(seeds) == 1 else bracket(min(values), max(values))
             row = [group.label, words, percent(median(values)), span, _cells(one), f"{one.share.count:,}"]
-            few = len(values) <= MOST_TOLD
+            few = len(values) <= MOST_VALUES
             each = ", ".join(percent(value) for value in values) if few else f"{len(values)} seeds"
             row += [each] * several + [_reached(group, name)] * (several and not parts)
             rows.append(row + ["" if one.floor is None else percent(one.floor)] * floors)
@@ -168,7 +168,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _reached(group: Group, name: str) -> str:
-    """How many seeds have `SOLVED` right in a region; beyond what was trained, of those that have it there too."""
+    """How many seeds reach `SOLVED` in a region; out of distribution, of those that reach it in distribution."""
     if group.sees_future is not None:
         return "no claim"
     found = [regions for regions in group.regions if name in regions]
@@ -218,7 +218,7 @@ def region_table(groups: Sequence[Group]) -> str:
 
 
 def _floor(row: Sequence[str], floors: bool) -> str:
-    """The floor behind a number, where a table has floors and the row has one."""
+    """The floor after a number, where the row has one."""
     return f" {_quiet(f'floor {row[-1]}')}" if floors and row[-1] else ""
 
 
@@ -244,8 +244,8 @@ def _regions_below(groups: Sequence[Group], rows: Sequence[Sequence[str]], floor
     words = list(dict.fromkeys(row[1] for row in rows))
     lines = []
     for group in groups:
-        told = [found.get((group.label, word)) for word in words]
-        cells = (f"{row[2]} {_quiet(row[3])}{_floor(row, floors)}" if row else "" for row in told)
+        known = [found.get((group.label, word)) for word in words]
+        cells = (f"{row[2]} {_quiet(row[3])}{_floor(row, floors)}" if row else "" for row in known)
         lines.append([escape(group.label), *cells])
     shown = table(["group", *(f"{word}, %" for word in words)], lines, numbers=range(1, 1 + len(words)))
     return folded(shown, len(lines), f"All {len(lines)} groups")
@@ -256,7 +256,7 @@ def _quiet(text: str) -> str:
 
 
 def samples(run: Records) -> str:
-    """Questions with what was said, wrong letters marked."""
+    """Questions with predictions, wrong letters marked."""
     if not run.samples:
         return ""
     rows = [
@@ -272,31 +272,31 @@ def samples(run: Records) -> str:
     ]
     left = len(run.samples) - len(rows)
     more = f'<p class="quiet">{left} more in samples.jsonl.</p>' if left > 0 else ""
-    header = ["cell", "question", "truth", "said", "", "as the model reads and writes it"]
+    header = ["cell", "question", "truth", "prediction", "", "as the model reads and writes it"]
     return table(header, rows, mono=[1, 2, 3, 5]) + more
 
 
-def said(sample: Sample) -> str:
-    """What was said with a tick or a cross before it, so that colour is not needed to tell."""
+def marked_prediction(sample: Sample) -> str:
+    """The prediction after a tick or a cross, which do not depend on colour."""
     mark = '<span class="right">✓</span>' if sample.right else '<span class="wrong">✗</span>'
     return f"{mark} {_marked(sample)}"
 
 
 def _marked(sample: Sample) -> str:
-    """What was said, the letters that differ from the truth marked."""
+    """The prediction with the letters that differ from the answer marked."""
     if sample.right:
-        return escape(sample.said)
-    if not sample.said:
+        return escape(sample.prediction)
+    if not sample.prediction:
         return "<mark>(nothing)</mark>"
     parts = []
-    for kind, _, _, start, end in SequenceMatcher(None, sample.gold, sample.said, autojunk=False).get_opcodes():
-        text = escape(sample.said[start:end])
+    for kind, _, _, start, end in SequenceMatcher(None, sample.gold, sample.prediction, autojunk=False).get_opcodes():
+        text = escape(sample.prediction[start:end])
         parts.append(text if kind == "equal" else f"<mark>{text}</mark>" if text else "")
     return "".join(parts)
 
 
 def provenance(run: Records) -> dict[str, str]:
-    """What else is known of a run, as name to text: parameters, steps, examples, time, versions."""
+    """Metadata of a run, name to text: parameters, steps, examples, time, versions."""
     head, known = run.head, {}
     if isinstance(head.get("parameters"), int):
         known["parameters"] = f"{head['parameters']:,}"
@@ -317,7 +317,7 @@ def _plain(value: Any) -> str:
 
 
 def reproduce(runs: Sequence[Records]) -> str:
-    """Commands, where and with what it ran, and what to cite."""
+    """Commands, environment and citation."""
     commands = [str(run.head["command"]) for run in runs if run.head.get("command")]
     once = list(dict.fromkeys(commands))
     parts = [folded(f"<pre>{escape(chr(10).join(once))}</pre>", len(once), f"{len(once)} commands")] if once else []
@@ -341,8 +341,8 @@ def reproduce(runs: Sequence[Records]) -> str:
         header = ["run", "seed", "parameters", "steps", "examples", "ended", "hardware", "git", "versions"]
         same = [i for i in range(5, len(header)) if len({row[i] for row in rows}) == 1]
         kept = [i for i in range(len(header)) if i not in same]
-        told = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows], numbers=[2, 3, 4])
-        parts.append(folded(f'<div class="runs">{told}</div>', len(rows), f"All {len(rows)} runs"))
+        details = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows], numbers=[2, 3, 4])
+        parts.append(folded(f'<div class="runs">{details}</div>', len(rows), f"All {len(rows)} runs"))
         alike = [[header[i], rows[0][i]] for i in same if rows[0][i]]
         parts += [f"<h3 class=measure>Of all of them</h3>{table(['', ''], alike)}"] if alike else []
     entries = dict.fromkeys(str(run.head["bibtex"]).strip() for run in runs if run.head.get("bibtex"))
@@ -352,7 +352,7 @@ def reproduce(runs: Sequence[Records]) -> str:
 
 
 def recipe(run: Records) -> str:
-    """Every setting of the recipe, as it would be overridden on the command line."""
+    """Every setting of the recipe, as on the command line."""
     settings = flattened(run.recipe)
     rows = [[escape(path), escape(text)] for path, text in settings.items() if path]
     return table(["setting", "value"], rows, mono=[0, 1]) if rows else ""

@@ -1,8 +1,7 @@
-"""Which seeds converged, and how many of those go how far: the table of a study.
+"""The success table of a study: which seeds converged, and to which lengths those generalize.
 
-A seed that has not learned what it was trained on says nothing about going beyond it. It is therefore listed as not
-converged in its budget, and is not counted as a failure to generalise: rates are over the seeds that converged. Where
-it is known that no seed can converge, by a symmetry, this is no matter of the budget, and all seeds are shown.
+A seed that did not learn its training task is listed as not converged within its budget, not as a failure to
+generalize: rates are over the converged seeds. Where a symmetry keeps every seed from converging, all are shown.
 """
 
 from collections.abc import Sequence
@@ -21,20 +20,18 @@ from numerate.reports.limits import MOST_NAMED, listed
 from numerate.reports.records import Records
 
 SUCCESS = 0.99
-"""The share right at a length from which on a seed succeeds there."""
+"""The accuracy from which on a seed succeeds at a length."""
 
 MOST_LENGTHS = 7
-"""Columns of lengths beside each other on a page."""
+"""Maximum number of length columns in a table."""
 
 CHECKPOINTS = ("final", "best")
-"""The checkpoints that are reported: the last one, and the one that was best on OOD validation; that says nothing of
-it and are left out."""
+"""The reported checkpoints: the last one, and the one chosen on OOD validation."""
 
 
 @dataclass(frozen=True)
 class AtLength:
-    """What the converged seeds show at one length: how many succeed, of how many, and the median of their shares;
-    `floor` is what memorising gives there."""
+    """The converged seeds at one length: how many succeed, and their median accuracy; `floor` is that of memorising."""
 
     rate: Proportion
     median: float
@@ -49,8 +46,7 @@ class AtLength:
 
 @dataclass(frozen=True)
 class Success:
-    """One scheme at one checkpoint. `missed` are the seeds that did not converge with what they have right of what they
-    were trained on."""
+    """One scheme at one checkpoint. `missed` are the unconverged seeds with their accuracy in distribution."""
 
     group: Group
     checkpoint: str
@@ -63,17 +59,17 @@ class Success:
 
     @property
     def unable(self) -> bool:
-        """Whether no seed converged and none can, by a symmetry."""
+        """Whether no seed converged because of a symmetry."""
         return self.group.by_symmetry and not self.converged
 
     @property
     def judged(self) -> Sequence[Records]:
-        """The seeds that are shown by length: those that converged, or all where it is known that none can."""
+        """The seeds shown by length: those that converged, or all where none can."""
         return [run for run, _ in self.missed] if self.unable else self.converged
 
     @cached_property
     def at(self) -> dict[int, AtLength]:
-        """By length, what the judged seeds show."""
+        """The results of the judged seeds by length."""
         group = self.group.converged
         if len(group.runs) != len(self.judged):
             group = replace(group, runs=tuple(self.judged))
@@ -84,9 +80,9 @@ class Success:
         }
 
     @property
-    def told(self) -> str:
-        """`4/5 [38, 96]`: how many of the seeds converged, with Wilson's interval about the seeds in per cent. None of
-        a scheme that cannot has no interval: `0/5 by a symmetry`."""
+    def converged_text(self) -> str:
+        """`4/5 [38, 96]`: the converged seeds with Wilson's interval in per cent; no interval where none can
+        converge: `0/5 by a symmetry`."""
         if self.unable:
             return f"0/{self.seeds} {SYMMETRY}"
         return f"{len(self.converged)}/{self.seeds} {bracket(*wilson(len(self.converged), self.seeds), 0)}"
@@ -94,35 +90,34 @@ class Success:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a figure by length: the seeds that are drawn, and in words how many of all they are."""
+    """One line of a figure by length: the seeds drawn; `suffix` says how many of all they are."""
 
     group: Group
-    told: str
+    suffix: str
 
     @property
     def label(self) -> str:
         """`rotary (4 of 5 seeds)`."""
-        return f"{self.group.label} ({self.told})" if self.told else self.group.label
+        return f"{self.group.label} ({self.suffix})" if self.suffix else self.group.label
 
 
 def by_length(groups: Sequence[Group]) -> tuple[list[Curve], str]:
-    """What is drawn by length, and in words what is not: in a study the seeds that converged, and no scheme of which
-    none did although it could. Where every group has one seed, or nothing converged, all are drawn and those that did
-    not say so."""
+    """The curves by length, and a sentence about what is left out. A study draws converged seeds only, and no scheme
+    without any; where every group has one seed, or nothing converged, all are drawn and labelled so."""
     found, missed = [], []
     able = [group.converged for group in groups]
     study = any(len(group.evaluated) > 1 for group in groups) and any(one.evaluated for one in able)
     for group, one in zip(groups, able, strict=True):
         seeds, count = len(group.evaluated), len(one.evaluated)
-        told = [f"{seeds} seeds"] * (seeds > 1)
+        suffix = [f"{seeds} seeds"] * (seeds > 1)
         if group.by_symmetry:
-            found.append(Curve(group, ", ".join(told + [f"at chance {SYMMETRY}"] * (seeds > 0))))
+            found.append(Curve(group, ", ".join(suffix + [f"at chance {SYMMETRY}"] * (seeds > 0))))
         elif study and seeds and not count:
             missed.append(f"{group.label} (0 of {seeds})")
         elif study:
-            found.append(Curve(one, "".join(told) if count == seeds else f"{count} of {seeds} seeds"))
+            found.append(Curve(one, "".join(suffix) if count == seeds else f"{count} of {seeds} seeds"))
         else:
-            found.append(Curve(group, ", ".join(told + ["did not converge"] * (seeds > 0 and not count))))
+            found.append(Curve(group, ", ".join(suffix + ["did not converge"] * (seeds > 0 and not count))))
     return found, f"Not drawn, as no seed converged: {', '.join(missed)}." if missed else ""
 
 
@@ -134,7 +129,7 @@ def successes(groups: Sequence[Group]) -> list[Success]:
             name for name in CHECKPOINTS if any(cell.checkpoint == name for run in group.runs for cell in run.cells)
         ]
         for name in names:
-            # What the group is about anyway is not measured again.
+            # Reuse the cached results of the default checkpoint.
             same = all(cells[0].checkpoint == name == "final" for cells in group.evaluated)
             one = group if same else replace(group, checkpoint=name)
             if one.learned:
@@ -144,29 +139,29 @@ def successes(groups: Sequence[Group]) -> list[Success]:
     return found
 
 
-def lengths_told(found: Sequence[Success]) -> list[int]:
-    """The lengths worth a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3 and 4 times it, if asked;
-    where a page has no room for all of them without the second next and 2.5 times, or three times.
+def table_lengths(found: Sequence[Success]) -> list[int]:
+    """The lengths with a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3 and 4 times it, where
+    evaluated; beyond `MOST_LENGTHS` the second next, 2.5 and 3 times are dropped in this order.
 
-    Trained on 1 to 6 digits and asked 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and asked up to 200: 50, 51, 75, 100, 125,
-    150, 200. Lengths at which memorising alone succeeds say nothing and have no column.
+    Trained on 1 to 6 digits and evaluated on 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and up to 200: 50, 51, 75, 100,
+    125, 150, 200. Lengths at which memorising alone succeeds have no column.
     """
     points = [point for one in found for point in one.group.diagonal.items()]
     empty = {n for n, (floor, _) in floors_along(one.group.diagonal for one in found).items() if floor >= SUCCESS}
-    asked = sorted({n for n, _ in points} - empty)
+    evaluated = sorted({n for n, _ in points} - empty)
     longest = max((n for n, point in points if point.region == "in_distribution"), default=0)
-    wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *asked[-1:]}
-    told = [n for n in asked if n in wanted]
+    wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *evaluated[-1:]}
+    lengths = [n for n in evaluated if n in wanted]
     for less in (longest + 2, longest * 5 // 2, longest * 3):
-        if len(told) > MOST_LENGTHS and less != asked[-1]:
-            told = [n for n in told if n != less]
-    return told
+        if len(lengths) > MOST_LENGTHS and less != evaluated[-1]:
+            lengths = [n for n in lengths if n != less]
+    return lengths
 
 
 def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table as text: scheme, checkpoint, converged seeds, then by length what those show."""
     found = successes(groups)
-    lengths = lengths_told(found)
+    lengths = table_lengths(found)
     header = ["scheme", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
     rows = []
     for one in found:
@@ -176,7 +171,7 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             cells = [f"{NO_CLAIM}: {one.group.sees_future}", *([""] * (len(lengths) - 1))] if lengths else []
         elif not one.judged:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
-        rows.append([one.group.label, one.checkpoint, one.told, *cells])
+        rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
     for label, floors in _floors(found):
         rows.append([label, "", "", *(percent(floors[n]) if n in floors else "" for n in lengths)])
     return header, rows
@@ -200,43 +195,41 @@ def _trained(found: Sequence[Success]) -> int:
 
 
 def unconverged(groups: Sequence[Group]) -> list[str]:
-    """In words, per scheme and checkpoint, which seeds did not converge and how far they got."""
+    """Sentences on the seeds that did not converge, per scheme and checkpoint."""
     return [_sentence(one) for one in successes(groups) if one.missed]
 
 
 SYMMETRY = "by a symmetry"
-"""What stands beside a scheme that cannot converge, whatever its weights."""
+"""Label of a scheme that cannot converge, whatever its weights."""
 
 NO_CLAIM = "no claim"
-"""What stands in the place of numbers where a model sees what comes later in a row."""
+"""Replaces the numbers of a model that attends to later tokens."""
 
 
 def note_of(groups: Sequence[Group]) -> str:
-    """What the numbers of the table are."""
+    """The caption of the table."""
     words = measure_words(groups)
     floors = any(group.floor is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
     within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact"]: "held-out questions"}.get(words, words)
     return (
-        f"A seed has converged if at least {percent(CONVERGED)} % is right of what it was trained on "
-        f"({within}); so many of all seeds, with "
-        "Wilson's 95 % interval about the seeds in per cent. "
-        f"By length n: the converged seeds with at least {percent(SUCCESS)} % right there, of all that converged, with "
-        f"Wilson's 95 % interval about the seeds in per cent; then the median of their {words} in per cent. "
-        "Seeds that did not converge say nothing about generalising and are not counted."
-        + f" “{SYMMETRY}” stands where none can, whatever the budget; then all seeds are shown."
+        f"A seed has converged with at least {percent(CONVERGED)} % in distribution ({within}); converged seeds of all "
+        "have Wilson's 95 % interval in per cent. "
+        f"By length n: the seeds with at least {percent(SUCCESS)} % of the converged ones, with Wilson's 95 % interval "
+        f"in per cent, and the median of their {words} in per cent. Seeds that did not converge are not counted."
+        + f" “{SYMMETRY}” marks schemes that cannot converge with any budget; all their seeds are shown."
         * any(group.by_symmetry for group in groups)
-        + " “best” is the checkpoint that did best on OOD validation, which is left out of what is said of it." * best
+        + " “best” is the checkpoint that did best on OOD validation, which is excluded from its results." * best
         + f" {MEMORISED}" * floors
     )
 
 
 def success_table(groups: Sequence[Group]) -> str:
-    """The table as HTML, for studies: nothing where every group has one seed."""
+    """The table as HTML; "" where every group has one seed."""
     if all(len(group.evaluated) < 2 for group in groups):
         return ""
     found = successes(groups)
-    lengths = lengths_told(found)
+    lengths = table_lengths(found)
     if not lengths:
         return ""
     longest = _trained(found)
@@ -245,10 +238,10 @@ def success_table(groups: Sequence[Group]) -> str:
     for one in found:
         label = escape(one.group.label) if one.group.label != before else ""
         before = one.group.label
-        count, interval = one.told.split(" ", 1)
+        count, interval = one.converged_text.split(" ", 1)
         whole = interval.replace(" ", "\N{NO-BREAK SPACE}")
-        told = f'{count} <span class="quiet">{whole}</span>'
-        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{told}</td>'
+        converged = f'{count} <span class="quiet">{whole}</span>'
+        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{converged}</td>'
         if one.group.sees_future is not None:
             why = escape(f"{NO_CLAIM}: {one.group.sees_future}")
             body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
@@ -259,8 +252,8 @@ def success_table(groups: Sequence[Group]) -> str:
             body = f'<td class="quiet" colspan="{len(lengths)}">did not converge in this budget: {_missed(one)}</td>'
         rows.append(f"<tr>{start}{body}</tr>")
     for label, floors in _floors(found):
-        told_at = (f"{percent(floors[n])} %" if n in floors else "" for n in lengths)
-        cells = "".join(f'<td class="num quiet">{text}</td>' for text in told_at)
+        texts = (f"{percent(floors[n])} %" if n in floors else "" for n in lengths)
+        cells = "".join(f'<td class="num quiet">{text}</td>' for text in texts)
         rows.append(f'<tr><td class="quiet">{escape(label)}</td><td></td><td></td>{cells}</tr>')
     some = [_sentence(one) for one in found if one.judged and one.missed]
     notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
@@ -281,7 +274,7 @@ def _cell(at: AtLength) -> str:
 
 
 def _missed(one: Success) -> str:
-    """`0.9 % (seed 0), 12 % (seed 3)`: the number of a seed beside its share would read as one number."""
+    """`0.9 % (seed 0), 12 % (seed 3)`."""
     return ", ".join(f"{percent(share)} % (seed {run.seed})" for run, share in one.missed)
 
 
@@ -293,7 +286,7 @@ def _sentence(one: Success) -> str:
 
 
 def study_finding(groups: Sequence[Group]) -> str:
-    """The finding of a study of many schemes and seeds in a few sentences; "" for fewer, whose finding says more.
+    """The finding of a study of many schemes and seeds in a few sentences; "" for fewer than four schemes.
 
     "On what they were trained on, 5 of 6 schemes converged in some seed (Abacus 5/5, looped 4/5, ...). ..."
     """
@@ -305,26 +298,28 @@ def study_finding(groups: Sequence[Group]) -> str:
     never = [one.group.label for one in found if one.unable]
     parts = []
     if able:
-        told = _some([f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able])
+        schemes = _some([f"{one.group.label} {len(one.converged)}/{one.seeds}" for one in able])
         everyone = f"all {len(found)}" if len(able) == len(found) else f"{len(able)} of {len(found)}"
-        parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {told}")
+        parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {schemes}")
     if unable:
         names = listed([one.group.label for one in unable])
-        parts.append(f"{names} did not converge in this budget, which says nothing about how far they would go")
+        parts.append(f"{names} did not converge in this budget, so how far they would go is unknown")
     if never:
         parts.append(f"{listed(never)} cannot, {SYMMETRY}")
     goes = {one.group.label: (_farthest(one), one) for one in able}
     far = sorted((pair for pair in goes.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0))
     if far:
-        told = _some(
+        schemes = _some(
             [f"{one.group.label} up to n = {n} ({one.at[n].words.split(' ')[0]} seeds)" for n, one in far if n]
         )
-        parts.append(f"at {percent(SUCCESS)} % or more in most converged seeds, at every length asked up to n: {told}")
+        parts.append(
+            f"at {percent(SUCCESS)} % or more in most converged seeds, at every evaluated length up to n: {schemes}"
+        )
     near = [one.group.label for n, one in goes.values() if n is None]
     if near:
         parts.append(f"{listed(near)} {'does' if len(near) == 1 else 'do'} not reach the first OOD length so")
     text = "; ".join([*parts, *no_claims(every), *theorems(every)])
-    # A sentence that begins with a run's name keeps the name as it is.
+    # Do not capitalize the name of a run.
     named = any(text.startswith(one.group.label) for one in found)
     return (text if named else text[:1].upper() + text[1:]) + "."
 
@@ -341,5 +336,5 @@ def _farthest(one: Success) -> int | None:
     return far
 
 
-def _some(told: Sequence[str]) -> str:
-    return ", ".join(told) if len(told) <= MOST_NAMED else listed(told)
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts) if len(texts) <= MOST_NAMED else listed(texts)

@@ -1,19 +1,18 @@
-"""Models whose states are the same everywhere, by a symmetry of the recipe and whatever their weights."""
+"""Models whose states are equal at all positions by a symmetry, whatever their weights."""
 
 from collections.abc import Mapping
 from typing import Any
 
 RELATIVE = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
-"""Positions that change which places attention looks at, and nothing of what it finds there."""
+"""Position encodings that change attention weights but not values."""
 
 
 def same_everywhere(recipe: Mapping[str, Any]) -> bool:
-    """Whether a recipe's model has the same state at every place of every row, by a symmetry, whatever its weights.
+    """Whether the model of a recipe has the same state at every position of every row, by a symmetry.
 
-    So it is where a row is one symbol repeated, without a number, a beginning or a helper, and the model mixes tokens
-    by attention alone, with no positions or such that only weigh what is attended to (rotary, biases): whatever the
-    weights, a mean of equal values is that value, and so from layer to layer. Only counting is known to have such rows,
-    and what is not known is taken to break the symmetry.
+    This holds where a row is one repeated symbol, without a number, a prefix or a helper, and tokens are mixed by
+    attention alone, without positions or with such that only change attention weights (rotary, biases): the mean of
+    equal values is that value in every layer. Only counting is known to have such rows; all else counts as asymmetric.
     """
     task, model, tokenizer = (recipe.get(name) for name in ("task", "model", "tokenizer"))
     if not isinstance(task, Mapping) or not isinstance(model, Mapping):

@@ -1,4 +1,4 @@
-"""Groups by their task: a score or a curve says something beside another only where both were asked the same."""
+"""Groups by task: scores and curves are compared within a task only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,15 +7,15 @@ from typing import Any
 from numerate.reports.groups import Group, setting_text
 
 HOW_TRAINED = frozenset({"digits", "lengths", "held_out_starts", "eval_count", "weights", "prefix", "helper"})
-"""Settings of a task that say on how much of it one trains, and how its rows are written: with others it is still the
-same task. So are the axes of its grid, and what else is known of single tasks."""
+"""Settings of the amount and the format of training data, which do not change the task; nor do the axes of its grid
+and `HOW_MANY`."""
 
 HOW_MANY = {"BitwiseOr": frozenset({"max_examples"})}
 
 
 @dataclass(frozen=True)
 class OneTask:
-    """The groups of one task, in their order. `settings` are the task as the first of them was trained on it."""
+    """The groups of one task in order. `settings` are those of the task of the first group."""
 
     name: str
     groups: tuple[Group, ...]
@@ -23,19 +23,18 @@ class OneTask:
 
     @property
     def words(self) -> str:
-        """The task as one would write it in Python, settings of training included."""
+        """The task as Python code, training settings included."""
         return setting_text(self.settings)
 
 
 def by_task(groups: Sequence[Group]) -> list[OneTask]:
-    """The groups by what they were asked, tasks in order of appearance; all together where that is one task, or is not
-    known of all.
+    """The groups by evaluated task, in order of appearance; all together for one task, or where some task is unknown.
 
-    A task with auxiliary ones beside it is that task, and where an evaluation changes settings of the task, or asks one
-    of several, it is what was asked. Settings that older records lack count as equal. A task is called by what the
-    labels of its groups have in common before a colon ("modulo 10: LSTM"), or by its only label, else by its settings.
+    Auxiliary tasks are ignored; task settings changed by an evaluation, such as the index of one of several tasks,
+    apply. Settings that older records lack count as equal. A task is named by the common part of its labels before a
+    colon ("modulo 10: LSTM"), or by its only label, else by its settings.
     """
-    trees = [_asked(group) for group in groups]
+    trees = [_evaluated_task(group) for group in groups]
     axes: dict[str, set[str]] = {}
     for group, tree in zip(groups, trees, strict=True):
         if tree:
@@ -55,8 +54,8 @@ def by_task(groups: Sequence[Group]) -> list[OneTask]:
     return [replace(task, name=name) for task, name in zip(found, names, strict=True)]
 
 
-def _asked(group: Group) -> Mapping[str, Any]:
-    """The task that a group was asked, {} where its records do not say."""
+def _evaluated_task(group: Group) -> Mapping[str, Any]:
+    """The task that a group was evaluated on, {} where unknown."""
     recipe: Any = {"task": group.runs[0].recipe.get("task")}
     for path, value in (group.settings or {}).items():
         if path.split(".")[0] == "task":
@@ -80,7 +79,7 @@ def _changed(tree: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def _bare(tree: Any, axes: Mapping[str, set[str]]) -> Any:
-    """A task without what it takes to train on more or less of it."""
+    """A task without the settings of `HOW_TRAINED`, `HOW_MANY` and its axes."""
     if isinstance(tree, list | tuple):
         return [_bare(one, axes) for one in tree]
     if not isinstance(tree, Mapping):
@@ -91,7 +90,7 @@ def _bare(tree: Any, axes: Mapping[str, set[str]]) -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two trees agree in all that both say."""
+    """Whether two trees agree in all keys that both have."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return all(_alike(one[name], other[name]) for name in one if name in other)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -116,7 +115,7 @@ def _names(tasks: Sequence[OneTask], bare: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _in_common(labels: Sequence[str]) -> str:
-    """What stands before the colon of all labels, or the only label; "" where they have nothing in common."""
+    """The common part of labels before a colon, or the only label; "" without any."""
     if len(labels) == 1 and ": " not in labels[0]:
         return labels[0]
     before = {label.partition(": ")[0] if ": " in label else "" for label in labels}

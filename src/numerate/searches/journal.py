@@ -116,29 +116,29 @@ class Journal:
     def taken(self, way: SamplingPlan, worker: str) -> Iterator[Trial | None]:
         """A trial to be worked at, which is nobody else's meanwhile: first one whose process is gone, then a new one.
         None where there is nothing left to do."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             with _lock(self.folder / "locks" / "ask"):
-                number = self._lost(worker, held)
+                number = self._lost(worker, locks)
                 if number is None:
-                    number = self._new(way, worker, held)
+                    number = self._new(way, worker, locks)
             yield None if number is None else self.trials()[number]
 
-    def _lost(self, worker: str, held: contextlib.ExitStack) -> int | None:
+    def _lost(self, worker: str, locks: contextlib.ExitStack) -> int | None:
         for trial in self.trials():
-            if trial.state != "running" or not held.enter_context(_lock(self._lock_of(trial.number), wait=False)):
+            if trial.state != "running" or not locks.enter_context(_lock(self._lock_of(trial.number), wait=False)):
                 continue
             if self.trials()[trial.number].state != "running":
-                self._lock_of(trial.number).unlink(missing_ok=True)  # it was told while we looked
+                self._lock_of(trial.number).unlink(missing_ok=True)  # it was finished in the meantime
                 continue
             with self._working():
                 self._storage.set_trial_user_attr(self._id_of(trial.number), "worker", worker)
             return trial.number
         return None
 
-    def _new(self, way: SamplingPlan, worker: str, held: contextlib.ExitStack) -> int | None:
+    def _new(self, way: SamplingPlan, worker: str, locks: contextlib.ExitStack) -> int | None:
         optuna = load_optuna()
         trials = self._all()
-        if len(trials) >= way.trials or not held.enter_context(_lock(self._lock_of(len(trials)), wait=False)):
+        if len(trials) >= way.trials or not locks.enter_context(_lock(self._lock_of(len(trials)), wait=False)):
             return None
         with self._working():
             parameters = next_point(way, self.space, trials, self._direction)
@@ -165,7 +165,7 @@ class Journal:
         return pruned
 
     def is_pruned(self, number: int) -> bool:
-        """Whether a pruner stopped the trial already; its process may have died before that was told."""
+        """Whether a pruner stopped the trial already; its process may have died before that was recorded."""
         with self._working():
             return "pruned" in self._storage.get_trial(self._id_of(number)).user_attrs
 

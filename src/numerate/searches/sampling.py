@@ -31,7 +31,7 @@ def next_point(way: SamplingPlan, space: Space, trials: Sequence[Any], direction
     """A point that was not tried yet, None where there is none: a function of the seed and of the trials so far.
 
     `trials` are Optuna's. The sampler sees a copy of them and is made anew for each point, so that it does not matter
-    which process asks, nor whether the search was stopped in between.
+    which process calls it, nor whether the search was stopped in between.
     """
     optuna = load_optuna()
     tried = {_key(trial.params) for trial in trials}
@@ -46,9 +46,9 @@ def next_point(way: SamplingPlan, space: Space, trials: Sequence[Any], direction
         seed = _number(way.seed, len(trials), attempt) % 2**32
         samplers = optuna.samplers
         rough.sampler = (samplers.RandomSampler if way.sampler == "random" else samplers.TPESampler)(seed=seed)
-        asked = rough.ask(distributions(space)).params
+        suggested = rough.ask(distributions(space)).params
         point = {
-            field.path: field.rounded(asked[field.path]) if isinstance(field, Between) else asked[field.path]
+            field.path: field.rounded(suggested[field.path]) if isinstance(field, Between) else suggested[field.path]
             for field in space.fields
         }
         if _key(point) not in tried:
@@ -65,7 +65,7 @@ def _untried(way: SamplingPlan, space: Space, tried: set[str]) -> dict[str, Any]
 def make_pruner(kind: Pruner, steps: int | None) -> Any:
     """`median` stops what is below the median of the complete trials at that step, once there are five and a quarter
     of the `steps` is over; `halving` is asynchronous successive halving (Li et al., 2018,
-    https://arxiv.org/abs/1810.05934), where the better quarter goes on at each fourfold number of steps."""
+    https://arxiv.org/abs/1810.05934), where the better quarter continues at each fourfold number of steps."""
     pruners = load_optuna().pruners
     if kind == "median":
         return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=(steps or 0) // 4)

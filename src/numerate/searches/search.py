@@ -5,7 +5,7 @@
     runs/<search>/results.csv    the same as a table, the best first
     runs/<recipe>/<id>/          the run of a trial, as `numerate train` leaves it
 
-No grid is evaluated and no question of the test split is asked: a search that saw them would choose what happens to do
+No grid and no question of the test split is evaluated: a search that saw them would choose what happens to do
 well on them, and their scores would then say nothing about other questions.
 """
 
@@ -35,7 +35,7 @@ from numerate.training.run import folder_name, runs_directory
 from numerate.training.stopping import Stop
 
 TRIALS = 30
-"""Trials of a search where nothing else is said."""
+"""Default number of trials."""
 
 _ALIKE = 3  # trials that fail with the same words, when nothing else happened, until no more are begun
 _IDLE = 2  # rounds of an executor without any news; in one it may give the results of an earlier command's jobs
@@ -70,10 +70,9 @@ def search(
     points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
     better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
 
-    The same call goes on where the last one ended, however that was, until there are `trials` in all; several calls at
-    once share them. With one worker the same seed gives the same trials. Without an `executor` one worker is this very
-    process. `called` are the words for this recipe in the command that is proposed: its name, and options that belong
-    to it.
+    The same call resumes where the last one ended, until there are `trials` in all; several calls at once share them.
+    With one worker the same seed gives the same trials. Without an `executor` one worker is this process. `called` are
+    the words for this recipe in the command that is proposed: its name and its options.
 
     Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` under which
     something else is searched, and where Optuna is not installed; `OperationalError` for what the world does (a full
@@ -122,7 +121,7 @@ def search(
 
 
 def _limit(space: Space, trials: int | None, sampler: Sampler) -> int:
-    """How many trials there will be: no more than the space has points, and all of a grid where nothing is said."""
+    """How many trials there will be: no more than the space has points, and by default all points of a grid."""
     size = len(space.points()) if sampler == "grid" else space.size()
     if trials is None:
         trials = size if sampler == "grid" and size is not None else TRIALS
@@ -161,11 +160,11 @@ def _from_there(recipe: Recipe, runs: Path) -> Recipe:
 
 
 def _work_off(work: Trials, journal: Journal, executor: Executor | None, stop: Stop, look: Callable[[], None]) -> None:
-    """Has trials trained until there is none left to be taken up. What other commands are at is theirs, and what an
-    executor only submits goes on by itself.
+    """Trains trials until none is left to start. Trials of other commands are theirs, and what an executor only submits
+    continues by itself.
 
-    Raises `UserError` or `OperationalError` where no trial could go on, and `UserError` where the first ones all fail
-    alike.
+    Raises `UserError` or `OperationalError` where no trial could continue, and `UserError` where the first ones all
+    fail alike.
     """
     seen: list[list[Trial]] = []
     submitted = False
@@ -206,7 +205,7 @@ def _here(work: Trials, left: int, stop: Stop) -> Iterator[Finished]:
 
 
 def _answer(failure: Failure, worker: str, journal: Journal) -> None:
-    """What a worker that failed means for its trial. Whoever was stopped or died, his trial is taken up again."""
+    """Handles a failed worker: the trial of a worker that was stopped or died is started again."""
     if failure.kind in ("out of memory", "timeout"):
         journal.fail_of(worker, failure.text)
     elif failure.kind == "mistake":
@@ -225,21 +224,21 @@ def _refuse_alike(journal: Journal) -> None:
     if len(over) >= _ALIKE and None not in (errors := {trial.error for trial in over}) and len(errors) == 1:
         raise UserError(
             f"{journal.folder}: all {len(over)} trials failed alike, so no more were begun: {over[0].error} "
-            "(another name= begins anew)"
+            "(another name= starts anew)"
         )
 
 
 class _Board:
-    """Tells each trial that is over, by whomever, and how many there are."""
+    """Prints each finished trial, whichever worker ran it, and their number."""
 
     def __init__(self, journal: Journal, plan: SearchPlan, title: str, *, quiet: bool) -> None:
         self._journal, self._plan = journal, plan
-        self._told: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
-        self._progress = ProgressBar(plan.way.trials, label=title, done=len(self._told), unit="trial", silent=quiet)
+        self._shown: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
+        self._progress = ProgressBar(plan.way.trials, label=title, done=len(self._shown), unit="trial", silent=quiet)
 
     def __enter__(self) -> "_Board":
-        if self._told:
-            self._progress.say(f"{self._journal.folder}: {len(self._told)} trials are over already")
+        if self._shown:
+            self._progress.say(f"{self._journal.folder}: {len(self._shown)} trials are over already")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -251,12 +250,12 @@ class _Board:
         """Reads what is new in the journal."""
         trials = self._journal.trials()
         for trial in trials:
-            if trial.state != "running" and trial.number not in self._told:
-                self._told.add(trial.number)
-                self._progress.say(f"trial {trial.number}: {self._said(trial)}")
-        self._progress.step(len(self._told), **self._best(trials))
+            if trial.state != "running" and trial.number not in self._shown:
+                self._shown.add(trial.number)
+                self._progress.say(f"trial {trial.number}: {self._outcome(trial)}")
+        self._progress.step(len(self._shown), **self._best(trials))
 
-    def _said(self, trial: Trial) -> str:
+    def _outcome(self, trial: Trial) -> str:
         short = short_names(self._plan.space)
         point = ", ".join(f"{short[path]}={text_of(value)}" for path, value in trial.parameters.items())
         if trial.state == "complete":

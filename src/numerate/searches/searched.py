@@ -121,11 +121,11 @@ class SearchResult:
         count = {
             state: sum(trial.state == state for trial in self.trials) for state in ("complete", "pruned", "failed")
         }
-        told = [f"{count['complete']} of {max(self.plan.way.trials, len(self.trials))} trials are complete"]
-        told += [f"{count['pruned']} stopped early"] * bool(count["pruned"])
-        told += [f"{count['failed']} failed"] * bool(count["failed"])
-        told += [f"{self.left} not over; the same command goes on"] * bool(self.left)
-        yield f"{self.path}: {', '.join(told)}"
+        parts = [f"{count['complete']} of {max(self.plan.way.trials, len(self.trials))} trials are complete"]
+        parts += [f"{count['pruned']} stopped early"] * bool(count["pruned"])
+        parts += [f"{count['failed']} failed"] * bool(count["failed"])
+        parts += [f"{self.left} not over; the same command resumes"] * bool(self.left)
+        yield f"{self.path}: {', '.join(parts)}"
         first = {trial.error: trial for trial in reversed(self.trials) if trial.error is not None}
         for trial in sorted(first.values(), key=lambda trial: trial.number)[:3]:
             yield f"trial {trial.number} failed: {trial.error}"
@@ -160,7 +160,7 @@ def write(found: SearchResult) -> None:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["trial", "state", "metric", "value", "low", "high", *paths, "steps", "runs", "error"])
-    order = {trial.number: place for place, trial in enumerate(found.ranked)}
+    order = {trial.number: rank for rank, trial in enumerate(found.ranked)}
     for record in sorted(records, key=lambda record: (order.get(record["trial"], len(order)), record["trial"])):
         table.writerow(
             [

@@ -47,8 +47,8 @@ class Choice:
     def all(self) -> Iterator[str]:
         return iter(self.values)
 
-    def told(self) -> tuple[str, ...]:
-        """The values that are tried before anything runs."""
+    def probes(self) -> tuple[str, ...]:
+        """The values that are validated before anything runs."""
         return self.values
 
     def edge(self, value: Any) -> str | None:
@@ -96,7 +96,7 @@ class Between:
         digits = DIGITS if self.step is None else 10
         return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
 
-    def told(self) -> tuple[str, ...]:
+    def probes(self) -> tuple[str, ...]:
         return (as_text(self.low), as_text(self.high))
 
     def edge(self, value: Any) -> str | None:
@@ -187,7 +187,7 @@ class Space:
 
     def _tried(self, recipe: Any, field: Field) -> Field:
         """The field, its span whole where the setting is; every value was accepted in some mixture with the others."""
-        built = [self._accepted(recipe, field, value) for value in field.told()]
+        built = [self._accepted(recipe, field, value) for value in field.probes()]
         if len({identity(one) for one in built}) < len(built):
             raise UserError(
                 f"{field}: some of these make the same run; what extends a run (a budget) or labels it is given one "
@@ -200,15 +200,16 @@ class Space:
     def _accepted(self, recipe: Any, field: Field, value: str) -> Any:
         """The recipe with a value of a field, mixed with the first values of the others by which it is accepted."""
         options = [
-            [item] if isinstance(item, str) else [f"{item.path}={told}" for told in item.told()] for item in self.items
+            [item] if isinstance(item, str) else [f"{item.path}={probe}" for probe in item.probes()]
+            for item in self.items
         ]
         options[self.items.index(field)] = [f"{field.path}={value}"]
         first: UserError | None = None
         for mixture in islice(product(*options), _MIXTURES):
             try:
                 return override(recipe, mixture)
-            except UserError as mistake:
-                first = first or mistake
+            except UserError as error:
+                first = first or error
         assert first is not None
         raise first
 

@@ -44,7 +44,7 @@ class SearchPlan:
     timeout: float | None = None
 
     def question(self, recipe: Recipe) -> dict[str, Any]:
-        """What may not change while a search goes on, as plain data. How points are chosen, and how many, may."""
+        """What must not change during a search, as plain data. How points are chosen, and how many, may."""
         names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
         return {
             "recipe": [recipe.title, identity(replace(recipe, seed=0))],
@@ -63,7 +63,7 @@ class SearchPlan:
 class Trials(Work):
     """Trains one trial per item, whichever is due. An item's result is the number of its trial, None where none was.
 
-    Everything is told to the journal in `folder`, so that what a worker has done is known however it ends.
+    Everything is written to the journal in `folder`, so that what a worker has done is known however it ends.
     """
 
     folder: Path
@@ -99,7 +99,7 @@ class _Stopped(Exception):
 
 
 class _Doing:
-    """One trial at work."""
+    """A running trial."""
 
     def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, context: WorkerContext) -> None:
         self.work, self.plan, self.journal, self.trial, self.context = work, work.plan, journal, trial, context
@@ -107,8 +107,8 @@ class _Doing:
         self.began = time.monotonic()
 
     def done(self) -> None:
-        """Trains its runs and tells the journal. Raises `KeyboardInterrupt` where it was asked to stop, and what is
-        the world's fault and not the trial's: a full disk, a folder that may not be written."""
+        """Trains its runs and records them in the journal. Raises `KeyboardInterrupt` when stopped, and errors of the
+        environment: a full disk, a folder that may not be written."""
         number = self.trial.number
         found: list[dict[str, Any]] = []
         try:
@@ -121,8 +121,8 @@ class _Doing:
                 return
             if self.journal.is_pruned(number):
                 raise _Stopped("pruned")
-            for place, recipe in enumerate(recipes):
-                found.append(self._train(recipe, judged=place == 0))
+            for index, recipe in enumerate(recipes):
+                found.append(self._train(recipe, judged=index == 0))
             self.journal.tell(number, *summary(found, self.plan.metric))
         except _Stopped as stopped:
             if stopped.why == "stop":
@@ -164,7 +164,7 @@ class _Doing:
                     recipe,
                     runs_dir=self.work.runs,
                     quiet=True,
-                    listen=watch.hear,
+                    listen=watch.on_record,
                     stop=watch.stop,
                     command=self.work.command,
                 )
@@ -201,7 +201,7 @@ class _Watch:
         self._scores: dict[str, float] = {}
         self._step, self._loss = 0, None
 
-    def hear(self, kind: str, record: Mapping[str, Any]) -> None:
+    def on_record(self, kind: str, record: Mapping[str, Any]) -> None:
         text = kind == "evaluation" and "perplexity" in record
         if not text and self.doing.plan.metric != "development_loss":
             self._loss = record.get("loss", self._loss)

@@ -1,4 +1,4 @@
-"""What a command says while a study runs: one bar for all runs, read from the states that workers write."""
+"""Progress of a study: one bar for all runs, read from the states that workers write."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from numerate.studies.status import Pace, runs_of, time_left
 from numerate.training.progress import ProgressBar
 
 CHATTY = 20
-"""Up to so many runs all that they say is shown; of more only warnings and failures."""
+"""Up to so many runs all their messages are shown; of more only warnings and failures."""
 
 _EVERY = 0.5  # seconds between two looks at the states, and more where a look takes long
 _SHARE = 0.05  # of the time at most for looking
@@ -18,9 +18,9 @@ _MOST = 20  # warnings, and failures, that are shown of a large study
 
 
 class Board:
-    """One bar over the runs that a command has to do, whoever does them: it is read from files.
+    """A progress bar over the runs of a command, whoever does them: it is read from files.
 
-    What is shown is also written to the study's `log.txt`, and told to `say`.
+    What is shown is also written to the study's `log.txt`, and passed to `say`.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Board:
         done: Mapping[str, Mapping[str, Any]],
         say: Callable[[str], None] | None = None,
     ) -> None:
-        self.folder, self.told = folder, say
+        self.folder, self.callback = folder, say
         self.chatty = len(plan) <= CHATTY
         self._left = {planned.run: planned for planned in plan if planned.run not in done}
         self._steps = {run: int(_steps(planned) or 0) for run, planned in self._left.items()}
@@ -38,7 +38,7 @@ class Board:
         self._over, self._failed, self._total = len(done), 0, len(plan)
         self._pace = Pace((planned.label, done[planned.run]) for planned in plan if planned.run in done)
         self._running: list[dict[str, Any]] = []
-        self._on_progress = {state["worker"]: _last_said(state) for state in folder.states()}
+        self._on_progress = {state["worker"]: _last_message(state) for state in folder.states()}
         self._warned: dict[str, None] = {}
         self._looked = (0.0, 0.0)
         self.progress = ProgressBar(
@@ -55,13 +55,13 @@ class Board:
         self.progress.__exit__(*error)
 
     def say(self, text: str) -> None:
-        """Says a line, above the bar and in the log."""
+        """Prints a line above the bar and in the log."""
         self.progress.say(text)
-        if self.told is not None:
-            self.told(text)
+        if self.callback is not None:
+            self.callback(text)
 
     def say_once(self, text: str) -> None:
-        """Says a line, unless it was said before."""
+        """Prints a line, unless it was printed before."""
         if text not in self._warned:
             self._warned[text] = None
             self.say(text)
@@ -77,16 +77,16 @@ class Board:
             if not runs or gone(state) or silent(state):
                 continue
             self._running.append(state)
-            self.hear(state["worker"], state.get("said", ()))
+            self.relay(state["worker"], state.get("said", ()))
             for run in runs:
                 self._at[run] = int(state.get("step") or 0)
                 self._steps[run] = int(state.get("steps") or self._steps[run])
         self._show()
         self._looked = (time.monotonic(), time.monotonic() - now)
 
-    def hear(self, worker: str, said: Sequence[Sequence[Any]]) -> None:
-        """Says what a worker said, each text once."""
-        for number, text in said:
+    def relay(self, worker: str, messages: Sequence[Sequence[Any]]) -> None:
+        """Prints the messages of a worker, each once."""
+        for number, text in messages:
             if number > self._on_progress.get(worker, 0):
                 self._on_progress[worker] = number
                 if self.chatty:
@@ -97,7 +97,7 @@ class Board:
                         self.say(text)
 
     def over(self, planned: Planned, record: Mapping[str, Any]) -> None:
-        """Notes how a run ended."""
+        """Records how a run ended."""
         if self._left.pop(planned.run, None) is None:
             return
         self._over += 1
@@ -136,7 +136,7 @@ def _steps(planned: Planned) -> Any:
     return planned.tree.get("training", {}).get("steps")
 
 
-def _last_said(state: Mapping[str, Any]) -> int:
+def _last_message(state: Mapping[str, Any]) -> int:
     return max((int(number) for number, _ in state.get("said", ())), default=0)
 
 

@@ -37,7 +37,7 @@ def counting_laptop() -> Study:
 
 
 def counting_universal() -> Study:
-    """One architecture, three ways of counting, trained on each by itself up to 50 symbols, asked up to 200."""
+    """One architecture, three ways of counting, trained on each by itself up to 50 symbols, evaluated up to 200."""
     return compared(
         "counting_universal",
         "Does one small architecture count on from any number, modulo 10, and ten kinds of items, each far beyond the "

@@ -1,11 +1,11 @@
-"""The folder of a study: what was asked for, what came of it, who is at what. Reading and writing it needs no torch.
+"""The folder of a study: its plan, results and worker states. Reading and writing it needs no torch.
 
     runs/<study>/
       study.yaml               title, question, labels, format
       plan.jsonl               one line per run: those of the last command, then those of earlier ones; and how many
       results/<worker>.jsonl   what came of runs: appended by that worker only, whole lines
       states/<worker>.json     what a worker does now, replaced once a second; removed when it ends
-      log.txt                  what the commands said
+      log.txt                  messages of the commands
       report.html figure.png   of the last command
 
 The runs themselves are where they always are, `runs/<recipe>/<id>/`, and may belong to several studies.
@@ -61,14 +61,14 @@ class StudyFolder:
         """The study of a title, or at a path. Raises `UserError` for a recipe that was not run as one, for a search,
         and with the nearest title where there is none."""
         text = address.rstrip("/")
-        places = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
-        for place in places:
-            if text and (place / "plan.jsonl").is_file():
-                return cls(place)
-        for place in places:
-            if text and (place / "journal.log").is_file():
+        paths = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
+        for path in paths:
+            if text and (path / "plan.jsonl").is_file():
+                return cls(path)
+        for path in paths:
+            if text and (path / "journal.log").is_file():
                 raise UserError(
-                    f"{address} is a search, no study; its table is {place / 'trials.jsonl'}, and the same `numerate "
+                    f"{address} is a search, no study; its table is {path / 'trials.jsonl'}, and the same `numerate "
                     "search ...` that began it shows what it found"
                 )
         recipe = text.replace("-", "_")
@@ -106,41 +106,41 @@ class StudyFolder:
         return {"title": self.title, "question": "", **head, "labels": head.get("labels") or {}}
 
     def plan(self) -> list[Planned]:
-        """The runs of the current plan: those that the last command asked for, in its order."""
+        """The runs of the current plan: those that the last command requested, in its order."""
         return [planned for planned in self.every() if planned.current]
 
     def every(self) -> list[Planned]:
-        """The runs of the current plan, then those that earlier commands alone asked for. Raises `UserError` for a
+        """The runs of the current plan, then those that only earlier commands requested. Raises `UserError` for a
         damaged plan."""
         return read_plan(self.path / "plan.jsonl")
 
     def ask(
         self,
-        asked: Sequence[RequestedRun],
+        requested: Sequence[RequestedRun],
         *,
         question: str = "",
         labels: Mapping[str, str] | None = None,
         write: bool = True,
     ) -> list[Planned]:
-        """Makes these runs the current plan and returns their lines, in the order asked for.
+        """Makes these runs the current plan and returns their lines, in the requested order.
 
-        What earlier commands asked for stays in the file and is marked as theirs. Two commands may ask at the same
-        time. With `write=False` nothing is written: it is only what the plan would be.
+        Runs of earlier commands stay in the file and are marked. Two commands may call this at the same time. With
+        `write=False` nothing is written: it only returns what the plan would be.
         """
         if not write:
-            together = joined(self.every(), asked, labels or {})
-            return [together[one.run] for one in asked]
+            together = joined(self.every(), requested, labels or {})
+            return [together[one.run] for one in requested]
         with disk.explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with self._alone():
             before = self.head() if (self.path / "study.yaml").is_file() else {}
             every = {**before.get("labels", {}), **(labels or {})}
-            together = joined(self.every(), asked, every)
+            together = joined(self.every(), requested, every)
             content = plan_lines(together.values())
             if not _is(self.path / "plan.jsonl", content):
                 disk.replace(self.path / "plan.jsonl", content, safe="The runs are unharmed.")
             self._write_head(before, {"title": self.title, "question": question, "labels": every, "format": FORMAT})
-        return [together[one.run] for one in asked]
+        return [together[one.run] for one in requested]
 
     def note(self, **more: str) -> None:
         """Sets further entries of `study.yaml`."""
@@ -156,10 +156,10 @@ class StudyFolder:
     def _alone(self) -> Iterator[None]:
         """Waits until nobody else writes the plan, which takes no longer than reading and writing it."""
         lock, began = Lock(self.path / "plan.lock"), time.monotonic()
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    held.enter_context(lock.hold("planning"))
+                    stack.enter_context(lock.hold("planning"))
                     break
                 except Locked:
                     if time.monotonic() - began > _PATIENCE:
@@ -170,7 +170,7 @@ class StudyFolder:
     # Results --------------------------------------------------------------------------------------------------------
 
     def results(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """What came of each run, by its place and its content key; what was read before is not read again.
+        """The result of each run, by its path and its content key; what was read before is not read again.
 
         Of several lines about a run one that says done is taken, else the latest. Raises `UserError` for a damaged
         line.
@@ -214,7 +214,7 @@ class StudyFolder:
     def done(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """The results of those that need no more work: a line says so, for this very recipe, and the folder is there.
 
-        A run that ended by the cap of `training.minutes` is not: the same command goes on with it.
+        A run that ended by the cap of `training.minutes` is not: the same command resumes it.
         """
         results, there = self.results(), self.present([one.run for one in planned])
         return {
@@ -226,7 +226,7 @@ class StudyFolder:
     # States ---------------------------------------------------------------------------------------------------------
 
     def states(self) -> list[dict[str, Any]]:
-        """What each worker said last of what it does, in the order of their names."""
+        """The last state of each worker, in the order of their names."""
         try:
             names = sorted(name for name in os.listdir(self.path / "states") if re.fullmatch(r"[^.].*\.json", name))
         except OSError:

@@ -24,8 +24,8 @@ def missing(plan: Iterable[Planned], failed: Mapping[str, Mapping[str, Any]], sh
     plan = list(plan)
     present = {one.label for one in plan if one.run in shown}
     lost = [one for one in plan if one.run in failed and one.run not in shown]
-    told = tuple((one.called, str(failed[one.run].get("error") or "no error was written down")) for one in lost)
-    return Missing(told, tuple(dict.fromkeys(one.label for one in lost if one.label not in present)))
+    errors = tuple((one.called, str(failed[one.run].get("error") or "no error was written down")) for one in lost)
+    return Missing(errors, tuple(dict.fromkeys(one.label for one in lost if one.label not in present)))
 
 
 def missing_of(folder: StudyFolder, plan: Iterable[Planned], shown: Collection[str]) -> Missing:

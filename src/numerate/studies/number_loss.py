@@ -1,4 +1,4 @@
-"""Number token losses against cross-entropy, and against other ways of saying numbers, at a laptop's size."""
+"""Number token losses against cross-entropy, and against other number formats, at a laptop's size."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ STAND_IN = (
 
 
 def number_loss_laptop() -> Study:
-    """Number losses and spellings on three modules of mathematics: a small T5 and a small decoder, five seeds each."""
+    """Number losses and number formats on three mathematics modules: a small T5, a small decoder, five seeds each."""
     return compared(
         "number_loss_laptop",
         "Do number token losses, or other ways of saying numbers, answer school mathematics better than plain "

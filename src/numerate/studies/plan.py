@@ -1,4 +1,4 @@
-"""What a study asks for, run by run: the lines of its plan, and the key by which results are known again."""
+"""The plan of a study: its runs as lines, and the key that identifies their results."""
 
 import hashlib
 import json
@@ -40,8 +40,8 @@ NO_RESULT = {
 def content_key(recipe: object, known: Known | None = None) -> str:
     """Sixteen hexadecimal characters that are the same for the same results.
 
-    Unlike `config.identity`, which says which run is meant, it also counts the budget and the evaluation. A recipe with
-    `init_from` is told apart by the id of that run, wherever it lies.
+    Unlike `config.identity`, which identifies a run, it also includes the budget and the evaluation. A recipe with
+    `init_from` includes the id of that run, wherever it lies.
     """
     return fingerprint((MEANING, recipe), _counts, known)[:16]
 
@@ -52,7 +52,7 @@ def _counts(part: type, field: "Field[Any]") -> bool:
 
 @dataclass(frozen=True)
 class RequestedRun:
-    """A run that a command asks for: `run` is its place below the folder of runs, `tree` its recipe."""
+    """A run that a command requests: `run` is its path below the folder of runs, `tree` its recipe."""
 
     run: str
     key: str
@@ -75,7 +75,7 @@ class Planned:
     differs: Mapping[str, Any]
     base_tree: Mapping[str, Any]
     current: bool = True
-    """Whether the last command asked for it, or an earlier one alone."""
+    """Whether the last command requested it, or only an earlier one."""
 
     @cached_property
     def tree(self) -> dict[str, Any]:
@@ -85,12 +85,12 @@ class Planned:
 
     @property
     def at(self) -> tuple[str, str]:
-        """By what the results of a run are known: its place and its content key."""
+        """Identifies the results of a run: its path and its content key."""
         return self.run, self.key
 
     @property
     def called(self) -> str:
-        """How it is spoken of."""
+        """Its name in messages."""
         return f"{self.label} seed {self.seed}" if self.seed else self.label
 
 
@@ -149,16 +149,18 @@ def plan_lines(plan: Collection[Planned]) -> bytes:
     return _line({"format": FORMAT, "runs": len(plan), "sha256": hashlib.sha256(rest).hexdigest()}) + rest
 
 
-def joined(before: Sequence[Planned], asked: Sequence[RequestedRun], labels: Mapping[str, str]) -> dict[str, Planned]:
-    """The plan, by run, when `asked` is asked for: these, and then what earlier commands alone asked for, marked."""
-    again = {one.run for one in asked}
+def joined(
+    before: Sequence[Planned], requested: Sequence[RequestedRun], labels: Mapping[str, str]
+) -> dict[str, Planned]:
+    """The plan, by run: the requested runs, then those that only earlier commands requested, marked."""
+    again = {one.run for one in requested}
     earlier = [one for one in before if one.run not in again]
     bases: dict[str, Mapping[str, Any]] = {one.base: one.base_tree for one in earlier}
-    for first in {one.base: one for one in reversed(asked)}.values():
+    for first in {one.base: one for one in reversed(requested)}.values():
         if first.base in bases and json.dumps(first.tree) == json.dumps(bases[first.base]):
             bases[first.base] = first.tree  # whose parts are the very same as those of the others: quick to compare
     together: dict[str, Planned] = {}
-    for one in asked:
+    for one in requested:
         tree = bases.setdefault(one.base, one.tree)
         seed = int(one.tree.get("seed", 0))
         together[one.run] = Planned(one.run, one.key, "", seed, one.base, patch(tree, one.tree), tree)
@@ -180,10 +182,10 @@ def variant_labels(group: Sequence[Planned], labels: Mapping[str, str], base: st
     name = next(iter(names)) if len(names) == 1 else None
     label = labels.get(base, str(name or base))
     paths = {path for one in group for path in one.differs if not _changes_nothing(path)}
-    told = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
+    shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
     found = {}
     for one in group:
-        what = ", ".join(f"{path}={setting_text(_at(one.tree, path))}" for path in told)
+        what = ", ".join(f"{path}={setting_text(_at(one.tree, path))}" for path in shown)
         found[one.run] = f"{label} ({what})" if what else label
     return found
 

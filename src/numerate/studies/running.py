@@ -1,4 +1,4 @@
-"""Bringing the runs of a study to their end: what is left is given to workers, put off, taken over, and counted."""
+"""Running a study: runs that are left are given to workers, postponed, taken over, and counted."""
 
 import hashlib
 import json
@@ -34,8 +34,8 @@ _AGAIN_AT_MOST = 30.0  # up to so many
 class Done:
     """How a run of a study ended: `path` of its folder, or `error`; `status` as an exit status; `trace` of a fault.
 
-    `kind` is that of its failure. `left` runs were stopped, never begun, or their worker died: the same command goes on
-    with them.
+    `kind` is that of its failure. `left` runs were stopped, never started, or their worker died: the same command
+    resumes them.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Done:
 
 @dataclass
 class _Busy:
-    """A run that another process is at: when to look again, and how long to wait after that."""
+    """A run that another process trains: when to look again, and how long to wait after that."""
 
     planned: Planned
     at: float
@@ -57,7 +57,7 @@ class _Busy:
 
 
 class Running:
-    """The runs that a command asks for, and how far it is with them: `done`, `failed` (not tried again), `left`."""
+    """The runs that a command requests, and their state: `done`, `failed` (not tried again), `left`."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Running:
         return [self._ended(planned) for planned in self.plan]
 
     def _tell_unstacked(self, board: Board) -> None:
-        """Says why runs are trained one by one where stacks were asked for."""
+        """Prints why runs are trained one by one where stacks were requested."""
         if self.executor.stack_size == 1:
             return
         from numerate.laboratory.stacked import why_not_stacked
@@ -142,7 +142,7 @@ class Running:
         for one in self.executor.run(self.work, items, folder=self.folder.path, stop=self._stop, tick=board.tick):
             item = items[one.index]
             if one.failure is None:
-                board.hear(one.worker, one.result.said)
+                board.relay(one.worker, one.result.messages)
                 records = {str(record["run"]): record for record in one.result.records}
             else:
                 records = self._written(item)
@@ -197,7 +197,7 @@ class Running:
             self._fill(str(error), board)
 
     def _fill(self, text: str, board: Board) -> None:
-        """The disk is full: that is said once, and nothing more is begun."""
+        """The disk is full: prints that once, and starts nothing more."""
         if self._full is None:
             self._full = text
             board.say(text)
@@ -249,15 +249,15 @@ class Running:
             return Done(planned.called, None, str(record.get("error")), status, record.get("trace"), left, kind)
         failure = self._undone.get(planned.run, Failure("not begun", "not begun", 130))
         if self._full is not None and failure.kind in ("stopped", "not begun"):
-            text = f"{failure.kind}, since the disk is full; the same command goes on"
+            text = f"{failure.kind}, since the disk is full; the same command resumes"
             return Done(planned.called, None, text, 1, left=True, kind=failure.kind)
-        again = any(words in failure.text for words in ("same command", "goes on"))
-        text = failure.text if again else f"{failure.text}; the same command goes on"
+        again = any(words in failure.text for words in ("same command", "keeps running"))
+        text = failure.text if again else f"{failure.text}; the same command resumes"
         status = self._stop.status or failure.status
         return Done(planned.called, None, text, status, left=True, kind=failure.kind)
 
     def mark(self, *more: Any) -> str:
-        """A text that is another as soon as there is something else to report on."""
+        """A hash that changes as soon as there is something else to report on."""
         sizes = []
         for run in sorted(self.done):
             with suppress(OSError):
@@ -266,7 +266,7 @@ class Running:
         return hashlib.sha256(json.dumps([sizes, *more], default=dict).encode()).hexdigest()[:16]
 
     def _tidy(self) -> None:
-        """Removes what workers of this machine left that did not come to their end."""
+        """Removes the state files of workers of this machine that died."""
         for state in self.folder.states():
             if gone(state):
                 with suppress(OSError):
@@ -280,12 +280,12 @@ def _when(record: Mapping[str, Any]) -> float:
 def ordered(plan: Sequence[Planned], recipes: Mapping[str, Recipe], stack: int = 1) -> list[Item]:
     """Runs as items, in the order in which they are begun: the first seed of every variant, then the second, ...; of
     one seed the costliest first, so that all workers end at about the same time."""
-    place = {planned.run: number for number, planned in enumerate(plan)}
+    position = {planned.run: number for number, planned in enumerate(plan)}
     items = _stacks(plan, recipes, stack) if stack > 1 else [(Job.of(planned),) for planned in plan]
 
     def rank(item: Item) -> tuple[int, float, int]:
         seed = min(job.planned.seed for job in item)
-        return seed, -sum(effort(job.planned.tree) for job in item), place[item[0].run]
+        return seed, -sum(effort(job.planned.tree) for job in item), position[item[0].run]
 
     return sorted(items, key=rank)
 
@@ -307,7 +307,7 @@ def _stacks(plan: Sequence[Planned], recipes: Mapping[str, Recipe], stack: int) 
 
 def effort(tree: Mapping[str, Any]) -> float:
     """How long a run may take beside others of its study, judged roughly from its settings: the examples, and the
-    width, depth and turns of its model, as far as it has such settings."""
+    width, depth and loops of its model, as far as it has such settings."""
     training, model = tree.get("training", {}), tree.get("model", {})
     steps, batch = training.get("steps"), training.get("batch_size") or 1
     examples = training.get("examples") or (steps or 1) * batch

@@ -1,4 +1,4 @@
-"""What a worker does at this moment, in a file that others look at: a heartbeat."""
+"""The current state of a worker, in a file that others read: a heartbeat."""
 
 import atexit
 import contextlib
@@ -21,7 +21,7 @@ AT_LEAST = 5.0
 """Seconds after which the file is written even if nothing changed, so that it says that the worker is alive."""
 
 LOST = 60.0
-"""Seconds without a word after which a worker is said not to be heard of."""
+"""Seconds without a heartbeat after which a worker counts as lost."""
 
 COMMAND = "command"
 """The phase of the one who gives out runs and does none: it says that somebody is at the study while workers start."""
@@ -37,7 +37,7 @@ class State:
         self.path = folder / f"{worker}.json"
         self._who = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid()}
         self._now: dict[str, Any] = self._who
-        self._said: list[tuple[int, str]] = []
+        self._messages: list[tuple[int, str]] = []
         self._count = 0
         self._written = -AT_LEAST
         self._changed = True
@@ -46,7 +46,7 @@ class State:
 
     @contextlib.contextmanager
     def about(self, **facts: Any) -> Iterator[None]:
-        """Says that something was begun just now, as long as it lasts."""
+        """Publishes a state while the body runs."""
         self._now = {**self._who, **facts, "began": time.time()}
         self._changed = True
         over = threading.Event()
@@ -76,18 +76,18 @@ class State:
         self._changed = True
 
     def say(self, text: str) -> None:
-        """Notes a text for whoever listens; the last twenty are kept, with their numbers."""
+        """Adds a numbered message; the last twenty are written."""
         self._count += 1
-        self._said = [*self._said[-_REMEMBERED:], (self._count, text)]
+        self._messages = [*self._messages[-_REMEMBERED:], (self._count, text)]
         self._changed = True
 
-    def said(self, after: int = 0) -> list[tuple[int, str]]:
-        """What was said after so many texts, each with its number."""
-        return [(number, text) for number, text in self._said if number > after]
+    def messages(self, after: int = 0) -> list[tuple[int, str]]:
+        """The messages after number `after`, each with its number."""
+        return [(number, text) for number, text in self._messages if number > after]
 
     @property
     def count(self) -> int:
-        """How many texts were said."""
+        """The number of messages so far."""
         return self._count
 
     def remove(self) -> None:
@@ -102,7 +102,7 @@ class State:
         if time.monotonic() - self._written < after:
             return
         self._written, self._changed = time.monotonic(), False
-        content = {**self._now, "beat": time.time(), "said": self._said[-_KEPT:]}
+        content = {**self._now, "beat": time.time(), "said": self._messages[-_KEPT:]}
         new = self.path.with_name(f".{self.path.name}")
         with contextlib.suppress(OSError):
             new.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8", errors="replace")
@@ -110,5 +110,5 @@ class State:
 
 
 def silent(state: Mapping[str, Any], now: float | None = None) -> bool:
-    """Whether nothing has been heard of a worker for long."""
+    """Whether a worker has had no heartbeat for long."""
     return (time.time() if now is None else now) - float(state["beat"]) > LOST

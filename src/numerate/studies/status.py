@@ -20,7 +20,7 @@ class StudyStatus:
 
     `died` are those of the left whose worker died. `starting` says that a command is at it, whose workers may not be
     there yet. `earlier` counts the done runs of earlier plans, which are in no other number. `running` and `lost` are
-    states of workers; of the lost nothing has been heard for a minute. `seconds` are those left, None where nothing is
+    states of workers; the lost have had no heartbeat for a minute. `seconds` are those left, None where nothing is
     known yet or nobody is at work.
     """
 
@@ -89,7 +89,7 @@ def runs_of(state: Mapping[str, Any]) -> list[str]:
 
 
 def _is_over(state: Mapping[str, Any], ended: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether what a worker said last that it was at has ended since."""
+    """Whether the runs of a worker's last state have ended since."""
     began = state.get("began", 0.0)
     return all(
         run in ended and (ended[run]["status"] == "done" or ended[run].get("took", {}).get("at", 0.0) >= began)
@@ -121,7 +121,7 @@ class Pace:
 def time_left(
     waiting: Sequence[str], running: Sequence[Mapping[str, Any]], known: Mapping[str, float], now: float | None = None
 ) -> float | None:
-    """Seconds until all is done, by the workers that are at work now; None where that cannot be told yet.
+    """Seconds until all is done, by the workers that are at work now; None where that is not known yet.
 
     What waits (labels) and what is left of what runs is taken to last as long as its variant did so far, else as what
     runs of it lets expect, else as all runs do; it is shared equally, and lasts at least as long as the longest.
@@ -180,14 +180,14 @@ def standing_text(now: StudyStatus) -> str:
         since = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["beat"])) for state in now.lost]
         parts.append(
             "\n".join(
-                f"not heard of since {at}: {state['worker']} at {_called(state)}"
+                f"no heartbeat since {at}: {state['worker']} at {_called(state)}"
                 for at, state in zip(since, now.lost, strict=True)
             )
         )
     if now.failed:
         parts.append(_listed("failed", now.failed) + "\nretry=true tries them again")
     if now.died:
-        parts.append(_listed("died, and goes on", now.died))
+        parts.append(_listed("died, will be resumed", now.died))
     parts.append(str(now.folder.path))
     return "\n\n".join(parts)
 

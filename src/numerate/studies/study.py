@@ -68,7 +68,7 @@ def compared(
 ) -> Study:
     """The study of several ways to do one thing, each with seeds 0, 1, ...: recipes with what the report calls them.
 
-    >>> compared("places", "How is a place told best?", {addition_abacus: "Abacus", addition_rotary: "rotary"}, seeds=5)
+    >>> compared("positions", "Which positions?", {addition_abacus: "Abacus", addition_rotary: "rotary"}, seeds=5)
     """
     recipes = [make() for make in ways]
     return Study(
@@ -106,7 +106,7 @@ class Survey:
     def __str__(self) -> str:
         counts = [
             ("done", self.done, ""),
-            ("half done", self.half, "; they go on"),
+            ("half done", self.half, "; they continue"),
             ("failed", self.failed, "; retry=true tries them again"),
             ("new", self.new, ""),
         ]
@@ -125,12 +125,12 @@ def run_study(
 ) -> tuple[Path | None, list[Done]]:
     """Trains and evaluates every recipe of a study, as many at once as there are cores; writes its report and figure.
 
-    What is done already is not done again; what was stopped goes on; what failed is listed with its error, and tried
+    What is done already is not done again; what was stopped resumes; what failed is listed with its error, and tried
     again with `retry`. Returns the path of the report (None where no run has results, or it was stopped) and how each
-    run ended. `executor` is who does it (`Local()` by default), `workers` how many at once; `say` is told what is
+    run ended. `executor` runs it (`Local()` by default) with `workers` at once; `say` is called with each message
     shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
-    `multiprocessing`: each worker imports the script anew. Raises `UserError` for a study without recipes, and, where
-    it says what to do instead, before anything begins for files that are not there.
+    `multiprocessing`: each worker imports the script anew. Raises `UserError` for a study without recipes, and, for a
+    study with `instead`, for missing files before anything starts.
     """
     runs, chosen = runs_directory(runs_dir), _executor(executor, workers)
     chosen.ready()
@@ -155,7 +155,7 @@ def survey(
     retry: bool = False,
     script: bool = False,
 ) -> Survey:
-    """What `run_study` would find and, with `script`, what its executor would submit. Writes and begins nothing."""
+    """What `run_study` would find and, with `script`, what its executor would submit. Writes and starts nothing."""
     chosen = _executor(executor, workers)
     running = Running(*_planned(study, runs_directory(runs_dir), write=False), executor=chosen, retry=retry)
     failed = 0 if retry else len(running.failed)
@@ -177,16 +177,16 @@ def _planned(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, lis
         raise UserError(f"study {study.title}: has no recipes")
     names, keys, trees = Known(), Known(), Known()
     recipes: dict[str, Recipe] = {}
-    asked = []
+    requested = []
     for given in study.recipes:
         recipe, resolved = _begun_from(given, runs)
         run = f"{folder_name(recipe.title)}/{identity(resolved, names)}"
         if run not in recipes:
-            asked.append(RequestedRun(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
+            requested.append(RequestedRun(run, content_key(resolved, keys), to_tree(recipe, known=trees)))
         _refuse_two_of_one(recipes.setdefault(run, recipe), recipe)
     folder = StudyFolder.of(study.title, runs)
     _refuse_other_contents(folder, recipes)
-    return folder, folder.ask(asked, question=study.question, labels=study.labels, write=write), recipes
+    return folder, folder.ask(requested, question=study.question, labels=study.labels, write=write), recipes
 
 
 def _refuse_other_contents(folder: StudyFolder, recipes: Mapping[str, Recipe]) -> None:
@@ -206,8 +206,8 @@ def _refuse_other_contents(folder: StudyFolder, recipes: Mapping[str, Recipe]) -
 
 
 def _begun_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
-    """A recipe that begins from another run, with that run's path, so that a worker finds the same; and with its id, by
-    which it counts. As it is where there is no such run, which the worker then says."""
+    """A recipe with `init_from` as the path of that run, so that a worker finds the same; and as its id, which is
+    hashed. Unchanged where there is no such run, which the worker then reports."""
     if recipe.init_from is None:
         return recipe, recipe
     try:
@@ -229,8 +229,8 @@ def _refuse_without_files(study: Study) -> None:
         try:
             for read in reads:
                 read()
-        except UserError as mistake:  # one of each is enough: looking for a name on the hub takes its time
-            lacking[str(mistake)] = None
+        except UserError as error:  # one of each is enough: looking for a name on the hub takes its time
+            lacking[str(error)] = None
     if lacking:
         raise UserError("\n".join([f"study {study.title}: it reads files that are not there", *lacking, study.instead]))
 

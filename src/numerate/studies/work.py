@@ -1,4 +1,4 @@
-"""What a worker does with a run of a study: train it, evaluate it, write its report, and say what came of it."""
+"""The work on a run of a study: train, evaluate, report, and record the result."""
 
 import functools
 import importlib
@@ -49,14 +49,14 @@ Item = tuple[Job, ...]
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker hands back of an item: a record per run, and what was said meanwhile, numbered.
+    """The result of an item: a record per run, and numbered messages.
 
     The `status` of a record is "done" or "failed", as in the results on disk; "busy" where another process is at it, or
     "full" where the disk is; these two are nowhere but here.
     """
 
     records: tuple[Mapping[str, Any], ...]
-    said: tuple[tuple[int, str], ...]
+    messages: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class RunWork(Work):
     here: str = field(compare=False)
     """Where it was typed: a user's own files are found from there."""
     chatty: bool = field(default=True, compare=False)
-    """Whether all is said that a run says, or only its warnings."""
+    """Whether all messages of a run are shown, or only its warnings."""
 
     def open(self, context: WorkerContext) -> Callable[[Item], WorkerReport]:
         importlib.import_module("torch._dynamo")  # or the first optimiser does so, which takes a second of its run
         return _Worker(self, context).do
 
     def to_plain(self, result: WorkerReport) -> Any:
-        return {"records": result.records, "said": result.said}
+        return {"records": result.records, "said": result.messages}
 
     def from_plain(self, data: Any) -> WorkerReport:
         for record in data["records"]:
@@ -85,8 +85,7 @@ class RunWork(Work):
         return WorkerReport(tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["said"]))
 
     def keeps(self, result: WorkerReport) -> bool:
-        """What an earlier start left is believed where it says done and the run is there, or failed; not that the disk
-        was full or another process at it."""
+        """Keeps results of an earlier start that are done, with the run there, or failed; not "full" or "busy"."""
         runs = Path(self.study).parent
         return all(
             record["status"] == "failed"
@@ -122,10 +121,10 @@ class _Worker:
                 if planned.run not in records:
                     self.state.tell(**_facts(planned))
                     records[planned.run] = self._kept(planned, functools.partial(self._run, planned))
-        return WorkerReport(tuple(records[planned.run] for planned in runs), tuple(self.state.said(before)))
+        return WorkerReport(tuple(records[planned.run] for planned in runs), tuple(self.state.messages(before)))
 
     def _nothing_to_do(self, planned: Planned) -> Mapping[str, Any] | None:
-        """What came of a run that another worker has done in the meantime, or that is being written at this moment."""
+        """The record of a run that another worker has done in the meantime, or is writing at this moment."""
         path = self.folder.runs / planned.run
         if not (path / "recipe.yaml").exists():
             return None
@@ -135,7 +134,7 @@ class _Worker:
         return _short(planned, "busy", "another process is at it") if Lock(path / "lock").held() else None
 
     def _kept(self, planned: Planned, do: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
-        """Does a run and appends what came of it. No memory left, and being stopped, are told by raising."""
+        """Does a run and appends its record. Raises when out of memory and when stopped."""
         began = time.monotonic() - self._seconds(planned)
         try:
             record = do()
@@ -177,11 +176,11 @@ class _Worker:
         return recipe
 
     def _steps(self, planned: Planned) -> int:
-        """The last checkpoint of a run before it goes on, 0 for a new one."""
+        """The step of the last checkpoint of a run before it resumes, 0 for a new one."""
         return max(checkpoint.steps(self.folder.runs / planned.run / "checkpoints"), default=0)
 
     def _seconds(self, planned: Planned) -> float:
-        """How long a run was trained before it goes on, over all its starts up to its last checkpoint."""
+        """How long a run was trained before it resumes, over all its starts up to its last checkpoint."""
         seconds: float = checkpoint.last_state(self.folder.runs / planned.run / "checkpoints").get("seconds", 0.0)
         return seconds
 
@@ -269,14 +268,14 @@ class _Worker:
 
         return self._evaluated(planned, recipe, one, took)
 
-    # What is said of it -------------------------------------------------------------------------------------------
+    # Messages -----------------------------------------------------------------------------------------------------
 
     def _listen(self, planned: Planned, kind: str, record: Mapping[str, Any]) -> None:
         if kind == "step":
             self.state.tell(step=record["step"], steps=record["steps"], loss=record.get("loss"))
         elif kind == "evaluation" and "perplexity" in record and self.work.chatty:
-            told = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
-            self.state.say(f"{planned.called} step {record['step']}: {told}")
+            text = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
+            self.state.say(f"{planned.called} step {record['step']}: {text}")
         elif kind == "evaluation" and record["split"] == "development" and self.work.chatty:
             self.state.say(f"{planned.called} step {record['step']}: {record['exact']:.1%} right in distribution")
 
@@ -333,7 +332,7 @@ def _short(planned: Planned, status: str, error: str | None = None) -> dict[str,
 
 
 def _facts(planned: Planned) -> dict[str, Any]:
-    """What a state says of a run that is begun."""
+    """The state of a run that was just started."""
     return {
         "run": planned.run,
         "label": planned.label,
@@ -366,7 +365,7 @@ def _last(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = N
 
 @contextmanager
 def _warnings_to(show: Callable[..., None]) -> Any:
-    """Warnings of Python's are said like everything else, each once per run."""
+    """Passes Python warnings to `show`, each once per run."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = show

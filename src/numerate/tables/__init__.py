@@ -1,1 +1,1 @@
-"""The results of a study as one table: chosen, filtered, grouped, written, asked."""
+"""The results of a study as one table: selected, filtered, grouped, exported, queried."""

@@ -9,7 +9,7 @@ from numerate.studies.patch import patch
 from numerate.tables.rows import Value
 
 LEFT_OUT = {*NO_RESULT["Recipe"], *(f"training.{name}" for name in NO_RESULT["Training"]), "seed", "kind"}
-"""Settings that change no result: what a run is called, how often it is written down. The seed is told by itself."""
+"""Settings that change no result: what a run is called, how often it is written down. The seed has its own column."""
 
 _MISSING = object()
 
@@ -19,7 +19,7 @@ def differing(plan: Sequence[Planned]) -> dict[str, list[Value]]:
 
     Where the kinds of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM"), and
     what differs among parts of one kind has a column of its own (`model.mixer.num_heads`), None where a part has no
-    such setting. A list of parts is told by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
+    such setting. A list of parts is shown by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
     """
     roots = _roots(plan)
     found: dict[str, list[Value]] = {}
@@ -83,28 +83,28 @@ def _firsts(values: Sequence[Any], index: Sequence[int]) -> list[Any]:
 
 
 def _spread(path: str, values: Sequence[Any], alike: Sequence[int]) -> Iterator[tuple[str, list[Value]]]:
-    """The columns at and below a path. `alike` numbers the parts that the values are in: among parts that are told
-    apart already (an LSTM and an Attention) a setting is no further difference."""
-    told = [_told(value) for value in values]
-    if _differ(told, values, alike):
-        yield path, told
+    """The columns at and below a path. `alike` numbers the parts that the values are in: among parts that differ
+    already (an LSTM and an Attention) a setting is no further difference."""
+    shown = [_shown(value) for value in values]
+    if _differ(shown, values, alike):
+        yield path, shown
     groups: dict[tuple[int, str], int] = {}
-    inside = [groups.setdefault((alike[i], str(told[i])), len(groups)) for i in range(len(values))]
+    inside = [groups.setdefault((alike[i], str(shown[i])), len(groups)) for i in range(len(values))]
     names = dict.fromkeys(name for value in values for name in _names(value))
     for name in names:
         below = [_down(value, name) if _names(value) else _MISSING for value in values]
         yield from _spread(f"{path}.{name}", below, inside)
 
 
-def _differ(told: Sequence[Value], values: Sequence[Any], alike: Sequence[int]) -> bool:
+def _differ(shown: Sequence[Value], values: Sequence[Any], alike: Sequence[int]) -> bool:
     first: dict[int, Value] = {}
     return any(
         value is not _MISSING and first.setdefault(group, one) != one
-        for one, value, group in zip(told, values, alike, strict=True)
+        for one, value, group in zip(shown, values, alike, strict=True)
     )
 
 
-def _told(value: Any) -> Value:
+def _shown(value: Any) -> Value:
     """What a column has of a setting: a number, a truth or a text as it is, of a part its kind."""
     if value is _MISSING or value is None:
         return None
@@ -113,12 +113,12 @@ def _told(value: Any) -> Value:
             return f"{value.get('low')}:{value.get('high')}"
         return str(value.get("kind", json.dumps(value)))
     if isinstance(value, list):
-        return "[" + ", ".join(str(_told(item)) for item in value) + "]"
+        return "[" + ", ".join(str(_shown(item)) for item in value) + "]"
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _names(value: Any) -> list[str]:
-    """The settings inside a part, or the places of a list of parts."""
+    """The settings inside a part, or the indices of a list of parts."""
     if isinstance(value, Mapping):
         return [] if value.get("kind") == "Span" else [name for name in value if name not in ("kind", "source")]
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):

@@ -31,7 +31,7 @@ _MANY = 20_000
 
 
 def format_of(format: str | None, path: str | Path | None = None) -> str:
-    """The format that is meant: as said, else by the ending of the file, else text."""
+    """The format: as given, else by the ending of the file, else text."""
     known = list(FORMATS.values())
     if format is not None:
         if format not in known:
@@ -108,16 +108,16 @@ def lines_of(table: NamedRows, format: str) -> Iterator[str]:
 
 
 def _csv(table: NamedRows) -> Iterator[str]:
-    held = io.StringIO()
-    writer = csv.writer(held, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table.names)
     rows = iter(table.rows)
     while True:
         part = list(islice(rows, _MANY))
         writer.writerows([_plain(value) for value in row] for row in part)
-        yield held.getvalue()
-        held.seek(0)
-        held.truncate()
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
         if len(part) < _MANY:
             return
 
@@ -176,12 +176,12 @@ def queried(table: T, sql: str) -> T:
             parts = [_arrow(one.columns, part, schema) for part in _parts(one.rows)]
             database.register(name, arrow.concat_tables(parts) if parts else schema.empty_table())
         answer = database.execute(sql)
-        names = [told[0] for told in answer.description or ()]
+        names = [column[0] for column in answer.description or ()]
         rows = [tuple(_python(value) for value in row) for row in answer.fetchall()]
     except duckdb.Error as error:
-        told = " ".join(str(error).split("\n\nLINE")[0].split())
+        message = " ".join(str(error).split("\n\nLINE")[0].split())
         raise UserError(
-            f"query: {told} (tables: {', '.join(tables)}; names with a dot stand in double quotes)"
+            f"query: {message} (tables: {', '.join(tables)}; names with a dot stand in double quotes)"
         ) from error
     finally:
         database.close()

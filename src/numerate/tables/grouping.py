@@ -95,9 +95,7 @@ def _measured(table: NamedRows, columns: Sequence[str], at: Sequence[int]) -> li
         found = [i for i in dict.fromkeys(i for name in columns for i in table.matching(name)) if i not in at]
         for i in found:
             if table.columns[i].type not in (int, float):
-                raise UserError(
-                    f"columns: {table.names[i]} holds no numbers, so nothing of it can be said over a group"
-                )
+                raise UserError(f"columns: {table.names[i]} holds no numbers, so it has no statistics over a group")
         return found
     names = set(table.names)
     ends = {f"{name}{end}" for name in names for end in (".low", ".high")}
@@ -164,7 +162,7 @@ class _Grouping(Generic[T]):
 
     @property
     def found(self) -> T:
-        """Groups with all numbers; intervals take about a millisecond each and are computed when they are asked for."""
+        """Groups with all numbers; intervals take about a millisecond each and are computed on access."""
         rows: list[Row] = []
 
         def make() -> Iterator[Row]:
@@ -184,7 +182,7 @@ class _Grouping(Generic[T]):
 
     @property
     def ends(self) -> list[str]:
-        """What is said of each column, as the ends of the names."""
+        """The statistics of each column, as suffixes of the names."""
         typical = [] if self.statistic is not None else ["median", "lowest", "highest"]
         return ["count", *typical, *(f"{self.statistic or 'iqm'}{end}" for end in ("", ".low", ".high"))]
 
@@ -196,14 +194,14 @@ class _Grouping(Generic[T]):
         for row in self.table.rows:
             found.setdefault(tuple(row[i] for i in self.at), []).append(row)
         ranks = []
-        for place, i in enumerate(self.at):
-            values = list(dict.fromkeys(key[place] for key in found))
+        for column, i in enumerate(self.at):
+            values = list(dict.fromkeys(key[column] for key in found))
             if columns[i].type in (int, float):
                 values.sort(key=lambda value: (value is None, value if isinstance(value, int | float) else 0.0))
             ranks.append({value: rank for rank, value in enumerate(values)})
         status = names.index("status") if "status" in names else None
         groups = []
-        for key in sorted(found, key=lambda key: [ranks[place][value] for place, value in enumerate(key)]):
+        for key in sorted(found, key=lambda key: [ranks[column][value] for column, value in enumerate(key)]):
             done = [row for row in found[key] if status is None or row[status] == "done"]
             groups.append(_Group(key, found[key], done, self._strata(done)))
         return groups
@@ -214,9 +212,9 @@ class _Grouping(Generic[T]):
             run = names.index("run")
             if len({row[run] for row in done}) < len(done):
                 return None
-        told = [i for i, column in enumerate(self.table.columns) if column.tells and names[i] not in _NOT_SETTINGS]
+        settings = [i for i, column in enumerate(self.table.columns) if column.tells and names[i] not in _NOT_SETTINGS]
         known: dict[Row, int] = {}
-        return [known.setdefault(tuple(row[i] for i in told), len(known)) for row in done]
+        return [known.setdefault(tuple(row[i] for i in settings), len(known)) for row in done]
 
     # In numbers -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +248,7 @@ class _Grouping(Generic[T]):
         if self.solved:
             barred = names.index("no_claim") if "no_claim" in names else None
             claimed = [row for row in group.done if barred is None or row[barred] is None]
-            judged = [told for row in claimed if (told := self._judged(row)) is not None]
+            judged = [result for row in claimed if (result := self._judged(row)) is not None]
             values = [value for _, value in judged] + [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
             found += [rate.value, rate.low, rate.high] if rate is not None else [None, None, None]
@@ -259,9 +257,9 @@ class _Grouping(Generic[T]):
         return found
 
     def _judged(self, row: Row) -> tuple[str, float] | None:
-        """By which column it is said whether a run succeeded, with what it has there."""
-        told = ((name, row[self.table.names.index(name)]) for name in self.solved)
-        return next(((name, float(value)) for name, value in told if isinstance(value, int | float)), None)
+        """The column that decides whether a run succeeded, with its value."""
+        results = ((name, row[self.table.names.index(name)]) for name in self.solved)
+        return next(((name, float(value)) for name, value in results if isinstance(value, int | float)), None)
 
     def _summary(self, group: _Group, i: int, ends: Sequence[str]) -> list[Value]:
         """The numbers that `ends` name, of one column of one group."""
@@ -297,10 +295,10 @@ class _Grouping(Generic[T]):
                 texts.append([str(row["success.of"] or "") for row in rows])
         for column in (self.table.columns[i] for i in self.main):
             columns.append(Column(column.name))
-            texts.append([self._told(column, row) for row in rows])
+            texts.append([self._interval_text(column, row) for row in rows])
         return found.others(columns, list(zip(*texts, strict=True)), found.name, self.notes)
 
-    def _told(self, column: Column, row: dict[str, Value]) -> str:
+    def _interval_text(self, column: Column, row: dict[str, Value]) -> str:
         ends = ("median", "lowest", "highest")
         if self.statistic is not None:
             ends = (self.statistic, f"{self.statistic}.low", f"{self.statistic}.high")
@@ -338,8 +336,8 @@ class _Grouping(Generic[T]):
             )
         if together := self._together():
             apart = ",".join([*(self.table.names[i] for i in self.at), *together])
-            told = names_listed(together, "and")
-            notes.append(f"{what} that differ in {told} are taken together; group={apart} keeps them apart.")
+            joined = names_listed(together, "and")
+            notes.append(f"{what} that differ in {joined} are taken together; group={apart} keeps them apart.")
         return tuple(notes)
 
     def _together(self) -> list[str]:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from numerate.studies.study import Study
 
 STATUSES = ("done", "failed", "running", "left")
-"""How a run stands. What was stopped, or whose worker died, is left: the same command goes on with it."""
+"""The state of a run. What was stopped, or whose worker died, is left: the same command resumes it."""
 
 PLANS = ("current", "earlier")
-"""Whether a run was asked for by the last command, or by earlier ones alone."""
+"""Whether a run was requested by the last command, or only by earlier ones."""
 
 _MEASURES = (
     Column("step", int, "count"),
@@ -48,9 +48,9 @@ _TEXT_MEASURES = (
     Column("development_perplexity", float, "measure"),
     Column("development_bits", float, "measure"),
 )
-"""What training measured last of running text, in the place of the shares right."""
+"""The last training measures of running text, instead of accuracies."""
 _CHECKPOINTS = ("final", "best")
-_SAID = 5
+_SHOWN_ERRORS = 5
 """Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
 
 LEGEND = (
@@ -116,7 +116,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     statuses = [_status(planned, record, done, begun) for planned, record in zip(plan, found, strict=True)]
     labels = _labels(plan, folder.head()["labels"])
     settings = differing(plan)
-    told: list[tuple[Column, list[Value]]] = [
+    columns: list[tuple[Column, list[Value]]] = [
         (Column("run", tells=True), [planned.run for planned in plan]),
         (Column("label", tells=True), list(labels)),
         (Column("seed", int, tells=True), [planned.seed for planned in plan]),
@@ -124,22 +124,22 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
         *([_plan_column(plan)] if not all(planned.current for planned in plan) else []),
         *((_setting(path, values), _as_one(values)) for path, values in settings.items()),
     ]
-    identified = [(column, values) for column, values in told if column.name != "status"]
+    identified = [(column, values) for column, values in columns if column.name != "status"]
     measured = [record if status == "done" else {} for record, status in zip(found, statuses, strict=True)]
     texts = any("development_loss" in record for record in measured)
     for column in (*_MEASURES, *(_TEXT_MEASURES if texts else ()), *_region_columns(measured)):
-        told.append((column, [column.read(_at(record, column.name)) for record in measured]))
+        columns.append((column, [column.read(_at(record, column.name)) for record in measured]))
     reasons = [_no_claim(record) for record in measured]
     if any(reason is not None for reason in reasons):
-        told.append((Column("no_claim", main=True), list(reasons)))
+        columns.append((Column("no_claim", main=True), list(reasons)))
     for column, path in _REST:
-        told.append((column, [column.read(_at(record, path)) for record in found]))
-    rows = list(zip(*(values for _, values in told), strict=True)) if plan else []
+        columns.append((column, [column.read(_at(record, path)) for record in found]))
+    rows = list(zip(*(values for _, values in columns), strict=True)) if plan else []
 
     def cells(wanted: Collection[str]) -> Table:
         return _cells(folder.runs, identified, done.keys() & set(wanted))
 
-    return Table(tuple(column for column, _ in told), rows, "runs", _view, cells_of=cells)
+    return Table(tuple(column for column, _ in columns), rows, "runs", _view, cells_of=cells)
 
 
 _REST = (
@@ -200,7 +200,7 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                 found += _text_columns(path)
                 continue
             labelled = any("labels" in region for region in regions)
-            # Of labels the best checkpoint is told by its headline alone: a row is wide enough.
+            # Of labels the best checkpoint has its headline alone: a row is wide enough.
             found.append(Column(path, float, "share", main=not labelled or checkpoint == "final"))
             found += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
             for measure in MEASURES if labelled else ():
@@ -250,8 +250,8 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
             return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
         measure, _, end = end.partition(".") if end.partition(".")[0] in MEASURES else ("", "", end)
         if measure:
-            told = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
-            return (told.get(measure) or {}).get(end or "value")
+            labels = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
+            return (labels.get(measure) or {}).get(end or "value")
         return ((record.get(checkpoint) or {}).get(region) or {}).get(end or "mean")
     value: Any = record
     for part in name.split("."):
@@ -286,21 +286,21 @@ def _view(table: Table) -> Table:
 def _errors(table: Table, shown: Table) -> list[str]:
     """What failed and why, the runs of one error together."""
     names = short_names(shown)
-    told = [i for i, column in enumerate(shown.columns) if column.tells]
+    identifying = [i for i, column in enumerate(shown.columns) if column.tells]
     errors: dict[str, list[str]] = {}
     for row, seen in zip(table, shown.rows, strict=True):
         if row["status"] == "failed":
             text = words(str(row["error"] or "no error was written down"))
             kind = row["failure"]
             text = text if kind in ("mistake", "fault", "error", None) else f"{kind}: {text}"
-            who = [str(seen[i]) if names[i] == "label" else f"{names[i]} {seen[i]}" for i in told]
+            who = [str(seen[i]) if names[i] == "label" else f"{names[i]} {seen[i]}" for i in identifying]
             errors.setdefault(text, []).append(" ".join(who))
     found = []
-    for error, runs in list(errors.items())[:_SAID]:
+    for error, runs in list(errors.items())[:_SHOWN_ERRORS]:
         more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
         found.append(f"failed: {', '.join(runs[:3])}{more}: {error}")
-    if len(errors) > _SAID:
-        found.append(f"... and {len(errors) - _SAID:,} other errors; columns=label,seed,error has them all")
+    if len(errors) > _SHOWN_ERRORS:
+        found.append(f"... and {len(errors) - _SHOWN_ERRORS:,} other errors; columns=label,seed,error has them all")
     return found
 
 
@@ -335,7 +335,7 @@ _OF_TEXTS = (
     (Column("tokens", int, "count"), "tokens"),
     (Column("bytes", int, "count"), "bytes"),
 )
-"""What is measured of a portion of running text, in the place of what is right of a cell."""
+"""The measures of a portion of running text, instead of those of a cell."""
 _OF_ANSWERS = tuple(
     Column(name, float, "share" if name in answer_metrics.SHARES else "measure", main=name in MAIN_ANSWERS)
     for name in answer_metrics.METRICS
@@ -343,14 +343,14 @@ _OF_ANSWERS = tuple(
 """What is measured of the numbers and texts of a cell beside."""
 
 
-def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
+def _cells(runs: Path, identified: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
     """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
-    by_run = [row for row in zip(*(values for _, values in told), strict=True) if row[0] in wanted]
+    by_run = [row for row in zip(*(values for _, values in identified), strict=True) if row[0] in wanted]
     taken = {"checkpoint", "step", "position_offset", "settings", "region", *(column.name for column, _ in _FIXED)}
     taken |= (
         {column.name for column in _OF_ANSWERS}
         | {column.name for column, _, _ in _OF_LABELS}
-        | {column.name for column, _ in told}
+        | {column.name for column, _ in identified}
     )
     axes: dict[str, Column] = {}
     labelled = answered = running = False
@@ -361,10 +361,10 @@ def _cells(runs: Path, told: Sequence[tuple[Column, list[Value]]], wanted: Colle
         running = running or b'"language":' in content
         for name in _axes(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
-    there = {column.name for column, _ in told} | {column.name for column in _OF_ANSWERS if answered}
+    there = {column.name for column, _ in identified} | {column.name for column in _OF_ANSWERS if answered}
     texts = [one for one in _OF_TEXTS if running and one[0].name not in there]
     columns = (
-        *(column for column, _ in told),
+        *(column for column, _ in identified),
         Column("checkpoint", tells=True),
         Column("step", int, "count"),
         Column("position_offset", int, tells=True),
@@ -406,15 +406,16 @@ def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
 
 
 def _of_labels(record: Mapping[str, Any]) -> list[Value]:
-    told = record.get("labels") or {}
+    found = record.get("labels") or {}
     return [
-        column.read((told.get("floor") or {}).get(name) if end else told.get(name)) for column, name, end in _OF_LABELS
+        column.read((found.get("floor") or {}).get(name) if end else found.get(name))
+        for column, name, end in _OF_LABELS
     ]
 
 
 def _of_answers(record: Mapping[str, Any]) -> list[Value]:
-    told = {name: value for kind in ("numbers", "texts") for name, value in _measures_of(record, kind).items()}
-    return [column.read(told.get(column.name)) for column in _OF_ANSWERS]
+    measures = {name: value for kind in ("numbers", "texts") for name, value in _measures_of(record, kind).items()}
+    return [column.read(measures.get(column.name)) for column in _OF_ANSWERS]
 
 
 def _measures_of(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -101,8 +101,8 @@ class NamedRows:
             return [names.index(text)]
         endings = [i for i, one in enumerate(names) if one.endswith(f".{text}")]
         if len(endings) > 1:
-            told = names_listed((self.names[i] for i in endings), "or")
-            raise UserError(f"{where}: {name!r} may be {told}; give one of these")
+            options = names_listed((self.names[i] for i in endings), "or")
+            raise UserError(f"{where}: {name!r} may be {options}; give one of these")
         if endings:
             return endings
         below = [i for i, one in enumerate(names) if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]

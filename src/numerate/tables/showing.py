@@ -11,7 +11,7 @@ from numerate.reports.table import markdown_table, text_table, text_width
 from numerate.tables.rows import Column, NamedRows, Row, T, Value
 
 LONGEST = 60
-"""Letters of a text where the table is wider than the terminal and nobody asked for that column; more are cut."""
+"""Letters of a text where the table is wider than the terminal and the column was not requested; more are cut."""
 
 
 def as_text(table: NamedRows, width: int | None = None, most: int | None = None) -> str:
@@ -82,8 +82,8 @@ def as_html(table: NamedRows, most: int | None = None) -> str:
         return f"<tr>{inner}</tr>"
 
     body = "".join(line("td", row) for row in rows)
-    told = "".join(f"<p>{escape(note)}</p>" for note in _notes(shown, len(rows), left))
-    return f"<table><thead>{line('th', names)}</thead><tbody>{body}</tbody></table>{told}"
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _notes(shown, len(rows), left))
+    return f"<table><thead>{line('th', names)}</thead><tbody>{body}</tbody></table>{notes}"
 
 
 def viewed(table: T) -> T:
@@ -98,15 +98,15 @@ def telling(table: T) -> T:
     values = [[row[i] for row in rows] for i in range(len(table.columns))]
     names = table.names
     labels = values[names.index("label")] if "label" in names else []
-    told = {i for i, column in enumerate(table.columns) if column.tells and column.name != "run" and _varies(values[i])}
-    if "label" in names and names.index("label") in told:
-        told -= {i for i in told if names[i] not in ("label", "seed") and follows(values[i], labels)}
-    if not told:
-        told = {i for i, name in enumerate(names) if name in ("label", "seed")}
+    kept = {i for i, column in enumerate(table.columns) if column.tells and column.name != "run" and _varies(values[i])}
+    if "label" in names and names.index("label") in kept:
+        kept -= {i for i in kept if names[i] not in ("label", "seed") and follows(values[i], labels)}
+    if not kept:
+        kept = {i for i, name in enumerate(names) if name in ("label", "seed")}
     if "status" in names and any(value != "done" for value in values[names.index("status")]):
-        told.add(names.index("status"))
+        kept.add(names.index("status"))
     known = {i for i, column in enumerate(table.columns) if column.main and any(v is not None for v in values[i])}
-    chosen = [i for i, column in enumerate(table.columns) if i in told or (i in known if known else column.main)]
+    chosen = [i for i, column in enumerate(table.columns) if i in kept or (i in known if known else column.main)]
     return replace(
         table,
         columns=tuple(table.columns[i] for i in chosen),
@@ -185,7 +185,7 @@ def _texts(shown: NamedRows, most: int | None) -> tuple[list[str], list[list[str
 
 
 def _notes(shown: NamedRows, rows: int, left: int) -> list[str]:
-    """How many rows are not shown, and what is said of those that are."""
+    """How many rows are not shown, and the notes on those that are."""
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     return [*more, *([] if rows else ["no rows"]), *(shown.notes if rows else ())]
 

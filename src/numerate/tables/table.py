@@ -21,7 +21,7 @@ class Table(NamedRows):
     >>> table.frame().groupby("label")["final.ood_test"].median()
     >>> table.query('select label, avg("final.ood_test") from runs group by label')
 
-    `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are said
+    `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are printed
     below it. Names of columns may be cut at the front where one alone is meant: `hidden_size` for `model.hidden_size`;
     `final` stands for all that is directly below it.
     """

@@ -1,4 +1,4 @@
-"""Questions with answers: what a model is asked, before anybody spells it. Nothing here imports torch."""
+"""Tasks: questions with answers, before tokenization. Nothing here imports torch."""
 
 from numerate.catalogue import lazily
 

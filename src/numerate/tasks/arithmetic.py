@@ -1,4 +1,4 @@
-"""Two whole numbers and an operator, drawn by the lengths of the operands."""
+"""Integer arithmetic with two operands, sampled by operand length."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Arithmetic(Task):
-    """Two numbers, an operator, and the value: `12+9=` is `21`, `9-12=` is `-3`, `12x9=` is `108`.
+    """Integer addition, subtraction or multiplication: `12+9=` is `21`, `9-12=` is `-3`, `12x9=` is `108`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
     Their sampler draws every pair of operand lengths equally often, and each operand uniformly from the numbers with
@@ -239,7 +239,7 @@ class Arithmetic(Task):
 
 
 MOST_DIGITS = 10_000
-"""Longer numbers are taken for a slip of the pen."""
+"""Longer numbers are refused as a likely typo."""
 
 _SMALL = 5
 """Cells with an operand of so many digits are large enough whatever the other is."""

@@ -1,4 +1,4 @@
-"""The positional OR of two strings of bits, of which there are so few that they are listed, not drawn."""
+"""Positional OR of two bit strings; the few questions are listed, not sampled."""
 
 import re
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ Listed = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BitwiseOr(Task):
-    """Two strings of bits with a single one among them, and their OR from the left: `0000+01=` is `0100`.
+    """Positional OR of two bit strings with a single one between them: `0000+01=` is `0100`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399,
     "positional or variant". The one stands in the shorter operand and the other one is all zeros; of two operands of
     equal length a coin says which (here a hash of length and place, so that the set is always the same). The answer is
     as long as the longer operand, its one as far from the left as in the question. Bits are texts, not numbers: they
-    are written from the left in whatever order the spelling has.
+    are written from the left in every number format.
 
     The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through them
     in rounds, each once a round in an order of its own; so does evaluation, without replacement. With
@@ -126,7 +126,7 @@ class BitwiseOr(Task):
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the lengths and of the place of the one: `0000+01=` and `01+0000=` are one question."""
         lengths = np.sort(np.stack([questions.facts[axis] for axis in self.axes()], axis=1), axis=1).astype(np.uint64)
-        assert questions.prompt_length is not None, "bits are asked as continuations"
+        assert questions.prompt_length is not None, "answers are continuations"
         ones = questions.symbols == questions.alphabet.index("1")
         ones &= np.arange(ones.shape[1]) >= questions.prompt_length[:, None]
         place = (ones.argmax(axis=1) - questions.prompt_length).astype(np.uint64)

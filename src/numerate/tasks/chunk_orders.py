@@ -1,7 +1,7 @@
-"""In which order the chunks of a corpus are read: pure functions from an index to a place.
+"""The order in which the chunks of a corpus are read: pure functions from an index to a place.
 
-A corpus is a few long rows of tokens, its shards. A chunk is `context` tokens of one with those that follow each; its
-place is (shard, offset, length). Because every order answers any index, whoever stops at an index goes on from it.
+A corpus is a few long rows of tokens, its shards. A chunk is `context` tokens of a shard with their next tokens; its
+place is (shard, offset, length). Orders have random access, so that training resumes at any index.
 """
 
 import random

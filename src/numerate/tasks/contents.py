@@ -78,9 +78,9 @@ def _remembered(stamp: Stamp) -> str:
     name = hashlib.sha256(os.fsencode(stamp.path)).hexdigest()
     place = numerate_cache() / "sums" / f"{name}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
-        told = json.loads(place.read_text(encoding="utf-8"))
-        if told[:-1] == [*stamp]:
-            return str(told[-1])
+        record = json.loads(place.read_text(encoding="utf-8"))
+        if record[:-1] == [*stamp]:
+            return str(record[-1])
     digest = _digest(stamp.path)
     if _stamp(Path(stamp.path)) == stamp:
         _keep(place, json.dumps([*stamp, digest]))

@@ -38,7 +38,7 @@ _ROWS_KEPT = 1024
 
 
 class TokenizerProtocol(Protocol):
-    """What is asked of a stored tokenizer here: `numerate.tokens.pieces` has it, and stands above tasks."""
+    """The interface of `numerate.tokens.pieces.StoredTokenizer`, which tasks do not import."""
 
     size: int
 
@@ -65,7 +65,7 @@ class ChunkArrays(NamedTuple):
 class Shard:
     """A file of tokens: `ids` (mapped, uint16 or uint32), and what its head says of it, if it has one.
 
-    `documents` and `text_bytes` (bytes of UTF-8) are None where nobody says.
+    `documents` and `text_bytes` (bytes of UTF-8) are None if unknown.
     """
 
     def __init__(self, path: Path, kind: np.dtype[Any], begin: int, head: dict[str, Any] | None) -> None:
@@ -80,14 +80,14 @@ class Shard:
         return len(self.ids)
 
     def release(self) -> None:
-        """Lets go of the memory that what was read takes; it is read from the file again when it is asked for."""
+        """Releases the memory of pages read so far; they are read from the file again when needed."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Shards in their order.
+    """A tokenized corpus: its shards in order.
 
     >>> corpus = open_corpus("stories", pieces("tokenizer.model"))
     >>> train, validation = published_split(corpus)
@@ -98,7 +98,7 @@ class Corpus:
 
     shards: tuple[Shard, ...]
     _read: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
-    """How many chunks were read since the memory of them was let go of."""
+    """How many chunks were read since the last release of memory."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -127,11 +127,10 @@ class Corpus:
         return ChunkArrays(np.where(behind, 0, ids[:, :-1]), np.where(behind, 0, ids[:, 1:]), found.lengths)
 
     def token_rows(self, places: Places, context: int) -> TokenRows:
-        """The chunks at places, each with the token behind it, cut to the longest. However much is read, memory does
-        not grow with it."""
+        """The chunks at places, each with its next token, cut to the longest. Memory use is bounded."""
         ids = np.zeros((len(places.shards), context + 1), dtype=np.int64)
-        told = zip(places.shards.tolist(), places.offsets.tolist(), places.lengths.tolist(), strict=True)
-        for row, (shard, offset, length) in enumerate(told):
+        chunks = zip(places.shards.tolist(), places.offsets.tolist(), places.lengths.tolist(), strict=True)
+        for row, (shard, offset, length) in enumerate(chunks):
             ids[row, : length + 1] = self.shards[shard].ids[offset : offset + length + 1]
             self._read[0] += 1
             if self._read[0] >= _ROWS_KEPT:
@@ -140,13 +139,12 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells these tokens from others, in 16 characters: of large shards by their size and blocks spread over
-        them. What their files are called does not count."""
-        told = [f"{len(shard)} {shard.ids.dtype} {block_sum(shard.path)}" for shard in self.shards]
-        return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+        """A hash of the tokens in 16 characters, whatever the file names; of large shards, of their size and blocks."""
+        parts = [f"{len(shard)} {shard.ids.dtype} {block_sum(shard.path)}" for shard in self.shards]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
     def release(self) -> None:
-        """Lets go of what was read; to be called now and then by whoever reads for long."""
+        """Releases the memory of what was read; call it regularly in long reads."""
         self._read[0] = 0
         for shard in self.shards:
             shard.release()
@@ -157,7 +155,7 @@ class Corpus:
 
 
 class ChunkRows(TokenRows):
-    """Chunks at places of a corpus, read when their `ids` are asked for; parts of them, before that, are read alone."""
+    """Chunks at places of a corpus, whose `ids` are read lazily."""
 
     def __init__(self, corpus: Corpus, places: Places, context: int) -> None:
         for name, value in (("corpus", corpus), ("places", places), ("context", context), ("lengths", places.lengths)):
@@ -198,8 +196,8 @@ def open_corpus(place: str | Path | Sequence[str | Path], pieces: TokenizerProto
     """The shards of a folder in the order of their names, or those that are named. All of them are looked through.
 
     Raises `UserError` that names the file where one is empty, torn, not finished, written with another tokenizer than
-    `pieces`, or has ids beyond it. (Of raw ones without a head nobody knows their whole length: one that was cut
-    between two tokens cannot be told. That their tokenizer is another is mostly found by what the first documents say.)
+    `pieces`, or has ids beyond it. (Raw shards without a head have no known length: one that was cut between two tokens
+    is not noticed. A different tokenizer is mostly noticed by decoding the first documents.)
     """
     paths = [Path(place)] if isinstance(place, str | Path) else [Path(one) for one in place]
     paths = [path.expanduser() for path in paths]
@@ -215,16 +213,16 @@ def open_corpus(place: str | Path | Sequence[str | Path], pieces: TokenizerProto
 
 def is_whole(folder: Path) -> bool:
     """Whether a folder of `numerate data tokenise` says that it is finished."""
-    return (folder / CORPUS).is_file() and _told(folder / CORPUS).get("complete") is True
+    return (folder / CORPUS).is_file() and _read_json(folder / CORPUS).get("complete") is True
 
 
 def _shards_of(folder: Path) -> list[Path]:
     head = folder / CORPUS
     if head.is_file():
-        told = _told(head)
-        if not told.get("complete"):
-            raise UserError(f"{folder}: is not finished; the same `numerate data tokenise` goes on with it")
-        return [folder / name for name in told["shards"]]
+        header = _read_json(head)
+        if not header.get("complete"):
+            raise UserError(f"{folder}: is not finished; the same `numerate data tokenise` resumes it")
+        return [folder / name for name in header["shards"]]
     bins, arrays = sorted(folder.glob("*.bin")), sorted(folder.glob("*.npy"))
     if bins and arrays:
         raise UserError(f"{folder}: has .bin and .npy; a folder with one of them, or the files by name, are right")
@@ -245,9 +243,9 @@ def open_shard(path: Path, pieces: TokenizerProtocol) -> Shard:
     if path.suffix == ".npy":
         shard = _array(path)
     elif beside.is_file():
-        shard = _ours(path, _told(beside), pieces)
+        shard = _ours(path, _read_json(beside), pieces)
     elif (path.parent / CORPUS).is_file():
-        raise UserError(f"{path}: is not finished; the same `numerate data tokenise` goes on with it")
+        raise UserError(f"{path}: is not finished; the same `numerate data tokenise` resumes it")
     elif path.suffix != ".bin":
         raise UserError(f"{path}: is no file of tokens; .bin or .npy is right")
     elif size % 2:
@@ -300,7 +298,7 @@ def _array(path: Path) -> Shard:
 
 
 def _check_ids(shard: Shard, pieces: TokenizerProtocol) -> None:
-    """Refuses ids that the tokenizer has not."""
+    """Refuses ids beyond the tokenizer's."""
     for start in range(0, len(shard), _PORTION):
         portion = shard.ids[start : start + _PORTION]
         largest = int(portion.max())
@@ -315,7 +313,7 @@ def _check_ids(shard: Shard, pieces: TokenizerProtocol) -> None:
 
 
 def _check_raw(shard: Shard, pieces: TokenizerProtocol) -> None:
-    """Refuses what says nothing of itself and looks as if its download stopped, or as if the tokenizer is another."""
+    """Refuses a shard without a head that looks truncated, or tokenized by another tokenizer."""
     end = shard.ids[-_ZEROS:]
     if len(end) == _ZEROS and not end.any():
         raise UserError(
@@ -350,7 +348,7 @@ def block_sum(path: Path) -> int:
     return check
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Counting symbols aloud: at every symbol, how many there have been so far."""
+"""Counting symbols: the label of every symbol is the number of symbols so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,44 +17,44 @@ from numerate.tasks.task import Task, large_enough
 from numerate.vocabulary import SPECIALS
 
 HELPERS = {"none": "", "blank": "<blk>", "pad": "<pad>"}
-"""The token behind each symbol at which its count is said, instead of at the symbol itself."""
+"""The helper token after each symbol that carries its label, instead of the symbol itself."""
 
 MOST_COUNT = 100_000
-"""Longer rows are taken for a slip of the pen."""
+"""Longer rows are refused as a likely typo."""
 
 WHOLE = 20_000
-"""Cells of more questions are drawn, not listed."""
+"""Cells with more questions are sampled, not listed."""
 
 
 @dataclass(frozen=True)
 class Counting(Task):
-    """Symbols are counted aloud, each at its own place: `a a a` has the labels 1 2 3.
+    """Counting with a label per symbol: `a a a` has the labels 1 2 3.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
-    https://arxiv.org/abs/2405.20131. Every number is one text of the alphabet, so that 51 has nothing to do with 5 and
-    1. What is said is never read. With k = 65, the row of three symbols is
+    https://arxiv.org/abs/2405.20131. Every number is one text of the alphabet, so that 51 is unrelated to 5 and 1.
+    Labels are never inputs. With k = 65, the row of three symbols is
 
     - `a a a` with 1 2 3, where `number="none"`;
-    - `65 a a a` with . 66 67 68 (`"before"`, a shifted start; nothing is asked of the start itself);
+    - `65 a a a` with . 66 67 68 (`"before"`, a shifted start, which has no label itself);
     - `a a a 65` with 1 2 3 68 (`"behind"`, an addend); and one or the other, equally often (`"both"`).
-    - `0 a a a` with . 1 2 3 (`prefix="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper,
-      where it is said again: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
-    - With `modulus=10` the eleventh is 1 again and the tenth is called 10, never 0.
+    - `0 a a a` with . 1 2 3 (`prefix="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper
+      labelled with itself: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
+    - With `modulus=10` the eleventh is 1 again and the tenth is 10, never 0.
 
-    A count is drawn uniformly from `count`, then a start uniformly from `starts`, as far as c + k is at most
-    `max_number`; the alphabet has the numbers up to `max_number`. `end=51` leaves of the starts of each count the one
-    that ends there (counts that have none keep them all).
+    A count c is drawn uniformly from `count`, then a start k uniformly from `starts` with c + k at most `max_number`;
+    the alphabet has the numbers up to `max_number`. With `end=51` each count has only the start that ends there (counts
+    without one keep all starts).
 
-    A grid has the axis `count`; `eval_count` is what a cell sets, trained or not. With `held_out_starts=6` six starts
-    of each trained count are kept from training, four for test and two for development: 300 of the published ranges, as
-    published, though chosen by a hash. (A held-out `65 a a a` is still the beginning of trained longer rows.) Where
-    letters are random and nothing is held out by its start, rows of three or more are held out by their letters. All
-    other rows up to the trained counts are seen; those beyond are new.
+    The grid axis is `count`; a cell sets `eval_count`, trained or not. With `held_out_starts=6` six starts of each
+    trained count are held out, four for test and two for development: 300 in the published ranges, as published, but
+    chosen by a hash. (A held-out `65 a a a` is still a prefix of trained longer rows.) If letters are random and no
+    starts are held out, rows of three or more are held out by their letters. All other rows up to the trained counts
+    are seen; longer ones are new.
 
-    Deviations: a cell of no more starts than an evaluation asks questions has all of them, none twice; of more, as many
-    are drawn as it asks, and some of these may be the same. Of the published test files some have only rows that end
-    at the largest number (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 begins at a
-    trained count; `numerate data write NAME as=published` writes those.
+    Deviations: a cell with at most as many starts as an evaluation wants questions has each once; larger cells are
+    sampled with replacement. Of the published test files some have only rows that end at the largest number
+    (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 starts at a trained count; `numerate
+    data write NAME as=published` writes those.
     """
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
@@ -77,7 +77,7 @@ class Counting(Task):
                 raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
         check_modulus(self.modulus)
         if self.modulus is not None and self.number != "none":
-            raise UserError("modulus: counts that begin again are not counted on from a number; number=none is right")
+            raise UserError("modulus: modular counts have no start number; number=none is right")
         if not 1 <= self.max_number <= MOST_NUMBER:
             raise UserError(f"max_number: {self.max_number} is not from 1 to {MOST_NUMBER}")
         if Span.of(self.starts).low < 0:
@@ -95,30 +95,30 @@ class Counting(Task):
 
     @property
     def allowed(self) -> Starts:
-        """Which counts may start where; without numbers every count starts from 0."""
+        """The starts of each count; without numbers every count starts from 0."""
         if self.number == "none":
             return Starts(Span(0, 0), self.max_number if self.modulus is None else MOST_COUNT)
         return Starts(Span.of(self.starts), self.max_number, self.end)
 
     @property
-    def asked(self) -> Span:
-        """The counts that are asked about."""
+    def eval_span(self) -> Span:
+        """The counts to evaluate."""
         return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         rows = len(index)
         if self._by_letters:
-            # In turn, so that holding out some letters changes no length's share.
-            count = self.asked.low + index % len(self.asked)
+            # Cyclically, so that holding out some letters does not change the distribution of lengths.
+            count = self.eval_span.low + index % len(self.eval_span)
         else:
-            count = self.asked.low + draws.below(len(self.asked), (rows,))
+            count = self.eval_span.low + draws.below(len(self.eval_span), (rows,))
         low, width = self.allowed.bounds(count)
         start = low + (draws.below(width, (rows,)) if self.number != "none" else 0)
         before = draws.below(2, (rows,)) == 0 if self.number == "both" else self._in_front(rows)
         letters = None
         if self.symbol == "different":
-            letters = draws.below(len(ascii_lowercase), (rows, self.asked.high), np.int16)
-        return self.rows(count, start, before, letters, self.asked.high)
+            letters = draws.below(len(ascii_lowercase), (rows, self.eval_span.high), np.int16)
+        return self.rows(count, start, before, letters, self.eval_span.high)
 
     def rows(
         self,
@@ -128,7 +128,7 @@ class Counting(Task):
         letters: NDArray[np.int16] | None = None,
         longest: int | None = None,
     ) -> Questions:
-        """Rows of these counts and starts, the start in front where `before` says, wide enough for `longest` symbols.
+        """Rows of these counts and starts, the start in front where `before` is true, padded to `longest` symbols.
 
         >>> plain_text(Counting(number="before").rows(np.array([2]), np.array([65]), np.array([True])), 0)
         ('65 a a', '. 66 67')
@@ -143,14 +143,14 @@ class Counting(Task):
         into = place - skipped  # places into the counted symbols
         inside = (into >= 0) & (into < unit * count[:, None])
         step = into // unit
-        said = step + 1 if not leads else step + 1 + (start * before)[:, None]
+        value = step + 1 if not leads else step + 1 + (start * before)[:, None]
         if self.modulus is not None:
-            said = step % self.modulus + 1
+            value = step % self.modulus + 1
         shown: Any = symbol if letters is None else symbol + np.take_along_axis(letters, _within(step, letters), axis=1)
         if unit == 2:
             shown = np.where(into % 2 == 0, shown, helper)
         symbols = np.where(inside, shown, EMPTY).astype(np.int16)
-        labels = np.where(inside & (into % unit == unit - 1), said, EMPTY).astype(np.int16)
+        labels = np.where(inside & (into % unit == unit - 1), value, EMPTY).astype(np.int16)
         if first:
             symbols[:, 0] = alphabet.index(self.prefix)
         if leads:
@@ -174,7 +174,7 @@ class Counting(Task):
         return self.symbol == "different" and (not self.held_out_starts or self.number == "none")
 
     def pinned(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` is what is asked, whatever training counts."""
+        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -185,31 +185,31 @@ class Counting(Task):
         return ("count",)
 
     def trained(self) -> dict[str, Span]:
-        return {"count": self.asked}
+        return {"count": self.eval_span}
 
     def trained_labels(self) -> int:
-        """The most places of a training row that say a count, a start's helper among them. (An addend's sum is none: at
-        the place behind it a longer row says a count that was never met.)"""
+        """The most labels of a training row, a start's helper included. (An addend's sum does not count: at the next
+        position a longer row has a count that was never trained.)"""
         return Span.of(self.count).high + (self.number in ("before", "both") and self.helper != "none")
 
     def beyond(self) -> "Counting | None":
-        """The counts behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
-        band = next_counts(self.asked, self.allowed.furthest())
+        """The counts after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
+        band = next_counts(self.eval_span, self.allowed.furthest())
         return None if band is None else replace(self, eval_count=band)
 
     def cells(self) -> list[tuple[int, ...]] | None:
         return feasible(Span.of(self.count), self.allowed.furthest())
 
     def space(self) -> int:
-        counts = np.arange(self.asked.low, self.asked.high + 1)
+        counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
         _, width = self.allowed.bounds(counts)
         kinds = 2 if self.number == "both" else 1
         letters = len(ascii_lowercase) if self.symbol == "different" else 1
         return sum(kinds * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True))
 
     def whole(self, split: str = "test") -> Questions | None:
-        """Every question of a split, smaller counts and smaller starts first; None where letters are random, or for
-        more than 20,000.
+        """Every question of a split, smaller counts and smaller starts first; None for random letters, or for more than
+        20,000.
 
         >>> [plain_text(Counting(eval_count=Span(2, 3)).whole(), row) for row in (0, 1)]
         [('a a', '1 2'), ('a a a', '1 2 3')]
@@ -219,10 +219,10 @@ class Counting(Task):
             return None if band is None else band.whole()
         if self.symbol == "different":
             return None
-        counts = np.arange(self.asked.low, self.asked.high + 1)
+        counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
         if int(self.allowed.bounds(counts)[1].sum()) > WHOLE:
             return None
-        cells = self.allowed.cells(self.asked)
+        cells = self.allowed.cells(self.eval_span)
         count, start = cells.T
         of_split = self._kind(count, start) == (_HELD.index(split) if split in _HELD else 0)
         found = of_split | ~self._divided(count)
@@ -230,10 +230,10 @@ class Counting(Task):
         return replace(questions, chance=CounterRNG(key(self, split, "whole")).words(len(questions)))
 
     def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """Every different row of training once, with its probability; None where letters are random."""
+        """Every distinct training row with its probability; None for random letters."""
         if self.symbol == "different":
             return None
-        cells = self.allowed.cells(self.asked)
+        cells = self.allowed.cells(self.eval_span)
         count, start = cells[self._kind(*cells.T) == 0].T
         _, width = self.allowed.bounds(count)
         weights = 1 / width
@@ -242,7 +242,7 @@ class Counting(Task):
         return questions, weights / weights.sum()
 
     def _listed(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
-        """These rows; where a number may stand on either side, behind the symbols first."""
+        """These rows; with `number="both"`, each with the number behind the symbols, then in front."""
         if self.number != "both":
             return self.rows(count, start, self._in_front(len(count)))
         before = np.tile(np.array([False, True]), len(count))
@@ -262,14 +262,14 @@ class Counting(Task):
         return (count >= span.low) & (count <= span.high) & (width > self.held_out_starts) & (self.held_out_starts > 0)
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of count, start and where it stands; of the letters too, where rows are held out by them."""
+        """A hash of count, start and its side; of the letters too, if rows are held out by them."""
         if self._by_letters:
             return questions.hashes()
         count, (start, kind) = questions.facts["count"], self._start_of(questions)
         return into_splits(cell_hashes(count, start, kind), self._kind(count, start))
 
     def _start_of(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The start of each row, and 1 where it stands in front."""
+        """The start of each row, and 1 if it is in front."""
         rows = len(questions)
         if self.number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
@@ -292,28 +292,28 @@ class Counting(Task):
         trained = Span.of(self.count)
         if split == "train":
             return False
-        if self.asked.low > trained.high:
+        if self.eval_span.low > trained.high:
             return True
         if self._by_letters:
-            return self.asked.low >= FEW_LETTERS
-        return bool(self._divided(np.arange(self.asked.low, min(self.asked.high, trained.high) + 1)).all())
+            return self.eval_span.low >= FEW_LETTERS
+        return bool(self._divided(np.arange(self.eval_span.low, min(self.eval_span.high, trained.high) + 1)).all())
 
     def alphabet(self) -> tuple[str, ...]:
-        """The numbers from 0 on, what begins a row, the helper, the letters: as far as there are any."""
+        """The numbers from 0 on, prefix, helper and letters, as far as there are any."""
         numbers = map(str, range((self.max_number if self.modulus is None else self.modulus) + 1))
         letters = ascii_lowercase if self.symbol == "different" else "a"
         texts = (*numbers, self.prefix, HELPERS[self.helper], *letters)
         return tuple(dict.fromkeys(text for text in texts if text))
 
     def longest(self) -> Questions:
-        count, letters = np.array([self.asked.high]), None
+        count, letters = np.array([self.eval_span.high]), None
         low, _ = self.allowed.bounds(count)
         if self.symbol == "different":
-            letters = np.zeros((1, self.asked.high), dtype=np.int16)
+            letters = np.zeros((1, self.eval_span.high), dtype=np.int16)
         return self.rows(count, low, self._in_front(1), letters)
 
     def read(self, text: str) -> Questions:
-        """From `65 a a a`, as a person types it: what begins a row and the helpers may be left out.
+        """From `65 a a a`; prefix and helpers may be left out.
 
         Raises `UserError` for a row that this task never has.
         """
@@ -343,11 +343,11 @@ class Counting(Task):
 NUMBER = ("none", "before", "behind", "both")
 
 MOST_NUMBER = 10_000
-"""Alphabets with more numbers are taken for a slip of the pen."""
+"""Alphabets with more numbers are refused as a likely typo."""
 
 
 def check_modulus(modulus: int | None) -> None:
-    """Raises `UserError` for a modulus that says nothing, or has more numbers than an alphabet."""
+    """Raises `UserError` for a modulus below 2 or above `MOST_NUMBER`."""
     if modulus is not None and modulus < 2:
         raise UserError(f"modulus: counting modulo {modulus} says nothing; 2 or more is right")
     if modulus is not None and modulus > MOST_NUMBER:
@@ -355,9 +355,9 @@ def check_modulus(modulus: int | None) -> None:
 
 
 def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
-    """Raises `UserError` for a text that cannot begin a row: of several words, or one that means something else.
+    """Raises `UserError` for an unsuitable prefix: several words, or a symbol, helper or special token.
 
-    `right` is what would do, with its verb.
+    `right` ends the message with what is right.
     """
     if begin and begin.split() != [begin]:
         raise UserError(f"prefix: {begin!r} is not one text without spaces; {right}")
@@ -374,6 +374,6 @@ _HELD = ("train", "test", "development")
 
 
 def _within(step: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:
-    """The letter of each place, any one outside of the counted symbols."""
+    """The letter index of each position, clipped outside of the counted symbols."""
     clipped = np.clip(step, 0, letters.shape[1] - 1)
     return np.broadcast_to(clipped, (len(letters), clipped.shape[-1])) if clipped.ndim == 1 else clipped

@@ -1,4 +1,4 @@
-"""Jokes and how good readers found them: a number to be told from a text."""
+"""Joke scores: predicting a number from a text."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FILES = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class RJokes(TextTask):
-    """A joke is answered with its score, 0 to 11: the r/Jokes dataset, Weller and Seppi (2020).
+    """Joke scores from 0 to 11: the r/Jokes dataset (Weller and Seppi, 2020).
 
     https://aclanthology.org/2020.lrec-1.753/; the score is the natural logarithm of the votes, plus one of them,
     rounded to a whole number. Training, development and test have files of their own (`train.tsv`, `dev.tsv`,

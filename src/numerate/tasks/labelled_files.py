@@ -1,7 +1,7 @@
-"""Rows of words with a label each, in files: `65 a a` with . 66 67, as `numerate data write` writes them.
+"""Files of rows with a label per word: `65 a a` with . 66 67, as `numerate data write` writes them.
 
-Such rows are token ids (`ids.bin` beside `labels.bin`) or lines of text, the labels behind a tab, a dot where nothing
-is said. Tokens stay on the disk; lines are looked through once, for the words that they have.
+Rows are token ids (`ids.bin` beside `labels.bin`) or lines of text, with the labels after a tab, a dot for no label.
+Token ids are memory-mapped; lines are scanned once for their words.
 """
 
 from abc import ABC, abstractmethod
@@ -21,21 +21,21 @@ from numerate.tasks.text_files import stamp
 from numerate.vocabulary import SPECIALS, UNKNOWN
 
 NOTHING = "."
-"""The label of a word where nothing is said."""
+"""The text of a missing label."""
 
 _LOOKED_AT = 1000
 _MOST_WORDS = 1 << 15
 
 
 class Labelled(NamedTuple):
-    """Rows of words and labels as indices of the words of their file, int16 `[rows, width]`, `EMPTY` for none."""
+    """Rows of words and labels as indices into the file's words, int16 `[rows, width]`, `EMPTY` for none."""
 
     symbols: NDArray[np.int16]
     labels: NDArray[np.int16]
 
 
 class LabelledFile(ABC):
-    """Rows of words with a label each, that are read by their index."""
+    """Rows of words with a label each, read by index."""
 
     count: int
 
@@ -92,14 +92,14 @@ class LabelledTokens(LabelledFile):
             )
         special = len(SPECIALS)
         if len(columns) and (ids[:, 0] < special).any():
-            # What stands in front of a row, such as [BOS], is no word; the tokenizer writes it anew.
+            # A leading special token such as [BOS] is no word; the tokenizer adds it again.
             begun = ids[:, :1] < special
             ids, labels = (
                 np.where(begun, np.pad(part[:, 1:], ((0, 0), (0, 1))), part)[:, : len(columns)]
                 for part in (ids, labels)
             )
-        symbols, said = (np.where(part < special, EMPTY, part - special).astype(np.int16) for part in (ids, labels))
-        return Labelled(symbols, said)
+        symbols, targets = (np.where(part < special, EMPTY, part - special).astype(np.int16) for part in (ids, labels))
+        return Labelled(symbols, targets)
 
 
 class LabelledText(LabelledFile):
@@ -147,9 +147,9 @@ class LabelledText(LabelledFile):
         width = max((len(words) for words, _ in lines), default=0)
         symbols = np.full((len(rows), width), EMPTY, dtype=np.int16)
         labels = symbols.copy()
-        for row, (words, said) in enumerate(lines):
+        for row, (words, targets) in enumerate(lines):
             symbols[row, : len(words)] = [numbers[word] for word in words]
-            labels[row, : len(said)] = [numbers[label] for label in said]
+            labels[row, : len(targets)] = [numbers[label] for label in targets]
         return Labelled(symbols, labels)
 
     def _lines(self, rows: NDArray[np.int64]) -> list[tuple[list[str], list[str]]]:
@@ -167,7 +167,7 @@ class LabelledText(LabelledFile):
             ):
                 raise UserError(
                     f"{self._rows.where(row)}: {text!r} has not one label for each word; words, a tab and as many "
-                    "labels are right, a dot where nothing is said"
+                    "labels are right, a dot for no label"
                 )
             found.append((parts[0], parts[1]))
         return found

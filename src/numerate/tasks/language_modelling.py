@@ -1,4 +1,4 @@
-"""Language modelling: running text, cut into chunks, of which every token is to be foretold from those before it."""
+"""Language modeling: next-token prediction on chunks of running text."""
 
 import hashlib
 import shlex
@@ -24,7 +24,7 @@ from numerate.tasks.token_rows import TokenRows
 
 ORDERS = ("shuffled", "published", "sequential")
 TEXTS = (".txt", ".json", ".jsonl", ".ndjson")
-"""What files of texts end in, which are tokenised once before they are read."""
+"""Endings of text files, which are tokenized once before training."""
 
 PREPARED = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
@@ -35,24 +35,23 @@ _SPLITS = ("train", "development", "test")
 
 @dataclass(frozen=True)
 class LanguageModeling(Task):
-    """Running text from files of tokens: chunks of `context_length` tokens, each of which must say the next one.
+    """Language modeling on tokenized corpora: next-token prediction on chunks of `context_length` tokens.
 
     `train` and `validation` are folders of shards (.bin, .npy), such files, or files of text, JSON lines and lists of
-    stories, which `numerate train` tokenises once into the user's cache. A path that is not there is looked for among
-    the corpora that `numerate data prepare` has made, then in the user's data. Without `validation` it is the shards of
-    `train` with `val` in their names, else its first one, as in llama2.c. Without `tokenizer` the one that stands
-    beside the tokens, or in the folder above, is taken.
+    stories, which `numerate train` tokenizes once into the user's cache. A path that does not exist is looked up among
+    the corpora of `numerate data prepare`, then in the user's data. Without `validation` it is the shards of `train`
+    with `val` in their names, else its first one, as in llama2.c. Without `tokenizer` it is the one beside the tokens,
+    or in the folder above.
 
-    `order` of training: every chunk once in each pass, `shuffled` over all shards; `sequential`; or `published`, the
-    order of the published iterator, where each of several processes follows one of its own and validation during
-    training is read in that order too. Stories run on across the ends of chunks. The last chunk of a shard is shorter.
+    `order` of training: every chunk once per pass, `shuffled` over all shards; `sequential`; or `published`, the order
+    of the published iterator, where each process has its own order and validation during training uses it too. Stories
+    may cross chunk boundaries. The last chunk of a shard is shorter.
 
     >>> task = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
     >>> task.examples("train", 0, 0, 64).tokens.ids.shape
     (64, 513)
 
-    Raises `UserError`, when it is first read, for what is missing, damaged, too short, or written with another
-    tokenizer.
+    Raises `UserError` on first use if a file is missing, damaged, too short, or from another tokenizer.
     """
 
     running: ClassVar[bool] = True
@@ -76,14 +75,14 @@ class LanguageModeling(Task):
     # What is read ----------------------------------------------------------------------------------------------------
 
     def pieces(self) -> Any:
-        """The tokenizer, a `numerate.tokens.pieces.Pieces`, opened once in a process. Raises `UserError` where there is
-        none."""
-        # Tokens stand above tasks, so that theirs is reached by its name, as parts are.
+        """The tokenizer, a `numerate.tokens.pieces.StoredTokenizer`, loaded once per process. Raises `UserError` if
+        there is none."""
+        # Tasks do not import tokens, so this is looked up by name.
         stored = catalogue.find("Tokenizer", "TokenIds").stored  # type: ignore[attr-defined]
         return stored(self.tokenizer_name())
 
     def tokenizer_name(self) -> str:
-        """`tokenizer`, or the folder of the one that stands with the tokens. Raises `UserError` where there is none."""
+        """`tokenizer`, or the folder of the one beside the tokens. Raises `UserError` if there is none."""
         if self.tokenizer:
             if not Path(self.tokenizer).expanduser().exists():
                 _refuse_unprepared(self.tokenizer, "tokenizer")
@@ -95,18 +94,18 @@ class LanguageModeling(Task):
         raise UserError(f"tokenizer: is missing, and none stands beside {place}; the one of its tokens is right")
 
     def sources(self) -> list[tuple[Path, Path]]:
-        """The texts among `train` and `validation`, each with the folder in the cache that its tokens are kept in."""
+        """The texts among `train` and `validation`, each with its folder of tokens in the cache."""
         named = [("train", self.train), ("validation", self.validation)]
         places = [located(name, where) for where, name in named if name is not None]
         return [(place, self._kept(place)) for place in places if is_text(place)]
 
     def _kept(self, text: Path) -> Path:
-        """The folder for the tokens of a text: another one when the text or the tokenizer changes."""
-        told = [self.pieces().fingerprint]
+        """The cache folder for the tokens of a text, which depends on the text and the tokenizer."""
+        parts = [self.pieces().fingerprint]
         for file in _files(text, TEXTS):
             found = file.stat()
-            told.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}")
-        digest = hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+            parts.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}")
+        digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
         return corpora_folder() / "texts" / f"{text.stem}-{digest}"
 
     def _opened(self, name: str, where: str) -> Corpus:
@@ -127,9 +126,9 @@ class LanguageModeling(Task):
         return _opened(_stamps(place), str(place), known.fingerprint, _Held(known))
 
     def corpus(self, split: str) -> Corpus:
-        """The shards of a split: `train`, or `development` and `test`, which are both what is held out.
+        """The shards of a split: `train`, or `development` and `test`, which are both the held-out shards.
 
-        Opened once for each task, so that a run reads what it began with. Raises `UserError` as `open_corpus` does."""
+        Opened once per task, so that the data of a run does not change. Raises `UserError` as `open_corpus` does."""
         if split not in _SPLITS:
             raise UserError(
                 f"split: running text has no {split!r}; there are: {', '.join(_SPLITS)}." + did_you_mean(split, _SPLITS)
@@ -149,11 +148,11 @@ class LanguageModeling(Task):
         return self._opened(self.validation, "validation")
 
     def everything(self) -> Corpus:
-        """All shards of `train`, whatever they are for."""
+        """All shards of `train`, validation shards included."""
         return self._opened(self.train, "train")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to other processes: the settings. Files are opened where they are read."""
+        """Pickles the settings only; other processes open the files themselves."""
         return {name: value for name, value in self.__dict__.items() if name != "_corpora"}
 
     def files(self) -> dict[str, Path]:
@@ -161,7 +160,7 @@ class LanguageModeling(Task):
         return named(file for place, _ in self.sources() for file in _files(place, TEXTS))
 
     def contents(self) -> dict[str, str]:
-        """The sha256 of its texts; of `train` and `validation` that are tokens, what tells those from others."""
+        """The sha256 of its texts, or fingerprints of tokenized `train` and `validation`."""
         found = super().contents()
         for part, name, split in (("train", self.train, "train"), ("validation", self.validation, "test")):
             if not is_text(located(self.train if name is None else name, part)):
@@ -174,10 +173,9 @@ class LanguageModeling(Task):
             self.corpus(split)
 
     def split_order(self, split: str, seed: int = 0, rank: int = 0) -> ChunkOrder:
-        """The order in which a split is read; `rank` matters to the published one alone.
+        """The order in which a split is read; only the published one depends on `rank`.
 
-        `test` is read from its first token to its last. So is `development`, unless the order is the published one:
-        there it is the first pass of that.
+        `test` is read sequentially. So is `development`, except in the published order, which uses its first pass.
         """
         sizes = self.corpus(split).sizes
         if split == "train" and self.order != "published" and max(sizes) <= self.context_length:
@@ -193,11 +191,11 @@ class LanguageModeling(Task):
         """How many chunks a pass over a split has."""
         return self.split_order(split).per_pass
 
-    # What a task is asked --------------------------------------------------------------------------------------------
+    # The task's questions --------------------------------------------------------------------------------------------
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        """Chunks `start` .. `start + count - 1` of a split's order. Of `train` pass follows pass; of what is held out
-        each comes once, so that there are fewer at the end."""
+        """Chunks `start` .. `start + count - 1` of a split's order. `train` has pass after pass; held-out splits have
+        one pass, so that the last call may give fewer."""
         return self.examples_of(split, seed, start, count, 0)
 
     def examples_of(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
@@ -214,54 +212,56 @@ class LanguageModeling(Task):
         return self._read("train", order, draws.below(order.per_pass, (len(index),)).astype(np.int64))
 
     def _read(self, split: str, order: ChunkOrder, chunks: NDArray[np.int64]) -> Questions:
-        return self._asked(ChunkRows(self.corpus(split), order.places(chunks), self.context_length))
+        return self._questions(ChunkRows(self.corpus(split), order.places(chunks), self.context_length))
 
-    def _asked(self, rows: TokenRows) -> Questions:
+    def _questions(self, rows: TokenRows) -> Questions:
         return Questions.of_tokens(rows, {"context_length": np.full(len(rows), self.context_length, dtype=np.int64)})
 
     def axes(self) -> tuple[str, ...]:
         return ("context_length",)
 
     def whole(self, split: str = "test") -> Questions | None:
-        """Every chunk of what is held out, read from the files when a part of it is asked for; None for `train`."""
+        """Every chunk of a held-out split, read lazily; None for `train`."""
         if split == "train":
             return None
         order = self.split_order(split)
         return self._read(split, order, np.arange(order.per_pass, dtype=np.int64))
 
     def longest(self) -> Questions:
-        """A chunk of the whole context, of nothing."""
-        return self._asked(TokenRows(np.zeros((1, self.context_length + 1), np.int64), np.array([self.context_length])))
+        """A chunk of zeros with the full context length."""
+        return self._questions(
+            TokenRows(np.zeros((1, self.context_length + 1), np.int64), np.array([self.context_length]))
+        )
 
     def space(self) -> int:
-        """The chunks of a pass over training, of which `training.epochs` counts passes."""
+        """The number of chunks of a training epoch."""
         return self.chunks("train")
 
     def held_out(self, split: str) -> bool:
-        """What is held out stands in other files."""
+        """Held-out data is in other files."""
         return split != "train"
 
     def divided(self, questions: Questions) -> NDArray[np.bool_]:
         return np.ones(len(questions), dtype=np.bool_)
 
     def canonical(self, questions: Questions) -> None:
-        """None: what is held out is what the files say."""
+        """None: files define the splits."""
 
     def alphabet(self) -> tuple[str, ...]:
-        """Raises `UserError`: running text is spelled by the tokenizer that it was written with."""
+        """Raises `UserError`: running text has its own tokenizer."""
         raise UserError(RUNNING)
 
     def read(self, text: str) -> Questions:
-        """A text as one chunk, behind the id that begins documents."""
+        """A text as one chunk, after the id that starts documents."""
         known = self.pieces()
         ids = np.concatenate([np.array([known.begin]), known.encode([text])[0]]).astype(np.int64)
-        return self._asked(TokenRows(ids[None], np.array([len(ids) - 1])))
+        return self._questions(TokenRows(ids[None], np.array([len(ids) - 1])))
 
 
 def located(name: str, where: str = "train") -> Path:
-    """Where tokens or texts are: a path, or a name below the prepared corpora or the user's data.
+    """The path of tokens or texts: a path, or a name below the prepared corpora or the user's data.
 
-    Raises `UserError` that says how to get it, where it is nowhere.
+    Raises `UserError`, which says how to get it, if it does not exist.
     """
     if not name:
         raise UserError(
@@ -283,7 +283,7 @@ def located(name: str, where: str = "train") -> Path:
 
 
 def _refuse_unprepared(name: str, where: str) -> None:
-    """Raises `UserError` for a name of, or below, a corpus that `numerate data prepare` makes and has not made here."""
+    """Raises `UserError` for a missing corpus that `numerate data prepare` makes."""
     first = next(iter(Path(name).parts), name)
     if first in PREPARED and not (corpora_folder() / name).exists():
         raise UserError(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
@@ -303,14 +303,14 @@ def _files(place: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def _stamps(place: Path) -> tuple[tuple[str, int, int], ...]:
-    """What tells whether a corpus is still the same."""
+    """Sizes and times by which a change of a corpus is noticed."""
     files = sorted(place.iterdir()) if place.is_dir() else [place, place.with_name(place.name + HEAD)]
     found = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
-    return tuple((str(file), told.st_size, told.st_mtime_ns) for file, told in found)
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found)
 
 
 class _Held:
-    """A tokenizer that counts for nothing when calls are compared: its fingerprint beside it does."""
+    """Hides a tokenizer from the cache key of `lru_cache`, which has its fingerprint instead."""
 
     def __init__(self, pieces: Any) -> None:
         self.pieces = pieces
@@ -324,7 +324,7 @@ class _Held:
 
 @lru_cache(maxsize=64)
 def _order(order: str, sizes: tuple[int, ...], context: int, seed: int, rank: int) -> ChunkOrder:
-    """An order, made once: the published one keeps how far it has shuffled."""
+    """A cached order: the published one keeps its shuffling state."""
     if order == "published":
         return PublishedChunks(sizes, context, rank=rank)
     return ShuffledChunks(sizes, context, seed) if order == "shuffled" else SequentialChunks(sizes, context)

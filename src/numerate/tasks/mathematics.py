@@ -1,4 +1,4 @@
-"""The mathematics dataset: questions of school mathematics that a program has written, module by module."""
+"""The DeepMind mathematics dataset: generated questions of school mathematics by module."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,7 +52,7 @@ SPLIT_FILES = ("train", "val", "test_interpolate", "test_extrapolate")
 
 @dataclass(frozen=True)
 class Mathematics(TextTask):
-    """School mathematics by modules, `Round -126.2537 to two dps.`: Saxton et al. (2019), arXiv:1904.01557.
+    """Mathematics dataset of Saxton et al. (2019), by modules: `Round -126.2537 to two dps.`
 
     "Analysing Mathematical Reasoning Abilities of Neural Models", https://arxiv.org/abs/1904.01557. Modules, splits and
     tests by default as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: of each file of training the last

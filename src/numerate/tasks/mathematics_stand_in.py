@@ -1,4 +1,4 @@
-"""Generated arithmetic in the manner of the mathematics dataset, for whoever has not its files."""
+"""Generated arithmetic questions like those of the mathematics dataset, without its files."""
 
 import random
 from collections.abc import Callable
@@ -34,12 +34,11 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class GeneratedMathematics(Task):
-    """A generated stand-in for `Mathematics`, `What is 3.7 - 120?`: for a look without its files, not its results.
+    """A generated stand-in for `Mathematics`, `What is 3.7 - 120?`, for trying it without its files.
 
-    Four kinds of question in the manner of four modules of the dataset: sums and differences (with decimals), products,
-    the digit at a place, rounding. What is drawn is our own: numbers are not those of the dataset, and results on them
-    are no results on it. Each kind is a part of its own; parts 1 to 4 are trained, and the same kinds with numbers of
-    more digits are OOD test, as the extrapolation test is.
+    Four kinds of question like those of four modules of the dataset: sums and differences (with decimals), products,
+    digits by place, rounding. The distribution differs from the dataset's, and so do results. Parts 1 to 4 are the
+    trained kinds; the same kinds with longer numbers are OOD test, like the extrapolation test.
 
     >>> GeneratedMathematics().cell_name("module", 6)
     'mul_big'
@@ -84,7 +83,7 @@ class GeneratedMathematics(Task):
         return _ASK[self.kinds[kind]](rng, Span.of(self.ood_digits if big else self.digits))
 
     def read(self, text: str) -> Questions:
-        """Any text as a question; in the place of its answer, which nobody works out, stands one of training."""
+        """Any text as a question, with a training answer as a placeholder."""
         return as_question(text, self._question(self._parts.low, random.Random(0)).answer)
 
     def axes(self) -> tuple[str, ...]:

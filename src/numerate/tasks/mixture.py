@@ -1,4 +1,4 @@
-"""Several tasks as one."""
+"""Mixtures of tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,18 +18,17 @@ from numerate.tasks.task import Task
 
 @dataclass(frozen=True)
 class Mixture(Task):
-    """Questions of several tasks, each drawn as often as its weight says: sums and differences.
+    """A mixture of several tasks, sampled by weight, such as addition and subtraction.
 
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The fact
-    `task` is the number of a question's task, from 0. `task_index=1` asks for nothing but the second task, which an
-    evaluation may set (`numerate evaluate latest task.task_index=0,1`), so that results are told apart. A grid has the
-    axes that all tasks have, and a cell pins each of them.
+    `task` is the number of a question's task, from 0. `task_index=1` selects the second task alone, so that an
+    evaluation can report tasks separately (`numerate evaluate latest task.task_index=0,1`). A grid has the axes that
+    all tasks have, and a cell pins each of them.
 
-    With `auxiliary` all tasks but the first are only trained on, beside it: a cell of a grid and OOD validation ask
-    nothing of them (`task_index=1` does, of the second). So are the number lines and tables that published counting
-    tasks add: Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. Their `weights` are then the shares of the rows
-    that are kept, whatever a task holds out. (Without `auxiliary` they are those of the rows drawn, before rows of
-    another split are left out.)
+    With `auxiliary` all tasks but the first are only trained on: grids and OOD validation leave them out (unless
+    `task_index=1` selects one). So are the number lines and tables that published counting tasks add: Chang and Bisk
+    (2024), https://arxiv.org/abs/2405.20131. `weights` are then the shares of the rows that are kept, whatever a task
+    holds out. (Without `auxiliary` they are those of the rows drawn, before rows of other splits are left out.)
 
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
@@ -48,7 +47,7 @@ class Mixture(Task):
             raise UserError("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
             raise UserError(
-                "tasks: a mixture within a mixture cannot be told apart by its number; list all tasks in one"
+                "tasks: a mixture within a mixture cannot be identified by its number; list all tasks in one"
             )
         for task in self.tasks:
             if type(task)._block is not Task._block:
@@ -93,7 +92,7 @@ class Mixture(Task):
         return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
 
     def _graded(self) -> range:
-        """The numbers of the tasks that a grid is about: all but auxiliary ones, or the one that is asked."""
+        """The numbers of the evaluated tasks: all but auxiliary ones, or `task_index`."""
         mains = 1 if self.auxiliary else len(self.tasks)
         return (
             range(mains)
@@ -102,7 +101,7 @@ class Mixture(Task):
         )
 
     def _with(self, members: Sequence[Task]) -> Self:
-        """The same with others for the tasks that a grid is about, and nothing asked of the rest."""
+        """The same with the evaluated tasks replaced, and the rest left out."""
         graded = self._graded()
         if graded.start:
             return replace(self, tasks=(*self.tasks[: graded.start], *members, *self.tasks[graded.stop :]))
@@ -198,13 +197,13 @@ class Mixture(Task):
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))
 
     def read(self, text: str) -> Questions:
-        """The question as the first of its tasks reads it that can."""
+        """The question as read by the first task that can."""
         refused = []
         for number, task in enumerate(self.tasks):
             try:
                 return _of_member(task.read(text), number, self._shared())
-            except UserError as mistake:
-                refused.append(str(mistake))
+            except UserError as error:
+                refused.append(str(error))
         raise UserError(f"question: no task of the mixture reads it: {'; '.join(refused)}")
 
 

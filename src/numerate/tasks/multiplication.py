@@ -1,4 +1,4 @@
-"""Products asked for in words."""
+"""Multiplication questions in words."""
 
 import re
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ _SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
 
 @dataclass(frozen=True)
 class Multiplication(Task):
-    """`What is 12 times 34?` is answered 408: the digit multiplication of Zausinger et al. (2024).
+    """Multiplication in words, `What is 12 times 34?` is 408: the task of Zausinger et al. (2024).
 
     https://arxiv.org/abs/2411.02083: factors of 1 to 5 digits, tested up to 6. Every pair of lengths comes equally
     often. A question and its mirror image (3 times 4, 4 times 3) belong to the same split; cells with fewer than 4,000
     questions are seen, not held out. `numerate data write multiplication --as published` writes the published files,
     which have the products of three digits by three alone.
 
-    The numbers are numbers, which a tokenizer of characters spells as its settings say.
+    The numbers are number slots, written in the number format of a character tokenizer.
     """
 
     digits: int | Span = setting(Span(1, 5), "number of digits of the factors")

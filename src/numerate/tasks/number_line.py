@@ -1,4 +1,4 @@
-"""What numbers are, taught beside counting: the next one of each, and the sum of two."""
+"""Auxiliary tasks of counting: the successor of each number, and the sum of two."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible, next_cou
 from numerate.tasks.task import Task
 
 FILLERS = {"none": "", "blank": "<b>", "null": "<null>"}
-"""What stands behind the first number of a line instead of further numbers."""
+"""The tokens that replace all but the first number of a line."""
 
 
 class _Steps(Task):
-    """A task whose rows are steps from a number: all starts of all counts, each equally often. Nothing is held out, as
-    every row is one of training up to the trained counts."""
+    """A task whose rows are steps from a number: all starts of all counts, each equally often. Nothing is held out:
+    every row up to the trained counts is in training."""
 
     count: int | Span
     eval_count: int | Span | None
@@ -29,15 +29,15 @@ class _Steps(Task):
     @property
     @abstractmethod
     def allowed(self) -> Starts:
-        """Which counts may start where."""
+        """The starts of each count."""
 
     @abstractmethod
     def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         """The rows of these counts and starts."""
 
     @property
-    def asked(self) -> Span:
-        """The counts that are asked about."""
+    def eval_span(self) -> Span:
+        """The counts to evaluate."""
         return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     def _check(self) -> None:
@@ -46,11 +46,11 @@ class _Steps(Task):
         if self.allowed.span.low < 0:
             raise UserError(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
         self.allowed.check(Span.of(self.count), "count")
-        self.allowed.check(self.asked, "eval_count")
+        self.allowed.check(self.eval_span, "eval_count")
         self.allowed.check_ends(Span.of(self.count))
 
     def _cells(self) -> Cells:
-        return self.allowed.cells(self.asked)
+        return self.allowed.cells(self.eval_span)
 
     def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         cells = self._cells()
@@ -72,7 +72,7 @@ class _Steps(Task):
         return self.rows(*cells.T), np.full(len(cells), 1 / len(cells))
 
     def pinned(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` is what is asked, whatever training has."""
+        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -83,11 +83,11 @@ class _Steps(Task):
         return ("count",)
 
     def trained(self) -> dict[str, Span]:
-        return {"count": self.asked}
+        return {"count": self.eval_span}
 
     def beyond(self) -> Self | None:
-        """The counts behind the trained ones, a fifth more; None where the numbers end."""
-        band = next_counts(self.asked, self.allowed.furthest())
+        """The counts after the trained ones, a fifth more; None where the numbers end."""
+        band = next_counts(self.eval_span, self.allowed.furthest())
         return None if band is None else replace(self, eval_count=band)  # type: ignore[type-var]
 
     def cells(self) -> list[tuple[int, ...]] | None:
@@ -105,15 +105,15 @@ class _Steps(Task):
         return np.zeros(len(questions), dtype=np.bool_)
 
     def held_out(self, split: str) -> bool:
-        return split != "train" and self.asked.low > Span.of(self.count).high
+        return split != "train" and self.eval_span.low > Span.of(self.count).high
 
 
 @dataclass(frozen=True)
 class NumberLine(_Steps):
-    """The numbers in order, the next one of each being asked for: `1 2 3` has the labels 2 3 4.
+    """Consecutive numbers, each labelled with its successor: `1 2 3` has the labels 2 3 4.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. With a `filler` only the first
-    number is shown, and asked for too: `1 <b> <b>` has 1 2 3. A line has `count` steps from one of `starts` to at most
+    number is shown, and is a label too: `1 <b> <b>` has 1 2 3. A line has `count` steps from one of `starts` to at most
     `max_number`; `end=100` keeps the lines that end there, for counts that have one. Published are `starts=1, count=99`
     (addbigram), the same with a filler (addbigram_blkseq, addbigram_nullseq), and `starts=1:50, count=50:99, end=100`
     with one (addbigram_shiftedblkseq, addbigram_shiftednullseq).
@@ -137,7 +137,7 @@ class NumberLine(_Steps):
 
     def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         more = self.filler != "none"
-        place = np.arange(self.asked.high + more)
+        place = np.arange(self.eval_span.high + more)
         there = place < (count + more)[:, None]
         line = start[:, None] + place
         alphabet = self.alphabet()
@@ -153,7 +153,7 @@ class NumberLine(_Steps):
         return (*map(str, range(self.max_number + 1)), *(text for text in (FILLERS[self.filler],) if text))
 
     def longest(self) -> Questions:
-        count = np.array([self.asked.high])
+        count = np.array([self.eval_span.high])
         return self.rows(count, self.allowed.bounds(count)[0])
 
     def read(self, text: str) -> Questions:
@@ -174,7 +174,7 @@ class NumberLine(_Steps):
 
 @dataclass(frozen=True)
 class AdditionTable(_Steps):
-    """The sum of two numbers, said behind the second: `65 3` has the labels 65 68.
+    """Addition table: the label of the second number is the sum, `65 3` has the labels 65 68.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: all pairs from 1 on whose sum is at
     most 100 (`count=1:99`, `max_number=100`; 4,950 of them). The first is from `starts`, the second is the `count`:

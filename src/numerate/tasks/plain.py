@@ -1,4 +1,4 @@
-"""Questions as a person writes them: 12+9= with the answer 21, whatever the order that a model reads."""
+"""Questions in plain notation: 12+9= with the answer 21, whatever the digit order of the model."""
 
 from numerate.tasks.questions import EMPTY, Questions
 
@@ -19,8 +19,8 @@ def plain_text(questions: Questions, row: int) -> tuple[str, str]:
         labels = [int(label) for label in questions.labels[row]][: len(pieces)]
         return " ".join(texts), " ".join("." if label == EMPTY else questions.alphabet[label] for label in labels)
     shown = len(written) if questions.prompt_length is None else int(questions.prompt_length[row])
-    asked = sum(symbol != EMPTY for symbol in written[:shown])
-    return "".join(texts[:asked]), "".join(texts[asked:])
+    cut = sum(symbol != EMPTY for symbol in written[:shown])
+    return "".join(texts[:cut]), "".join(texts[cut:])
 
 
 def _piece(questions: Questions, row: int, piece: int) -> str:

@@ -20,7 +20,7 @@ USUAL_COLUMNS = {
     *("answer", "answers", "response", "completion", "output", "outputs", "target", "targets", "label", "solution"),
     *("result", "a", "id", "index"),
 }
-"""What columns are called: a first line with two of these is no question unless somebody says so."""
+"""Common column names: a first line with two of these is no question unless `header` says so."""
 
 FROM_CSV = (
     'python -c "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], '
@@ -36,12 +36,12 @@ class QuestionFiles(TextTask):
     `question_field` and `answer_field` name the keys of JSON lines, and the columns of a file with tabs: by its first
     line or by their numbers from 1 on; by default the first is the question and the second the answer. The first line
     of such a file is a header where the names stand in it, and else a question; one that looks like another header
-    (`Question`, `Answer`; `input`, `target`) is refused unless `header` says what it is. The format is told by the
+    (`Question`, `Answer`; `input`, `target`) is refused unless `header` says what it is. The format follows from the
     ending of the file (`.jsonl`, `.json`, `.tsv`; anything else is two lines each) unless `format` says it. A `.csv` is
     refused; the message has the line that makes JSON lines of it.
 
     A question of more tokens than the tokenizer takes is cut at its end; with `truncation_side="left"` at its
-    beginning, where what is asked stands behind a long text.
+    beginning, for questions at the end of a long text.
 
     Splits without a file of their own are shares of the training file, in an order that is a function of `split_seed`.
     Of several test files, each is a part: the first is in distribution, the others are OOD test.
@@ -107,8 +107,8 @@ class QuestionFiles(TextTask):
 
 
 def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> RecordReader:
-    """How the records of a file are read. Raises `UserError` for columns that it has not, for a first line that may be
-    a header or a question, and for a `.csv` unless its format is said."""
+    """How the records of a file are read. Raises `UserError` for missing columns, for a first line that may be a header
+    or a question, and for a `.csv` unless its format is given."""
     stamp(file)
     if format == "auto" and file.suffix.lower() == ".csv":
         raise UserError(

@@ -1,4 +1,4 @@
-"""Blocks of questions as arrays: what a task draws and a tokenizer spells."""
+"""Blocks of questions as arrays, from tasks to tokenizers."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ RUNNING = (
     "tokenizer: running text is tokens already, which no other tokenizer writes anew; "
     "tokenizer=TokenIds layout=NextToken are right"
 )
-"""What is said where another tokenizer is to spell running text."""
+"""The error for running text with another tokenizer."""
 
 Rows = NDArray[Any] | slice
 """What picks rows of a block: indices, a mask, or a slice."""
@@ -36,7 +36,7 @@ class Numbers:
     - `negative` bool `[rows, slots]`, None where no number is.
     - `point` int64 `[rows, slots]`: digits behind the decimal point, None where all are whole.
 
-    Kept in memory units first (`digits` is then a reversed view), which is what carries and most spellings want.
+    Stored units first (`digits` is then a reversed view), which suits carries and most number formats.
     """
 
     digits: NDArray[np.uint8]
@@ -81,20 +81,20 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A block of questions. A task never spells: its numbers are slots, the rest are texts of its alphabet.
+    """A block of questions before tokenization: numbers are slots, everything else is texts of an alphabet.
 
     - `symbols` int16 `[rows, pieces]`: `alphabet[s]` for s >= 0, number slot k for s = -1-k, `EMPTY` beyond the end.
     - `prompt_length` int64 `[rows]`: how many pieces are the question, the others being the answer; None where answers
       are labels.
-    - `labels` int16 `[rows, pieces]`: index into the alphabet of what is to be said at a piece, `EMPTY` where nothing
-      is asked; None where answers are continuations.
+    - `labels` int16 `[rows, pieces]`: index into the alphabet of the label of a piece, `EMPTY` for none; None if
+      answers are continuations.
     - `facts`: per question, what results are grouped by, such as `first_digits`.
-    - `chance` uint64 `[rows]`: a random word of each question, for what a spelling or a tokenizer draws (the start of
-      index hints, blanks); None where the question came from nobody's draw: then nothing is drawn from it.
-    - `texts`: questions and answers that are texts in a file, which a tokenizer of subwords takes as they are;
-      there are no symbols and no numbers then. `in_pieces` turns them into those. None for all other questions.
-    - `tokens`: chunks of running text that are tokens already (`TokenIds` takes them as they are); there are no symbols
-      and no numbers then, and no answers: every token is asked. None for all other questions.
+    - `chance` uint64 `[rows]`: a random word of each question, for random choices of a number format or a tokenizer
+      (the start of index hints, blanks); None if the question was not drawn, so that there are none.
+    - `texts`: questions and answers as texts, for subword tokenizers, without symbols and numbers; `in_pieces`
+      converts them. None for all other questions.
+    - `tokens`: chunks of running text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
+      is a target. None for all other questions.
 
     12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
     """
@@ -116,13 +116,13 @@ class Questions:
     def of_source(
         cls, source: TextSource, rows: NDArray[np.int64], facts: dict[str, NDArray[Any]] | None = None
     ) -> "Questions":
-        """The questions of a source of texts with these indices, which are not read before somebody needs them."""
+        """The questions of a source of texts with these indices, read lazily."""
         nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, texts=Texts.of(source, rows))
 
     @classmethod
     def of_tokens(cls, rows: TokenRows, facts: dict[str, NDArray[Any]] | None = None) -> "Questions":
-        """Chunks of running text, of which every token is asked."""
+        """Chunks of running text, of which every token is a target."""
         nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, tokens=rows)
 

@@ -1,4 +1,4 @@
-"""Counting from one number to another, as a stream of such tasks: each token asks for the next."""
+"""Counting from one number to another, as a stream of such tasks with next-token prediction."""
 
 import re
 from dataclasses import dataclass, replace
@@ -29,13 +29,13 @@ class RaspCounting(Task):
 
     Zhou et al. (2023), "What Algorithms can Transformers Learn?", https://arxiv.org/abs/2310.16028, as Chang and Bisk
     (2024), https://arxiv.org/abs/2405.20131, train it: the label at a token is the next token, so that the prompt of
-    each block is asked for as well. Two numbers a < b are drawn from 0 to `max_number`, b - a + 1 of them in `count`;
-    such blocks follow each other until there are more than `sequence_length` tokens, where the row is cut: it reads all
-    but the last token and is asked for all but the first. With `targets="determined"` nothing is asked of a and b,
-    which cannot be known.
+    each block is a target too. Two numbers a < b are drawn from 0 to `max_number`, b - a + 1 of them in `count`; such
+    blocks are concatenated until there are more than `sequence_length` tokens, where the row is cut: the inputs are all
+    but the last token, the targets all but the first. With `targets="determined"` a and b, which are random, are no
+    targets.
 
     The axis of a grid is `count`, how many numbers are counted. A cell is one block by itself, of numbers from 1 on as
-    in the published test, asked for what is determined; OOD validation is a stream of longer blocks.
+    in the published test, with determined targets; OOD validation is a stream of longer blocks.
     """
 
     count: int | Span = setting(Span(2, 50), "number of steps per block in training")
@@ -59,16 +59,16 @@ class RaspCounting(Task):
             if span.low < 2 or span.high > self.max_number:
                 raise UserError(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
         if self.packed and not self._streams_are_many(self._counts, self.sequence_length):
-            name, told = (
+            name, reason = (
                 ("count" if self.eval_count is None else "eval_count"),
                 "smaller counts, a wider span or packed=false are right",
             )
             if self.sequence_length < self._counts.high + 5:
-                name, told = "sequence_length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
+                name, reason = "sequence_length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
             raise UserError(
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
                 f"{self._counts} "
-                f"numbers to hold any out; {told}"
+                f"numbers to hold any out; {reason}"
             )
 
     def _streams_are_many(self, counts: Span, length: int) -> bool:
@@ -132,7 +132,7 @@ class RaspCounting(Task):
         return np.where(known, tokens, EMPTY).astype(np.int16)
 
     def pinned(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` makes it one block of so many numbers, asked for what is determined."""
+        """The same with fields pinned; `count` makes it one block of that many numbers with determined targets."""
         if "count" not in cell:
             return super().pinned(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -150,8 +150,8 @@ class RaspCounting(Task):
         return Span.of(self.count).high + 1
 
     def beyond(self) -> "RaspCounting | None":
-        """The counts behind the trained ones, a fifth more, asked for what is determined; None where there are none, or
-        too few for a stream."""
+        """The counts after the trained ones, a fifth more, with determined targets; None if there are none, or too few
+        for a stream."""
         band = next_counts(self._counts, self.max_number)
         if band is None or (self.packed and not self._streams_are_many(band, self.sequence_length)):
             return None

@@ -11,23 +11,21 @@ from typing import Any, ClassVar, Self
 from numerate.tasks.texts import Example
 
 LONGEST = 1 << 16
-"""So many characters a question with its answer has at most, and a row: more is a file that is read in the wrong
-way."""
+"""The most characters of a question with its answer, or of a row: more means that a file is read in the wrong way."""
 
 LONGEST_RECORD = 1 << 22
-"""So many bytes a record of a file has at most, with all that is not asked for."""
+"""The most bytes of a record of a file, unused fields included."""
 
 BYTE_ORDER_MARK = "\ufeff"
-"""What some editors put in front of a file."""
+"""The byte order mark."""
 
 HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of surrogate pairs, which JSON can spell and no text has."""
+"""Halves of surrogate pairs, which JSON can encode but text cannot contain."""
 
 
 def checked(found: Example, *, answered: bool = True) -> Example:
-    """A question with its answer, as it is. Raises `ValueError` for what no file of questions can mean: an empty
-    question or answer (unless it need not be `answered`), more than 65,536 characters, NUL, half of a surrogate
-    pair."""
+    """A question with its answer. Raises `ValueError` for an empty question or answer (unless not `answered`), more
+    than 65,536 characters, NUL, or half of a surrogate pair."""
     if not found.question.strip():
         raise ValueError("has an empty question")
     if answered and not found.answer.strip():
@@ -69,10 +67,10 @@ class RecordReader(ABC):
     """How many lines a record has."""
 
     plain: ClassVar[bool] = False
-    """Whether the characters of questions and answers are those of the file."""
+    """Whether questions and answers have the same characters as the file."""
 
     answered: bool = True
-    """Whether every question has an answer. Where none is right, as in MultiRC, it may be empty."""
+    """Whether every question has an answer; in MultiRC it may be empty."""
 
     @abstractmethod
     def example(self, record: str) -> Example:

@@ -1,4 +1,4 @@
-"""Questions about a passage that was read, answered in words."""
+"""Reading comprehension: questions about a passage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ FOLDERS = ("multirc", "multirc/data", "multirc/data/preprocessed", "MultiRC")
 FILES = ("train", "val", "test")
 
 BETWEEN = " | "
-"""What stands between the right answers of a question."""
+"""The separator between the right answers of a question."""
 
 
 @dataclass(frozen=True)
 class MultiRC(TextTask):
-    """A passage and a question are answered with all right answers: MultiRC, Khashabi et al. (2018).
+    """MultiRC reading comprehension (Khashabi et al., 2018): answers are all right options of a question.
 
     https://aclanthology.org/N18-1023/, as SuperGLUE hands it out (https://arxiv.org/abs/1905.00537), made a task of
     text as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: the question is the passage, an empty line and
@@ -35,9 +35,9 @@ class MultiRC(TextTask):
     here, and the share `development_fraction` of the training passages, with all their questions, is development; with
     `development_fraction=0` validation is both. Where the test file has answers, validation is development.
 
-    A row of more tokens than the tokenizer takes loses the beginning of its passage, so that the question, which stands
-    at the end, is asked. The published program cuts the end: `truncation_side="end"` (118 of the 953 questions of
-    validation have then no question, or half of one, with T5's tokenizer and 512 tokens).
+    Too long rows lose the beginning of their passage, which keeps the question at their end. The published program
+    truncates the end: `truncation_side="right"` (118 of the 953 rows of validation then have no question, or half of
+    one, with T5's tokenizer and 512 tokens).
 
     `data_dir` holds `train.jsonl`, `val.jsonl` and perhaps `test.jsonl`, or the files `*_clean.jsonl` that the
     published program prepares.
@@ -139,10 +139,10 @@ class Passages:
             raise ValueError("has no passage with questions")
         text = text_of(passage, "text").strip()
         for question in passage["questions"]:
-            asked = text_of(question, "question").strip()
-            if not asked:
+            prompt = text_of(question, "question").strip()
+            if not prompt:
                 raise ValueError("has an empty question")
-            yield Example(f"{text}\n\nQuestion: {asked}", right_answers(question))
+            yield Example(f"{text}\n\nQuestion: {prompt}", right_answers(question))
 
 
 def right_answers(question: dict[str, Any]) -> str:

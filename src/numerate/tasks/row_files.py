@@ -392,12 +392,12 @@ def _arrow_pieces(file: Path) -> list[TokenRun]:
 
 def _of_ours(folder: Path) -> RowFile:
     """What `numerate data write` wrote. Raises `UserError` where it is not as it was written."""
-    told = checked_head(folder)
-    if "rows.txt" in told["files"]:
+    header = checked_head(folder)
+    if "rows.txt" in header["files"]:
         return TextFile(folder / "rows.txt")
-    symbols = told["vocabulary"][_FIRST:]
+    symbols = header["vocabulary"][_FIRST:]
     if any(len(symbol) != 1 for symbol in symbols):
         raise UserError(f"path: {folder} has tokens of several characters; format=text can be read instead")
-    ids = np.memmap(folder / "ids.bin", dtype=told["ids"], mode="r")
+    ids = np.memmap(folder / "ids.bin", dtype=header["ids"], mode="r")
     starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
     return TokenFile(folder / "ids.bin", [TokenRun(starts, ids)], "".join(symbols), HEAD)

@@ -43,13 +43,15 @@ def checked_head(folder: Path) -> dict[str, Any]:
     Raises `UserError` that names the file where one is not, and for what `numerate data write` did not write.
     """
     head = _head(folder)
-    for name, told in head["files"].items():
+    for name, expected in head["files"].items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path}: is missing, which `numerate data write` wrote; {_AGAIN}")
-        if (size := path.stat().st_size) != told["bytes"]:
-            raise UserError(f"{path}: is not as it was written ({size:,} bytes instead of {told['bytes']:,}); {_AGAIN}")
-        if sha256_of(path) != told["sha256"]:
+        if (size := path.stat().st_size) != expected["bytes"]:
+            raise UserError(
+                f"{path}: is not as it was written ({size:,} bytes instead of {expected['bytes']:,}); {_AGAIN}"
+            )
+        if sha256_of(path) != expected["sha256"]:
             raise UserError(
                 f"{path}: is not as it was written (its sha256 is another than {HEAD} says); {_AGAIN}; rows that were "
                 f"changed on purpose are read from a text file of their own, without {HEAD} beside it"
@@ -75,5 +77,5 @@ def _head(folder: Path) -> dict[str, Any]:
 
 
 def _sum(head: Mapping[str, Any]) -> str:
-    said = {name: value for name, value in head.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {name: value for name, value in head.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -164,7 +164,7 @@ def _sums(file: RowFile, rows: NDArray[np.int64], characters: CharacterRows, ord
 def hashes_of_either_order(questions: Questions, sign: str) -> NDArray[np.uint64]:
     """A hash of what stands on either side of the first sign of each question, whichever comes first."""
     symbols, places = questions.symbols, np.arange(questions.symbols.shape[1])
-    assert questions.prompt_length is not None, "rows of text are asked as continuations"
+    assert questions.prompt_length is not None, "answers are continuations"
     signs = (symbols == questions.alphabet.index(sign)) & (places < questions.prompt_length[:, None])
     between = np.where(signs.any(axis=1), signs.argmax(axis=1), questions.prompt_length - 1)[:, None]
     texts = np.array([*map(text_hash, questions.alphabet), 0], dtype=np.uint64)[np.maximum(symbols, -1)]

@@ -1,4 +1,4 @@
-"""Counting each kind of item for itself: at every item, how many of the same there have been."""
+"""Selective counting: the label of every item is the number of earlier items of its kind."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,12 +21,12 @@ from numerate.tasks.task import Task, large_enough
 
 @dataclass(frozen=True)
 class SelectiveCounting(Task):
-    """Items of several kinds, each counted by its kind: `7 5 7 7` has the labels 0 0 1 2.
+    """Selective counting: each item is counted among those of its kind, `7 5 7 7` has the labels 0 0 1 2.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
     https://arxiv.org/abs/2405.20131. The label is how many of the kind came before; with `inclusive` the item itself
-    counts too (`b b a b` has 1 2 1 3), and with `modulus=4` only the remainder is said. Items are digits or letters;
-    digits share their texts with the labels. `prefix` and `helper` are as in `Counting`.
+    counts too (`b b a b` has 1 2 1 3), and with `modulus=4` labels are remainders. Items are digits or letters; digits
+    share their texts with the labels. `prefix` and `helper` are as in `Counting`.
 
     A list of c items has at most `max_count` of each kind. How many of each it has is drawn by `composition`, and their
     order uniformly:
@@ -39,9 +39,8 @@ class SelectiveCounting(Task):
     - "pairs": of two kinds, every pair of one or more a and any number of b is equally likely, over all trained
       lengths at once, so that a length comes as often as it has pairs (`counting_selective`).
 
-    Otherwise lengths come in turn, each equally often. The axis of a grid is `count`, the length of the list;
-    `eval_count` is what a cell sets. One list in ten is held out by its hash; of lengths, or pairs, that have less than
-    4,000 lists none is.
+    Otherwise lengths alternate, each equally often. The grid axis is `count`, the length of the list; a cell sets
+    `eval_count`. One list in ten is held out by its hash; lengths, or pairs, with fewer than 4,000 lists have none.
     """
 
     num_symbols: int = setting(10, "number of different symbols")
@@ -70,13 +69,13 @@ class SelectiveCounting(Task):
             raise UserError(f"max_count: {self.max_count} is not from 1 to {MOST_NUMBER}")
         check_modulus(self.modulus)
         if self.max_count is None and (self.modulus is None or self.composition == "even"):
-            raise UserError("max_count: counts that have no largest cannot all be said; 10 is published")
+            raise UserError("max_count: labels need a largest count, such as the published 10")
         if self.composition == "pairs" and (self.num_symbols != 2 or self.max_count is None):
             raise UserError(
                 "composition: pairs are of two kinds and have a most; num_symbols=2 and max_count=50 are published"
             )
         check_begin(self.prefix, self._kinds, "<bos> is")
-        for name, span in (("count", Span.of(self.count)), ("eval_count", self.asked)):
+        for name, span in (("count", Span.of(self.count)), ("eval_count", self.eval_span)):
             if span.low < 1:
                 raise UserError(f"{name}: {span.low} items are no list; 1 or more is right")
             if span.high > self._furthest:
@@ -86,8 +85,8 @@ class SelectiveCounting(Task):
                 raise UserError(f"{name}: a list of {span.high} has more than {self._furthest} items, {why}")
 
     @property
-    def asked(self) -> Span:
-        """The lengths that are asked about."""
+    def eval_span(self) -> Span:
+        """The lengths to evaluate."""
         return Span.of(self.count if self.eval_count is None else self.eval_count)
 
     @property
@@ -100,15 +99,15 @@ class SelectiveCounting(Task):
 
     def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
         if self.composition == "pairs":
-            pairs = _pairs(self.asked, self.max_count or 0)
+            pairs = _pairs(self.eval_span, self.max_count or 0)
             parts = pairs[index % len(pairs)]
         else:
-            parts = self._parts(draws, self.asked.low + index % len(self.asked))
+            parts = self._parts(draws, self.eval_span.low + index % len(self.eval_span))
         return self.rows(self._shuffled(draws, parts), parts.sum(axis=1))
 
     def _parts(self, draws: CounterRNG, count: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of each kind, `[rows, items]`."""
-        most, largest = self.max_count or self.asked.high, self.asked.high
+        most, largest = self.max_count or self.eval_span.high, self.eval_span.high
         if self.composition == "any":
             return Compositions(self.num_symbols, most, largest).draw(draws, count)
         full = self.num_symbols * most
@@ -124,12 +123,12 @@ class SelectiveCounting(Task):
 
     def _shuffled(self, draws: CounterRNG, parts: NDArray[np.int64]) -> NDArray[np.int16]:
         """Lists of so many of each kind in random order, `[rows, places]`, `EMPTY` behind the end of each."""
-        rows, width = len(parts), self.asked.high
+        rows, width = len(parts), self.eval_span.high
         ends, place = parts.cumsum(axis=1).astype(np.int16), np.arange(width, dtype=np.int16)
         listed = np.zeros((rows, width), dtype=np.uint8)
         for end in ends.T[:-1]:
             listed += place >= end[:, None]
-        # A random half, then the kind: sorted, the kinds stand in a random order.
+        # Random upper bits, then the kind: sorting gives a random order of the kinds.
         keys = draws.halves(rows * width).reshape(rows, width).astype(np.uint64) << np.uint64(16) | listed
         there = place < ends[:, -1:]
         keys[~there] = np.uint64(2**64 - 1)
@@ -139,15 +138,15 @@ class SelectiveCounting(Task):
 
     def rows(self, listed: NDArray[np.int16], count: NDArray[np.int64]) -> Questions:
         """Lists of kinds, numbered from 0, `EMPTY` behind the end of each, as questions with their labels."""
-        said = _occurrences(listed, self.num_symbols)
+        counts = _occurrences(listed, self.num_symbols)
         if self.inclusive:
-            said += 1
+            counts += 1
         if self.modulus is not None:
-            said %= self.modulus
+            counts %= self.modulus
         alphabet = self.alphabet()
         names = np.array([alphabet.index(kind) for kind in self._kinds], dtype=np.int16)
         there = listed >= 0
-        symbols, labels = np.where(there, names[np.maximum(listed, 0)], EMPTY), np.where(there, said, EMPTY)
+        symbols, labels = np.where(there, names[np.maximum(listed, 0)], EMPTY), np.where(there, counts, EMPTY)
         if self.helper != "none":
             helper = np.where(there, alphabet.index(HELPERS[self.helper]), EMPTY)
             symbols = np.stack([symbols, helper], axis=2).reshape(len(listed), -1)
@@ -161,7 +160,7 @@ class SelectiveCounting(Task):
         )
 
     def pinned(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` is what is asked, whatever training has."""
+        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
         found = super().pinned(**cell)
         return replace(found, count=self.count, eval_count=cell["count"]) if "count" in cell else found
 
@@ -169,15 +168,15 @@ class SelectiveCounting(Task):
         return ("count",)
 
     def trained(self) -> dict[str, Span]:
-        return {"count": self.asked}
+        return {"count": self.eval_span}
 
     def trained_labels(self) -> int:
-        """The most places that a training row asks about."""
+        """The most labels of a training row."""
         return Span.of(self.count).high
 
     def beyond(self) -> "SelectiveCounting | None":
-        """The lengths behind the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
-        band = next_counts(self.asked, self._furthest)
+        """The lengths after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
+        band = next_counts(self.eval_span, self._furthest)
         return None if band is None else replace(self, eval_count=band)
 
     def cells(self) -> list[tuple[int, ...]] | None:
@@ -185,15 +184,15 @@ class SelectiveCounting(Task):
 
     def space(self) -> int | None:
         """How many different lists there are; None where lists may not have as many of one kind as they are long."""
-        if self.max_count is not None and self.asked.high > self.max_count:
+        if self.max_count is not None and self.eval_span.high > self.max_count:
             return None
-        return sum(int(self.num_symbols**count) - (self.composition == "pairs") for count in self.asked)
+        return sum(int(self.num_symbols**count) - (self.composition == "pairs") for count in self.eval_span)
 
     def held_out(self, split: str) -> bool:
         if split == "train":
             return False
-        every = self.composition != "pairs" and self.asked.low >= self._few
-        return every or self.asked.low > Span.of(self.count).high
+        every = self.composition != "pairs" and self.eval_span.low >= self._few
+        return every or self.eval_span.low > Span.of(self.count).high
 
     def divided(self, questions: Questions) -> NDArray[np.bool_]:
         count = questions.facts["count"]
@@ -209,17 +208,17 @@ class SelectiveCounting(Task):
         return next(count for count in range(1, 99) if large_enough(self.num_symbols**count))
 
     def alphabet(self) -> tuple[str, ...]:
-        """The numbers that may be said from 0 on, the kinds, what begins a row, the helper."""
+        """The labels from 0 on, the kinds, prefix and helper."""
         top = (self.max_count or 0) - (not self.inclusive) if self.modulus is None else self.modulus - 1
         texts = (*map(str, range(top + 1)), *self._kinds, self.prefix, HELPERS[self.helper])
         return tuple(dict.fromkeys(text for text in texts if text))
 
     def longest(self) -> Questions:
-        listed = np.arange(self.asked.high) % self.num_symbols
-        return self.rows(listed.astype(np.int16)[None], np.array([self.asked.high]))
+        listed = np.arange(self.eval_span.high) % self.num_symbols
+        return self.rows(listed.astype(np.int16)[None], np.array([self.eval_span.high]))
 
     def read(self, text: str) -> Questions:
-        """From `7 5 7 7`, as a person types it: what begins a row and the helpers may be left out.
+        """From `7 5 7 7`; prefix and helpers may be left out.
 
         Raises `UserError` for a list that this task never has.
         """
@@ -247,7 +246,7 @@ _TEXTS = {"digits": digits, "letters": ascii_lowercase}
 
 
 def _occurrences(listed: NDArray[np.int16], items: int) -> NDArray[np.int16]:
-    """At each place, how often its kind came before in the row; anything behind the end of a row."""
+    """At each position, how often its kind came before in the row; undefined after the end of a row."""
     rows, width = listed.shape
     kinds = np.ascontiguousarray(np.where(listed >= 0, listed, items).T).astype(np.int64)
     kinds += np.arange(rows) * (items + 1)

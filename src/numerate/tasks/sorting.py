@@ -1,4 +1,4 @@
-"""Lists of labelled numbers, to be put in order."""
+"""Sorting of labelled numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,21 +20,21 @@ _ALPHABET = (*LABELS, ",", ":", "=")
 
 @dataclass(frozen=True)
 class Sorting(Task):
-    """Labels in the order of their numbers: `A:21,B:7,C:9=` is `B,C,A`.
+    """Sorting: labels in the order of their numbers, `A:21,B:7,C:9=` is `B,C,A`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
-    Equal numbers stay in the order in which they are given. Labels are consecutive characters of a circle of 99, from a
-    random one on. (The published generator takes them from 102, two of which, `,` and `:`, also stand between the
-    items, so that a third of its longest lists cannot be read; its vocabulary for sorting has these 99.)
+    Sorting is stable. Labels are consecutive characters of a circle of 99, from a random one on. (The published
+    generator takes them from 102, two of which, `,` and `:`, are also separators, so that a third of its longest lists
+    is ambiguous; its vocabulary for sorting has these 99.)
 
     A list has `items` numbers; each has 1 to `digits` digits, every length equally often, and is uniform among the
-    numbers with exactly so many digits, without zero. With `lengths="cycle"` every pair of the two comes in turn, that
-    of an example being its index modulo the number of pairs: with `digits=Span(1, 2)` and `items=Span(1, 2)` the
-    examples 0, 1, 2, 3 have 1 item of 1 digit, 2 of 1, 1 of up to 2, 2 of up to 2.
+    numbers with exactly that many digits, without zero. With `lengths="cycle"` the pair of an example is its index
+    modulo the number of pairs: with `digits=Span(1, 2)` and `items=Span(1, 2)` the examples 0, 1, 2, 3 have 1 item of 1
+    digit, 2 of 1, 1 of up to 2, 2 of up to 2.
 
-    A question is its numbers in their order, whatever their labels. Lists with a longest number of so many digits
-    and with so many items that there are fewer than 4,000 of them are seen in training, not held out; since a list of
-    larger `digits` may be one of them, that makes seen every cell with at most three items.
+    A question is identified by its numbers in order, whatever their labels. If there are fewer than 4,000 lists with a
+    given length and largest number of digits, they are seen in training, not held out; a list of larger `digits` may be
+    one of them, so that every cell with at most three items is seen.
     """
 
     digits: int | Span = setting(Span(1, 10), "largest number of digits")
@@ -81,7 +81,7 @@ class Sorting(Task):
         return _questions(numbers, lengths, labels, most, count)
 
     def longest(self) -> Questions:
-        """As many items as a list may have, all with as many digits as they may have: hardly ever drawn."""
+        """The most items with the most digits, which is hardly ever drawn."""
         digits, items = (np.array([span.high]) for span in self.spans)
         numbers = np.zeros((1, int(items[0]), decimals.width(int(digits[0]))), dtype=np.uint8)
         numbers[:, :, : digits[0]] = 9
@@ -92,14 +92,14 @@ class Sorting(Task):
         return ("digits", "items")
 
     def beyond(self) -> "Sorting | None":
-        """Longer numbers and more of them than any trained, by a fifth; None where labels run out."""
+        """Longer numbers and more of them than trained, by a fifth; None if labels run out."""
         digits, items = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.spans)
         if items.low > len(LABELS):
             return None
         return replace(self, digits=digits, items=Span(items.low, min(items.high, len(LABELS))))
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of the numbers in their order, without their labels."""
+        """A hash of the numbers in order, without their labels."""
         hashes = questions.numbers.hashes()
         places = np.arange(hashes.shape[1], dtype=np.uint64)
         placed = mix(hashes + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
@@ -154,7 +154,7 @@ class Sorting(Task):
 
 
 MOST_DIGITS = 1_000
-"""Longer numbers are taken for a slip of the pen."""
+"""Longer numbers are refused as a likely typo."""
 
 _SMALL = 5
 """Lists of so many items, or with so long a number, can be divided whatever else they are."""
@@ -169,20 +169,20 @@ def _questions(
 ) -> Questions:
     """Lists of the first `count` of these numbers (rows x items x width, units first) under these labels.
 
-    A row has the pieces of `items` items, `A : 21 ,` each, those of its last one ending with `=`, then those of as many
-    labels of the answer; what a shorter list has not is empty.
+    A row has the pieces of `items` items, `A : 21 ,` each (the last ends with `=`), then the labels of the answer;
+    shorter lists are padded with `EMPTY`.
     """
     rows, items = lengths.shape
     there = np.arange(items) < count[:, None]
     symbols = np.full((rows, 6 * items), EMPTY, dtype=np.int16)
-    asked, said = symbols[:, : 4 * items].reshape(rows, items, 4), symbols[:, 4 * items :].reshape(rows, items, 2)
+    prompt, answer = symbols[:, : 4 * items].reshape(rows, items, 4), symbols[:, 4 * items :].reshape(rows, items, 2)
     last = np.arange(items) == count[:, None] - 1
-    asked[..., 0] = np.where(there, labels, EMPTY)
-    asked[..., 1] = np.where(there, _COLON, EMPTY)
-    asked[..., 2] = np.where(there, -1 - np.arange(items), EMPTY)
-    asked[..., 3] = np.where(last, _EQUALS, np.where(there, _COMMA, EMPTY))
-    said[..., 0] = np.where(there, np.take_along_axis(labels, _order(numbers, there), axis=1), EMPTY)
-    said[..., 1] = np.where(there & ~last, _COMMA, EMPTY)
+    prompt[..., 0] = np.where(there, labels, EMPTY)
+    prompt[..., 1] = np.where(there, _COLON, EMPTY)
+    prompt[..., 2] = np.where(there, -1 - np.arange(items), EMPTY)
+    prompt[..., 3] = np.where(last, _EQUALS, np.where(there, _COMMA, EMPTY))
+    answer[..., 0] = np.where(there, np.take_along_axis(labels, _order(numbers, there), axis=1), EMPTY)
+    answer[..., 1] = np.where(there & ~last, _COMMA, EMPTY)
     return Questions(
         _ALPHABET,
         symbols,

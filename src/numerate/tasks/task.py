@@ -1,4 +1,4 @@
-"""What a task is: a source of questions with answers, where the same key always gives the same questions."""
+"""Tasks: reproducible sources of questions with answers."""
 
 import random
 from abc import ABC
@@ -60,10 +60,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     """How many training examples are drawn as one."""
 
     endless: ClassVar[bool] = True
-    """Whether there are questions beyond the trained sizes, which a grid looks at by default. A file has none."""
+    """Whether there are questions beyond the trained sizes, which a grid evaluates by default. A file has none."""
 
     running: ClassVar[bool] = False
-    """Whether it is running text: there is no question and no answer, and each token is asked."""
+    """Whether it is running text: every token is a target, without questions and answers."""
 
     in_order: ClassVar[bool] = False
     """Whether a run reads its examples in the task's own order, neither sorted by length nor shuffled in windows."""
@@ -133,7 +133,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
         """A hash of each question without its answer, which decides its split. It does not depend on how the numbers
-        are padded or spelled. None where questions cannot be told apart, so that nothing is held out."""
+        are padded or tokenized. None if questions have no identity, so that nothing is held out."""
         return questions.hashes()
 
     def space(self) -> int | None:
@@ -160,7 +160,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def trained_labels(self) -> int | None:
         """The most places that a row of training asks a label at, so that those further on in a row are of counts that
-        were never trained; None where answers are no labels, or nobody knows."""
+        were never trained; None if answers are no labels, or if unknown."""
         return None
 
     def cells(self) -> list[tuple[int, ...]] | None:
@@ -178,8 +178,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return named(path for task in self._tasks_inside() for path in task.files().values())
 
     def contents(self) -> dict[str, str]:
-        """What tells the contents of its files from others, by the same names: a sha256 of each. A run goes on, and is
-        evaluated, with what it began with. Raises `UserError` where a file cannot be read."""
+        """A sha256 of each of its files, by the same names: a run is resumed and evaluated only with unchanged files.
+        Raises `UserError` if a file cannot be read."""
         return {name: sha256_of(path) for name, path in self.files().items()}
 
     def _tasks_inside(self) -> "Iterator[Task]":
@@ -222,7 +222,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """The data: examples `start` .. `start + count - 1` of a split. A function of the fields, the split, the seed
-        and the index: asked for in other portions, the same examples come. Raises `UserError` for an unknown split.
+        and the index alone, whatever the portions. Raises `UserError` for an unknown split.
         """
         if split not in SPLITS:
             raise UserError(

@@ -1,7 +1,7 @@
 """Questions with answers in files of text: JSON lines, columns with tabs between them, a line for each.
 
-A file is mapped into memory; where its lines begin is found once (4 bytes for each), and a record is read when somebody
-asks for it. How a record is read is a `Reader`, whose settings are part of the fingerprint.
+A file is memory-mapped; the starts of its lines are found once (4 bytes each), and records are read on access by a
+`RecordReader`, whose settings are part of the fingerprint.
 """
 
 import warnings
@@ -23,10 +23,10 @@ from numerate.tasks.texts import Example
 
 _CHUNK = 1 << 22
 _CHECKED = 1 << 26
-"""Files of up to so many bytes are read once when they are opened, so that a broken line is told before any work."""
+"""Files of up to this many bytes are read when they are opened, so that broken lines are found at once."""
 
 _HELD = 1 << 23
-"""Of files of up to so many bytes what was read then is kept."""
+"""Files of up to this many bytes are cached when they are read."""
 
 _SAMPLES = 5
 _BYTES = np.uint64(8)
@@ -38,9 +38,8 @@ SKIPPING = "With skip_invalid=true such records are left out and counted"
 class LineFile(FileSource):
     """The records of a file of lines.
 
-    With `skip_bad` those that cannot be read are left out, and a warning says how many and which is the first. Raises
-    `UserError` with file and line for one that cannot be read: at once in files of up to 64 MB, when it is asked for in
-    larger ones.
+    With `skip_bad` unreadable records are left out, and a warning has their number and the first one. Otherwise they
+    raise `UserError` with file and line: at once in files of up to 64 MB, on access in larger ones.
     """
 
     @property
@@ -105,10 +104,10 @@ class LineFile(FileSource):
 
     def _refuse(self, line: int, reason: str) -> None:
         """Counts a record that cannot be read. Raises `UserError` where none may be."""
-        told = f"{self.path}, line {line + 1}: {reason}"
+        message = f"{self.path}, line {line + 1}: {reason}"
         if not self._skip_bad:
-            raise UserError(f"{told}. {SKIPPING}")
-        self._bad, self._reason = self._bad + 1, self._reason or told
+            raise UserError(f"{message}. {SKIPPING}")
+        self._bad, self._reason = self._bad + 1, self._reason or message
 
     def _line(self, row: int) -> int:
         return row if self._first is None else int(self._first[row])
@@ -228,7 +227,7 @@ def _keys_of(questions: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def left_out(count: int, first: str) -> str:
-    """What is said of records that cannot be read."""
+    """The warning for unreadable records."""
     return f"{count:,} record{'s' * (count > 1)} left out, which cannot be read; the first: {first}"
 
 

@@ -1,4 +1,4 @@
-"""What the tasks over files of text have in common: splits that have files of their own, and named parts.
+"""The base of tasks over text files: splits with files of their own, and named parts.
 
 A part is what a test is divided into: a module of the mathematics dataset, a further test set. Parts have numbers from
 1 on, which are the sizes of the task's axis; training is on the first of them, so that reports say in distribution of
@@ -47,7 +47,7 @@ class Stock:
 
     @classmethod
     def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "right") -> "Stock":
-        """All rows of several sources, each with its part; one part for each where nothing is said."""
+        """All rows of several sources, each with its part; by default one part per source."""
         joined = JoinedSources(sources, cut)
         numbers = np.arange(1, len(sources) + 1) if parts is None else np.array(parts)
         part = np.repeat(numbers.astype(np.int16), [source.count for source in sources])
@@ -176,8 +176,8 @@ class TextTask(Task):
             return None
         names, span = self.holdings.names, Span.of(pinned)
         if span.low < 1 or span.high > len(names):
-            told = ", ".join(f"{number} {name}" for number, name in enumerate(names, start=1))
-            raise UserError(f"{self.axis}: there is no {pinned}; there are: {told}")
+            listing = ", ".join(f"{number} {name}" for number, name in enumerate(names, start=1))
+            raise UserError(f"{self.axis}: there is no {pinned}; there are: {listing}")
         return span
 
     def _stock(self, split: str) -> Stock:
@@ -263,7 +263,7 @@ class TextTask(Task):
         return tuple(sorted(frozenset().union(*(source.characters() for source in sources.values()))))
 
     def read(self, text: str) -> Questions:
-        """Any text as a question; in the place of its answer, which nobody knows, stands one of training."""
+        """Any text as a question, with a training answer as a placeholder."""
         stock = self._stock("train")
         (first,) = stock.source.pairs(stock.rows[:1].astype(np.int64))
         return as_question(text, first.answer, stock.source.cut)
@@ -277,7 +277,7 @@ class TextTask(Task):
 
 
 def as_question(text: str, answer: str, cut: Cut = "right") -> Questions:
-    """A text that a person writes as a question, with an answer that tells no more than how long one may be.
+    """A text as a question, with an answer that serves as a placeholder.
 
     Raises `UserError` for one without a word."""
     if not text.strip():

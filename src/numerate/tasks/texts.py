@@ -1,4 +1,4 @@
-"""Questions with answers as texts that stand somewhere else, in a file: they are named by their index until read."""
+"""Questions with answers as lazily read texts, identified by their index in a source."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Example:
-    """One question and its answer in free text, which a tokenizer writes as it is.
+    """One question and its answer in free text.
 
-    `facts` has what is known of it by name; of a task with axes its size along each.
+    `facts` are properties by name; for a task with axes, the size along each.
 
     >>> Example("abca>", "acba", {"letters": 4}).facts["letters"]
     4
@@ -25,29 +25,29 @@ class Example:
 
 
 class TextSource(ABC):
-    """Questions with answers that are read by their index, from 0 to `count - 1`."""
+    """Questions with answers, read by index from 0 to `count - 1`."""
 
     count: int
 
     cut: Literal["left", "right"] = "right"
-    """What of a question goes where it is longer than a tokenizer allows."""
+    """The side on which too long questions are truncated."""
 
     @property
     def place(self) -> str:
-        """The file that it stands in, for people."""
-        return "those asked"
+        """The file, for messages."""
+        return "in memory"
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash of all its texts, or of what they are a function of: what has been made of them is kept under it."""
+        """A hash of all its texts, or of what determines them, which names cache entries."""
 
     @abstractmethod
     def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
         """The questions with these indices. Raises `UserError`, with file and line, for one that cannot be read."""
 
     def where(self, row: int) -> str:
-        """Where a question stands, for people: a file and a line."""
+        """The file and line of a question, for messages."""
         return f"question {row}"
 
 
@@ -98,7 +98,7 @@ class Texts:
 
     @staticmethod
     def concatenate(parts: "Sequence[Texts]") -> "Texts":
-        """One after the other; a source that several have is kept once."""
+        """Concatenates texts; common sources are kept once."""
         sources = tuple(dict.fromkeys(source for part in parts for source in part.sources))
         places = [
             np.array([sources.index(source) for source in part.sources], dtype=np.int16)[part.source] for part in parts

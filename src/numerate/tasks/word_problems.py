@@ -1,4 +1,4 @@
-"""Word problems: the questions of GSM8K, and further tests beside its own: SVAMP, GSM-Hard, GSM-Plus."""
+"""Math word problems: GSM8K, with SVAMP, GSM-Hard and GSM-Plus as further tests."""
 
 import json
 import re
@@ -28,12 +28,12 @@ PREPARED = ("train_t_clean.jsonl", "val_t_clean.jsonl", "test_clean.jsonl")
 """The files of a folder that the published program has prepared."""
 
 MARK = "####"
-"""What stands before the number that a solution ends with."""
+"""The mark before the final number of a solution."""
 
 
 @dataclass(frozen=True)
 class GSM8K(TextTask):
-    """Word problems with their solutions, `... so she sold 24 clips.\\n#### 72`: GSM8K, Cobbe et al. (2021).
+    """GSM8K math word problems (Cobbe et al., 2021) with solutions, `... so she sold 24 clips.\\n#### 72`.
 
     "Training Verifiers to Solve Math Word Problems", https://arxiv.org/abs/2110.14168: 7,473 problems of training, of
     which 15 % (1,120) are development, and 1,319 of the test. The marks of the calculator are removed, and numbers
@@ -140,12 +140,12 @@ class Solved(RecordReader):
     def example(self, record: str) -> Example:
         found = json_object(record)
         solution = text_of(found, "answer")
-        said = plain_numbers(without_marks(solution))
+        answer = plain_numbers(without_marks(solution))
         if self.answer == "number":
-            if MARK not in said:
+            if MARK not in answer:
                 raise ValueError(f"has no {MARK!r} before the last number of its answer")
-            said = said.rpartition(MARK)[2].strip()
-        return Example(plain_numbers(text_of(found, "question")), said)
+            answer = answer.rpartition(MARK)[2].strip()
+        return Example(plain_numbers(text_of(found, "question")), answer)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ _POINT = re.compile(r"(?<![0-9.])(?<![^\W0-9_x])(?<!\))\.(?=[0-9])(?![0-9]+\.[0-
 
 
 def without_marks(text: str) -> str:
-    """A solution of GSM8K without the marks that tell a calculator what to work out.
+    """A solution of GSM8K without calculator annotations.
 
     >>> without_marks("She sold 48/2 = <<48/2=24>>24 clips.")
     'She sold 48/2 = 24 clips.'

@@ -1,4 +1,4 @@
-"""Questions that are written in files: data of other systems, or of `numerate data write`."""
+"""Questions from files of rows: data of other systems, or of `numerate data write`."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,20 +21,20 @@ from numerate.tasks.row_questions import WAYS, hashes_of_either_order, questions
 from numerate.tasks.task import SPLITS, Task
 
 _WHOLE = 1 << 28
-"""So many characters rows have at most that are held at once."""
+"""The most characters of rows that are in memory at once."""
 
 
 @dataclass(frozen=True)
 class ExampleFile(Task):
-    """Rows of a file, such as `321+654=975`, split at the equals sign into question and answer.
+    """Rows of a file such as `321+654=975`, split at the equals sign into question and answer.
 
     `path` is a text file with a row per line, a folder of `*.txt`, a folder that Hugging Face `datasets` saved (tokens
     of the published vocabularies; needs `pip install 'numerate[data]'`), or what `numerate data write` wrote. Rows that
     have a label per word behind a tab instead, `65 a a` and . 66 67, are questions with labels.
 
-    Where the rows are sums, differences or products, their numbers are numbers, which a tokenizer may spell anew;
-    `digit_order` says how the file writes them, and "auto" looks at the first 1,000 rows and takes the order in which
-    all their answers are right. Every other file, and one with leading zeros, is text, character by character.
+    In rows that are sums, differences or products, numbers are number slots, which a tokenizer may write differently;
+    `digit_order` is their order in the file, and "auto" takes the order in which the answers of the first 1,000 rows
+    are right. Every other file, and one with leading zeros, is text, character by character.
 
     A grid has the lengths of the two numbers as axes if the file has rows for each pair of them, otherwise the length
     of the question.
@@ -204,8 +204,8 @@ class ExampleFile(Task):
         """What the model reads. Raises `UserError` where this file has anything else."""
         other = [text for text in replace(self, trained_on=None).alphabet() if text not in known]
         if other:
-            told = ", ".join(map(repr, other[:5]))
-            raise UserError(f"path: {self.path} has {told}{' ...' * (len(other) > 5)}, which no row of training has")
+            listing = ", ".join(map(repr, other[:5]))
+            raise UserError(f"path: {self.path} has {listing}{' ...' * (len(other) > 5)}, which no row of training has")
         return known
 
     def read(self, text: str) -> Questions:
@@ -213,7 +213,7 @@ class ExampleFile(Task):
         an operator that no other task can work out."""
         _, sign = way_of(self.rows, self.digit_order)
         if sign not in OPERATORS:
-            raise UserError("question: the answers of these rows are written, not worked out; only sums can be asked")
+            raise UserError("question: the answers of these rows are stored, not computed; only sums can be read")
         return Arithmetic(operator=sign).read(text)
 
 
@@ -221,7 +221,7 @@ FEWEST = 10
 """The rows that test and development have at least, or else every split is the whole file."""
 
 SIZES = ("first_digits", "second_digits", "question_length")
-"""The sizes by which rows are told apart."""
+"""The sizes of rows, which are grid axes."""
 
 
 class _Scan:
@@ -287,8 +287,8 @@ def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None
             )
         mask &= (scan.sizes[name] >= span.low) & (scan.sizes[name] <= span.high)
     if not mask.any():
-        told = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in wanted)
-        raise UserError(f"{wanted[0][0]}: no row of {path} has {told}")
+        cell = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in wanted)
+        raise UserError(f"{wanted[0][0]}: no row of {path} has {cell}")
     if split is not None and (here := mask & (scan.split == list(SPLITS).index(split))).any():
         mask = here
     return np.flatnonzero(mask).astype(np.uint32)

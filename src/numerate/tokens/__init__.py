@@ -1,4 +1,4 @@
-"""How questions become rows of tokens: the spelling of numbers, tokenizers, and the layout of questions and answers."""
+"""Tokenizers, number formats, and layouts, which build model inputs and targets."""
 
 from numerate.catalogue import lazily
 

@@ -1,4 +1,4 @@
-"""How much of the digits of texts stands in tokens that are numbers."""
+"""Which share of the digits of texts is in number tokens."""
 
 import math
 from collections import Counter
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many digit characters of a sample stand in number tokens. Its text is a sentence.
+    """How many digit characters of a sample are in number tokens; `str` gives a sentence.
 
-    `others` are the tokens with the digits that do not, the most frequent first, each with how often it occurs.
+    `others` are the other tokens with digits and their counts, the most frequent first.
 
     >>> str(Coverage(digits=500, covered=486))
     '97.2 % of the digit characters of this sample stand in number tokens'
@@ -24,8 +24,8 @@ class Coverage:
     def of(
         cls, texts: Iterable[str], rows: Iterable[Sequence[int]], pieces: Sequence[str], numbers: Container[int]
     ) -> "Coverage":
-        """Of texts with their tokens: `rows` are the ids of each, `pieces` the text of each id, `numbers` the ids of
-        number tokens.
+        """From texts and their tokens: `rows` are the ids of each text, `pieces` the text of each id, `numbers` the ids
+        of number tokens.
 
         >>> Coverage.of(["7 + 12"], [[0, 2, 1]], ["7", " 12", " +"], {0}).share
         0.3333333333333333
@@ -41,7 +41,7 @@ class Coverage:
                     covered += written[i]
                 elif written[i]:
                     others[pieces[i]] += 1
-            # A digit may be unknown to the tokenizer; and one character may be rewritten as several.
+            # A digit may be unknown to the tokenizer, and normalization may turn one character into several.
             digits += max(found, sum(character.isdecimal() for character in text))
         return cls(digits, covered, tuple(others.most_common()))
 
@@ -53,6 +53,6 @@ class Coverage:
     def __str__(self) -> str:
         if not self.digits:
             return "this sample has no digit characters"
-        told = f"{100 * self.share:.1f} % of the digit characters of this sample stand in number tokens"
+        text = f"{100 * self.share:.1f} % of the digit characters of this sample stand in number tokens"
         missed = ", ".join(f"{piece!r} ({count}x)" for piece, count in self.others[:4])
-        return f"{told}; not those of {missed}" if missed else told
+        return f"{text}; not those of {missed}" if missed else text

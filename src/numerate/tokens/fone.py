@@ -1,4 +1,4 @@
-"""One token per number, which a model reads as waves whose periods are powers of ten."""
+"""FoNE (Fourier number embeddings): one token per number, embedded by waves whose periods are powers of ten."""
 
 import re
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from numerate.vocabulary import NUMBER, TEXT
 
 @dataclass(frozen=True)
 class FoNE(TextNumberFormat):
-    """One token `[NUM]` per number, which carries the number; a model reads it as waves: Fourier number embedding.
+    """FoNE: one token `[NUM]` per number, which carries the number as a value for Fourier number embeddings.
 
-    A number x is read as the cosines and sines of 2 pi x / 10^i, two entries per digit, and each digit can be said from
-    its own two (Zhou et al., 2025, https://arxiv.org/abs/2502.09741): the model's part is `FoNEEmbedding`, with as many
-    digits. The sign stays text. A number with more digits before or behind the point, or with more than float32 holds
-    (6, and some with 7 or 8), keeps its characters, one token a digit.
+    A number x is embedded as the cosines and sines of 2 pi x / 10^i, two entries per digit, from which each digit can
+    be predicted (Zhou et al., 2025, https://arxiv.org/abs/2502.09741): see `FoNEEmbedding`, with as many digits. The
+    sign stays text. A number with more digits before or after the point, or with more than float32 holds (6, and some
+    with 7 or 8), keeps its characters, one token per digit.
     """
 
     carries: ClassVar[bool] = True

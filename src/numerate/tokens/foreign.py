@@ -1,8 +1,7 @@
-"""Somebody else's fast tokenizer with our spelling of numbers: texts to ids and back.
+"""Hugging Face fast tokenizers with a number format of ours: texts to ids and back.
 
-Numbers are found in all texts at once, and each is marked by a single `0`, a token of its own; what the tokenizer makes
-of the text around it is what it makes of the text around a digit. Then each mark becomes the symbols of its number. So
-a number costs nothing but its own symbols, whatever its spelling.
+All numbers of a batch of texts are found at once, and each is replaced by a single `0`, which is a token of its own, so
+that the text around it is tokenized as around a digit. Each `0` is then replaced by the symbols of its number.
 """
 
 import json
@@ -38,14 +37,14 @@ from numerate.vocabulary import (
 )
 
 MARK = "\ue000"
-"""A character of nobody's (private use) that stands for a number in a text."""
+"""A private-use character that stands for a number in a text."""
 
 _PUT_IN = f"{MARK}put in\ue001"
-"""What stands for a text that is put in after decoding; a text that no tokens say by accident."""
+"""A placeholder for a text that is inserted after decoding; no tokens decode to it by accident."""
 
 _HIDDEN = "\ue002"
 _FIRST_HIDDEN = 0xF0000
-"""What special tokens are called while texts are read: two characters of nobody's."""
+"""Special tokens are renamed to two private-use characters while texts are encoded."""
 
 _ROLES = {"pad": PAD, "unk": UNKNOWN, "bos": BEGIN, "eos": END}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
@@ -54,9 +53,9 @@ _APART = "\0"
 
 
 def per_digit(tokenizer: Any) -> Any:
-    """A copy of a `tokenizers.Tokenizer` that gives every digit a token of its own, and is else the same.
+    """A copy of a `tokenizers.Tokenizer` in which every digit is a token of its own.
 
-    The rule comes behind the tokenizer's own, so that no other text is cut differently: `▁a12b` is `▁a 1 2 b`.
+    The rule follows the tokenizer's own pre-tokenizer, so that other text is split as before: `▁a12b` is `▁a 1 2 b`.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
@@ -70,8 +69,8 @@ def per_digit(tokenizer: Any) -> Any:
 def _keeping(
     found: Sequence[str], written: NumberSymbols, beyond: NDArray[np.bool_], mark: str
 ) -> tuple[list[str], NumberSymbols]:
-    """The mark of each number, and all numbers as symbols, where those `beyond` a spelling keep their characters: each
-    run of their digits is then a number that is written digit by digit."""
+    """The mark of each number, and all numbers as symbols. Numbers `beyond` the format keep their characters: each run
+    of their digits becomes a number that is written digit by digit."""
     marks = [mark] * len(found)
     runs: list[str] = []
     entries = np.ones(len(found), dtype=np.int64)
@@ -94,10 +93,10 @@ def _keeping(
 
 
 def _marking(own: Any, text: str) -> tuple[Any, str]:
-    """A copy of a tokenizer that keeps a mark apart as a token of its own, and the mark.
+    """A copy of a tokenizer that keeps a mark as a token of its own, and the mark.
 
-    In general it is the digit 0 under the rule of one token a digit. A Unigram model takes the mark into its vocabulary
-    instead: no other piece has this character, so that it cuts a text where the rule would, in less time.
+    The mark is the digit 0 with one token per digit. A Unigram model gets `MARK` in its vocabulary instead, which
+    splits texts in the same way but faster, as no other piece has this character.
     """
     from tokenizers import Tokenizer
 
@@ -113,8 +112,8 @@ def _marking(own: Any, text: str) -> tuple[Any, str]:
 
 
 def without_control(file: TokenizerFile) -> str:
-    """The JSON of a tokenizer whose special tokens have names that no text has: what stands in a text is text, even
-    `</s>`. All ids stay as they are."""
+    """The JSON of a tokenizer whose special tokens are renamed so that none occurs in a text: `</s>` in a text is plain
+    text. Ids do not change."""
     stored = json.loads(file.text)
     added = stored.get("added_tokens") or []
     model = stored["model"]
@@ -136,8 +135,8 @@ def without_control(file: TokenizerFile) -> str:
 
 
 class Encoded(NamedTuple):
-    """Texts as ids, one behind the other: `ids` `[tokens]`, `lengths` int64 `[texts]`, `values` float32 `[tokens]`, 1
-    where no number is; None where tokens carry none."""
+    """Token ids of texts, concatenated: `ids` `[tokens]`, `lengths` int64 `[texts]`, `values` float32 `[tokens]`, 1
+    for tokens that are no numbers; None if tokens carry no values."""
 
     ids: Ids
     lengths: NDArray[np.int64]
@@ -146,12 +145,12 @@ class Encoded(NamedTuple):
 
 @lru_cache(maxsize=8)
 def speller(file: TokenizerFile, number_format: TextNumberFormat) -> "Speller":
-    """A tokenizer with a spelling, made once."""
+    """The tokenizer of a file with a number format, cached."""
     return Speller(file, number_format)
 
 
 class Speller:
-    """A tokenizer with a spelling of numbers. `vocabulary` has all that it can write."""
+    """A fast tokenizer with a number format. `vocabulary` has all tokens that it can produce."""
 
     def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
         from tokenizers import Tokenizer
@@ -175,7 +174,7 @@ class Speller:
         for digit in "0123456789":
             if own.token_to_id(digit) is None:
                 raise UserError(
-                    f"tokenizer: it has no token {digit!r}, which every spelling of numbers but AsIs needs; "
+                    f"tokenizer: it has no token {digit!r}, which every number format but AsIs needs; "
                     "a tokenizer with the ten digits, or number_format=AsIs, is right"
                 )
         assert self.number_format.pattern is not None
@@ -197,8 +196,8 @@ class Speller:
         return made
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The ids of texts in `vocabulary`, without special tokens around them. The name of one that stands in a text,
-        such as `</s>`, is text like any other."""
+        """The ids of texts in `vocabulary`, without added special tokens. The name of a special token such as `</s>` in
+        a text is plain text."""
         if self.number_format.pattern is None:
             flat, lengths = self._ids(texts)
             return Encoded(self.ours[flat], lengths, None)
@@ -223,7 +222,7 @@ class Speller:
         return Encoded(ids, np.diff(ends, prepend=0), values)
 
     def _ids(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What the tokenizer itself says, with its own ids."""
+        """The ids of the tokenizer itself."""
         try:
             each = [one.ids for one in self.own.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeError) as error:
@@ -234,7 +233,7 @@ class Speller:
         return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
 
     def _marked(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
-        """The texts with a 0 for each number, and the numbers of all of them as symbols."""
+        """The texts with a mark for each number, and all their numbers as symbols."""
         if not texts:
             return [], self.number_format.write([])
         joined = _APART.join(texts)
@@ -257,7 +256,7 @@ class Speller:
         return self.number_format.between(marked, self.mark).split(_APART), written
 
     def _without_names(self, joined: str) -> list[str]:
-        """Texts and numbers in turn, where digits of tokens that the tokenizer takes as a whole are text."""
+        """Alternating texts and numbers, where digits of the tokenizer's added tokens count as text."""
         assert self.named is not None
         parts = [""]
         for text, name in zip_longest(self.named.split(joined), self.named.findall(joined), fillvalue=""):
@@ -268,7 +267,7 @@ class Speller:
         return parts
 
     def _with_digits_folded(self, joined: str) -> str:
-        """The text with those characters rewritten that the tokenizer's normaliser makes into ASCII digits."""
+        """The text with those characters replaced that the tokenizer's normalizer turns into ASCII digits."""
         if self.own.normalizer is None:
             return joined
         for character in set(joined) - set(self.folded):
@@ -277,11 +276,11 @@ class Speller:
             if not character.isascii() and re.search("[0-9]", compatible):
                 made = self.own.normalizer.normalize_str(character).strip(_SPACES)
                 self.folded[character] = made if re.search("[0-9]", made) else None
-        told = {ord(character): made for character, made in self.folded.items() if made is not None}
-        return joined.translate(told) if told else joined
+        table = {ord(character): made for character, made in self.folded.items() if made is not None}
+        return joined.translate(table) if table else joined
 
     def decode(self, ids: Sequence[int], vocabulary: Vocabulary, values: Sequence[float] | None = None) -> str:
-        """The text of ids of a vocabulary cut from ours, with the numbers that tokens carry."""
+        """The text of ids of a subset of our vocabulary, with the numbers that tokens carry."""
         assert vocabulary.foreign is not None
         mark = self.decoder.token_to_id(_PUT_IN)
         pieces: list[int] = []
@@ -290,8 +289,8 @@ class Speller:
 
         def close() -> None:
             if run:
-                said = None if values is None else [values[place] for place in run]
-                texts.append(self.number_format.read([vocabulary.symbols[ids[place]] for place in run], said))
+                run_values = None if values is None else [values[place] for place in run]
+                texts.append(self.number_format.read([vocabulary.symbols[ids[place]] for place in run], run_values))
                 pieces.append(mark)
                 run.clear()
 
@@ -311,7 +310,7 @@ class Speller:
 
 
 def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], number_format: TextNumberFormat) -> Vocabulary:
-    """All that a tokenizer and a spelling write."""
+    """All tokens of a tokenizer and a number format."""
     by_id = sorted(theirs.items(), key=lambda item: item[1])
     special = {*roles.values(), *SPECIALS}
     own = [(name, i) for name, i in by_id if name not in special]
@@ -321,8 +320,8 @@ def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], number_form
     foreign[4 : 4 + len(own)] = [i for _, i in own]
     for role, name in roles.items():
         foreign[_ROLES[role]] = theirs[name]
-    spelled = frozenset(number_format.symbols())
-    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, number_format, spelled) for symbol in symbols[4:]]
+    number_symbols = frozenset(number_format.symbols())
+    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, number_format, number_symbols) for symbol in symbols[4:]]
     kinds, values, significance = zip(*meant, strict=True)
     return Vocabulary(
         symbols,
@@ -334,7 +333,7 @@ def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], number_form
 
 
 def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
-    """The id in a vocabulary of each of a tokenizer's ids. No text is a special token, whatever stands in it."""
+    """Maps a tokenizer's ids to ids of a vocabulary. No text becomes a special token."""
     ours = np.full(max(theirs.values()) + 1, UNKNOWN, dtype=id_type(vocabulary))
     for name, i in theirs.items():
         if name not in SPECIALS:
@@ -342,9 +341,9 @@ def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
     return ours
 
 
-def _meaning(symbol: str, number_format: TextNumberFormat, spelled: frozenset[str]) -> tuple[int, float, int]:
+def _meaning(symbol: str, number_format: TextNumberFormat, number_symbols: frozenset[str]) -> tuple[int, float, int]:
     """Kind, value and power of ten of a token."""
-    if symbol in spelled:
+    if symbol in number_symbols:
         return number_format.meaning(symbol)
     bare = symbol.lstrip(_SPACES)
     if bare in ("+", "-"):
@@ -357,7 +356,7 @@ def _meaning(symbol: str, number_format: TextNumberFormat, spelled: frozenset[st
 
 
 def cut(vocabulary: Vocabulary, kept: NDArray[np.int64]) -> Vocabulary:
-    """The vocabulary of only these ids, in their order."""
+    """The vocabulary restricted to these ids, in their order."""
     assert vocabulary.foreign is not None
     return replace(
         vocabulary,

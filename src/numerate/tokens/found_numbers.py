@@ -1,14 +1,14 @@
 """Numbers as they stand in texts: where one begins and ends, and which number it is. The one rule of the house, by
-which spellings write numbers and metrics read answers; docs/spellings.md has it as a table.
+which number formats write numbers and metrics read answers; docs/number-formats.md has it as a table.
 
-Found are whole numbers, decimals (`3.14`, `.5`), thousands (`1,000`, `12,345,678`) and powers of ten (`1e5`, `2.5E-3`),
-in ASCII digits. A minus, Unicode's too, belongs to a number where one asks for signs and it stands directly before the
-digits, behind nothing that could be subtracted from: `-5`, `2*-5` and `5 - -3` have a negative number, `5-3`, `5 - 3`,
-`- 5`, `x-5` and `(1)-5` have not. A plus never belongs to one. A point begins a number where nothing stands before it
-that it could belong to: `.5`, but not `x.5`, which is 5.
+Numbers are integers, decimals (`3.14`, `.5`), thousands (`1,000`, `12,345,678`) and powers of ten (`1e5`, `2.5E-3`) in
+ASCII digits. With signs, a minus (Unicode's too) belongs to a number if it directly precedes the digits and follows
+nothing that could be subtracted from: `-5`, `2*-5` and `5 - -3` have a negative number, `5-3`, `5 - 3`, `- 5`, `x-5`
+and `(1)-5` have not. A plus never belongs to a number. A point starts a number unless it follows a word, a closing
+bracket or a point: `.5`, but not `x.5`, which is 5.
 
-What is no number as a whole falls into its runs of digits, with the text between: `3.14.15` is 3, 14 and 15; `1,0000`
-is 1 and 0000; `a1e5` is 1 and 5; `5,3` is 5 and 3. Digits of other scripts (`٣`) are text.
+Anything else falls into its runs of digits, with the text between: `3.14.15` is 3, 14 and 15; `1,0000` is 1 and 0000;
+`a1e5` is 1 and 5; `5,3` is 5 and 3. Digits of other scripts (`٣`) are text.
 """
 
 import re
@@ -17,8 +17,8 @@ from decimal import Decimal
 MINUS = "\N{MINUS SIGN}"
 """Unicode's minus, which is one like `-`."""
 
-# Each pattern begins with a set of characters, which is what `re` looks for quickly; what must stand before a number is
-# therefore said behind its first character.
+# Each pattern starts with a character set, which `re` searches quickly; lookbehinds therefore follow the first
+# character.
 _WHOLE = r"(?:(?<=[1-9])(?<![0-9],[0-9])[0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]*)"
 _DECIMAL = rf"(?<=[0-9])(?<!(?<!\.)\.[0-9]){_WHOLE}\.[0-9]+(?!\.?[0-9])"
 _BELOW_ONE = r"(?<=\.)(?<![\w)\]}.]\.)[0-9]+(?!\.?[0-9])"
@@ -31,17 +31,17 @@ UNSIGNED = re.compile(rf"[.0-9]{_NUMBER}")
 """A number without its sign."""
 
 SIGNED = re.compile(rf"[-{MINUS}.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
-"""A number with its minus, where it has one."""
+"""A number with its minus, if it has one."""
 
 PUBLISHED = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-"""What the published number token loss takes for a number: no sign, no `.5`, no power of ten, no thousands."""
+"""A number as in the published number token loss: no sign, no `.5`, no power of ten, no thousands."""
 
 DIGITS = re.compile(r"[0-9]+")
-"""A run of digits, whatever stands around it."""
+"""A run of digits."""
 
 
 def value_of(written: str) -> Decimal:
-    """The number that a found text is, exactly.
+    """The exact value of a found number.
 
     >>> value_of("1,000.50"), value_of("-2.5e3"), value_of(".5")
     (Decimal('1000.50'), Decimal('-2.5E+3'), Decimal('0.5'))
@@ -50,7 +50,7 @@ def value_of(written: str) -> Decimal:
 
 
 def bare(written: str) -> str:
-    """A found text without thousands, and with an ASCII minus.
+    """A found number without thousands separators, and with an ASCII minus.
 
     >>> bare("\N{MINUS SIGN}1,000.50")
     '-1000.50'
@@ -59,7 +59,7 @@ def bare(written: str) -> str:
 
 
 def plain(written: str) -> str:
-    """The digits and point of a found text, without thousands and powers of ten.
+    """A found number without thousands separators and exponent.
 
     >>> plain("1,000"), plain("2.50e3"), plain("007"), plain(".5")
     ('1000', '2500', '7', '0.5')

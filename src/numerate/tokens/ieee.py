@@ -1,4 +1,4 @@
-"""Numbers as the bits of a floating-point number, one token each."""
+"""Numbers as the bits of a floating-point number, one token per bit."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numerate.tokens.text_spellings import TEN, Meaning, NumberSymbols, TextNumb
 from numerate.vocabulary import TEXT
 
 BITS = ("[BIT0]", "[BIT1]")
-"""The tokens of a bit that is 0 and of one that is 1."""
+"""The tokens of the bits 0 and 1."""
 
 _KINDS: dict[str, tuple[type[np.floating], str]] = {
     "float16": (np.float16, ">f2"),
@@ -25,12 +25,12 @@ _KINDS: dict[str, tuple[type[np.floating], str]] = {
 
 @dataclass(frozen=True)
 class IEEEBits(TextNumberFormat):
-    """The bits of a floating-point number (IEEE 754), one token each: sign, exponent, fraction.
+    """The bits of an IEEE 754 floating-point number, one token per bit: sign, exponent, fraction.
 
     -2 in float16 is `1 10000 0000000000`, with the tokens `[BIT0]` and `[BIT1]`. Kreitner et al. (2025),
-    https://arxiv.org/abs/2510.06824, give a model these bits, as one vector; here it reads and says them one by one.
-    The minus belongs to its number. A number that the format would read back as another one (more than 3, 6 or 15
-    digits in float16, float32 and float64, or too large) keeps its characters, one token a digit.
+    https://arxiv.org/abs/2510.06824, give a model these bits as one vector; here they are a sequence of tokens. The
+    minus belongs to its number. A number without an exact round trip (more than 3, 6 or 15 digits in float16, float32
+    and float64, or out of range) keeps its characters, one token per digit.
     """
 
     dtype: Literal["float16", "float32", "float64"] = setting("float32", "floating-point format")
@@ -45,7 +45,7 @@ class IEEEBits(TextNumberFormat):
 
     @property
     def bits(self) -> int:
-        """How many tokens a number has."""
+        """The number of tokens of a number."""
         return np.finfo(_KINDS[self.dtype][0]).bits
 
     def symbols(self) -> tuple[str, ...]:
@@ -66,13 +66,13 @@ class IEEEBits(TextNumberFormat):
         return [BITS[int(bit)] for byte in np.array(value, stored).tobytes() for bit in f"{byte:08b}"]
 
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
-        """The numbers with a space between them; bits that are left over, and what is no number, as they are."""
-        said = []
+        """The numbers separated by spaces; leftover bits and non-finite numbers as they are."""
+        texts = []
         for start in range(0, len(symbols), self.bits):
             part = symbols[start : start + self.bits]
             number = self._number(part)
-            said.append("".join(part) if number is None else number)
-        return " ".join(said)
+            texts.append("".join(part) if number is None else number)
+        return " ".join(texts)
 
     def _number(self, symbols: Sequence[str]) -> str | None:
         if len(symbols) < self.bits or not set(symbols) <= set(BITS):

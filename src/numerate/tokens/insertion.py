@@ -1,4 +1,4 @@
-"""Making room between the tokens of rows."""
+"""Inserts new tokens between the tokens of rows."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def places(lengths: NDArray[np.int64], before: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the tokens of rows go when `before[row, time]` new ones are put before each, and how long the rows become.
+    """The new columns of tokens after inserting `before[row, time]` tokens before each, and the new row lengths.
 
-    Tokens beyond a row's length go nowhere: theirs is the place -1.
+    Tokens beyond a row's length have the column -1.
 
     >>> places(np.array([2]), np.array([[1, 0, 3]]))
     (array([[ 1,  2, -1]]), array([3]))
@@ -22,7 +22,7 @@ def places(lengths: NDArray[np.int64], before: NDArray[Any]) -> tuple[NDArray[np
 
 
 def moved(values: NDArray[Any], to: NDArray[np.int64], columns: int) -> NDArray[Any]:
-    """Rows of `columns` columns with the values at their new places, and zeros elsewhere."""
+    """Rows of `columns` columns with the values at their new columns, and zeros elsewhere."""
     wide = np.zeros((len(values), columns), dtype=values.dtype)
     rows, time = np.nonzero(to >= 0)
     wide[rows, to[rows, time]] = values[rows, time]

@@ -1,4 +1,4 @@
-"""How a number is spelled: the order of its digits, zeros in front, index hints."""
+"""Number formats for character tokenizers: digit order, leading zeros, index hints."""
 
 import re
 from abc import ABC, abstractmethod
@@ -27,12 +27,12 @@ def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[n
 
 
 class NumberFormat(ABC):
-    """How numbers become tokens. `write` does it for whole blocks, `spell` for one number, and they agree; `read` is
-    the way back. `answer` says whether a number stands in the answer, `chance` is the random word of its question."""
+    """How numbers become tokens. `write` converts whole blocks, `spell` one number, with equal results; `read` is the
+    inverse. `answer` says whether a number is in the answer, `chance` is the random word of its question."""
 
     @abstractmethod
     def texts(self) -> tuple[str, ...]:
-        """The texts that it may use beside the ten digits."""
+        """The texts that it uses beside the ten digits."""
 
     @abstractmethod
     def write(
@@ -44,39 +44,39 @@ class NumberFormat(ABC):
         answer: bool = False,
         chance: NDArray[np.uint64] | None = None,
     ) -> tuple[Ids, NDArray[np.int64]]:
-        """The ids of one slot of every row with PAD behind, `[rows, columns]`, and how many ids each row has. The
-        columns are a multiple of eight, at least as many as the longest row needs."""
+        """The ids of one slot of every row, padded with PAD, `[rows, columns]`, and the number of ids of each row.
+        `columns` is a multiple of eight."""
 
     @abstractmethod
     def spell(self, number: Decimal | int, *, answer: bool = False, chance: int = 0) -> list[str]:
-        """The symbols of one number, in the order in which they are written."""
+        """The symbols of one number, in the order of the tokens."""
 
     @abstractmethod
     def read(self, symbols: Sequence[str], *, answer: bool = False) -> Decimal | None:
-        """The number that symbols say, None where they say none."""
+        """The number of these symbols, None if they are no number."""
 
     @abstractmethod
     def plain(self, text: str, *, answer: bool = False) -> str:
-        """A text with the numbers in it as a person writes them, all else as it is."""
+        """A text with its numbers converted to normal digit order."""
 
 
 @dataclass(frozen=True)
 class Digits(NumberFormat):
-    """One token per digit, least significant first or as people write them.
+    """One token per digit, in reversed or normal order.
 
-    With `digit_order="reversed"` 123 reads `321`, -7 reads `7-` and 1.5 reads `5.1`: the carry of a sum then moves in
-    the direction of writing (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `digit_order="answer reversed"` writes
-    the question as people do, 12+9, and its answer reversed, 12.
+    With `digit_order="reversed"` 123 is `321`, -7 is `7-` and 1.5 is `5.1`: the carry of a sum then moves in generation
+    order (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `digit_order="answer reversed"` writes the question in
+    normal order, 12+9, and its answer reversed, 12.
 
-    Zeros in front, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
-    `007`, reversed `700`; `answer_leading_zeros=3` gives those of the answer three (their `prepend_zeros` of 2 is the
-    two together); `min_digits=4` fills the numbers of the question up to four digits (their `keep_places`), and longer
-    ones do not fit: writing them raises `UserError`.
+    Leading zeros, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
+    `007`, reversed `700`; `answer_leading_zeros=3` gives numbers of the answer three (their `prepend_zeros` of 2 is the
+    two together); `min_digits=4` pads numbers of the question to four digits (their `keep_places`), and longer ones
+    raise `UserError`.
 
     `index_hints=True` puts one of 102 characters before each digit (Zhou et al. 2024,
-    https://arxiv.org/abs/2402.09371), the same for the same power of ten in all numbers of a question, and the next one
-    in a circle for the next power, from a random one on for the units: 321+654 = 975 reads `a1b2c3+a4b5c6=a5b7c9` when
-    it begins with `a`.
+    https://arxiv.org/abs/2402.09371): the same one for the same power of ten in all numbers of a question, and the next
+    one (cyclically) for the next power, the units having a random one: 321+654 = 975 is `a1b2c3+a4b5c6=a5b7c9` if it
+    starts with `a`.
     """
 
     digit_order: Literal["reversed", "normal", "answer reversed"] = setting(
@@ -131,7 +131,7 @@ class Digits(NumberFormat):
         if self._zeros(answer):
             lengths = lengths + self._zeros(answer)
         longest = int(lengths.max(initial=0))
-        # One column more than the numbers need keeps a place for a sign or a point, and whole words are quick to move.
+        # One column more has room for a sign or a point, and whole words are fast to copy.
         columns = decimals.width(longest + (point is not None) + (numbers.negative is not None))
         ids = np.zeros((len(lengths), columns), dtype=id_type(vocabulary))
         held = numbers.units_first[:, slot, :columns]
@@ -223,14 +223,14 @@ _HINTED = re.compile(f"[{re.escape(HINTS)}]([0-9])")
 
 
 def hint_start(chance: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where in the circle the hints of each question begin: the hint of the units."""
+    """Where in the circle the hints of each question start: the hint of the units."""
     return ((chance >> np.uint64(32)) * np.uint64(len(HINTS)) >> np.uint64(32)).astype(np.int64)
 
 
 def _with_point(
     ids: Ids, lengths: NDArray[np.int64], point: NDArray[np.int64], dot: int
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """Rows of units first, with the dot between the `point` digits behind it and the others."""
+    """Rows with units first, with the dot inserted after `point` digits."""
     columns = np.arange(ids.shape[1])
     at = point[:, None]
     wanted = columns - ((columns > at) & (at > 0))

@@ -1,4 +1,4 @@
-"""A stored tokenizer under its own ids: what corpora of tokens are written with, and what reads them back."""
+"""Tokenizers with their own ids, for tokenized corpora."""
 
 import hashlib
 import json
@@ -20,19 +20,19 @@ from numerate.tokens.sentencepiece_files import SPACE, WORDS, is_sentencepiece, 
 from numerate.tokens.tokenizer_files import TokenizerFile
 
 _MODELS = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
-"""What SentencePiece models are called in a folder that has no tokenizer.json."""
+"""File names of SentencePiece models in a folder without a tokenizer.json."""
 
 
 def pieces(name: str) -> "StoredTokenizer":
     """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
 
-    Raises `UserError` where there is none, and where the library tokenizers is not installed.
+    Raises `UserError` if there is none, or if the library tokenizers is not installed.
     """
     return StoredTokenizer(stored_or_model(name))
 
 
 def stored_or_model(name: str) -> TokenizerFile:
-    """What `stored` gives, of SentencePiece models too."""
+    """Like `stored`, also for SentencePiece models."""
     path = _place(name)
     if path.is_dir() and not (path / "tokenizer.json").is_file():
         path = next((path / model for model in _MODELS if (path / model).is_file()), path)
@@ -42,7 +42,7 @@ def stored_or_model(name: str) -> TokenizerFile:
 
 
 def _place(name: str) -> Path:
-    """Where the tokenizer of a name is: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
+    """The path of a tokenizer: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
     path = Path(name).expanduser()
     for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS):
         if name and not path.exists() and (folder / name).exists():
@@ -54,7 +54,7 @@ class StoredTokenizer:
     """A tokenizer with its own ids.
 
     With Mistral's first one `begin` is 1 (`<s>`), `size` 32,000, and `encode(["Once upon"])` gives the ids of `▁Once`
-    and `▁upon`. Names of special tokens that stand in a text are text. Raises `UserError` for one that cannot be read.
+    and `▁upon`. Names of special tokens in a text are plain text. Raises `UserError` for one that cannot be read.
     """
 
     def __init__(self, file: TokenizerFile) -> None:
@@ -76,11 +76,11 @@ class StoredTokenizer:
         self._words = _Words.of(self._own)
         self._ids: dict[str, int] = theirs.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values()) + 1
-        """Ids are below it."""
+        """Vocabulary size: ids are smaller."""
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The text of each piece, as the tokenizer writes it (`▁Once`); `[no piece 7]` for an id that has none."""
+        """The text of each piece in the tokenizer's notation (`▁Once`); `[no piece 7]` for an id without a piece."""
         found = [f"[no piece {i}]" for i in range(self.size)]
         for name, i in self._ids.items():
             found[i] = name
@@ -88,12 +88,12 @@ class StoredTokenizer:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """The ids of `bos`, `eos`, `unk` and `pad`, of those that there are."""
+        """The ids of `bos`, `eos`, `unk` and `pad`, as far as they exist."""
         return {role: self._ids[name] for role, name in self.file.roles if name in self._ids}
 
     @cached_property
     def begin(self) -> int:
-        """The id in front of every document: of the beginning of a text, else of its end (GPT-2 has one for both).
+        """The id before every document: BOS, else EOS (GPT-2 has one for both).
 
         Raises `UserError` for a tokenizer without either.
         """
@@ -107,14 +107,14 @@ class StoredTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of which id is which piece. It is the same for a SentencePiece model and its tokenizer.json."""
-        told = [sorted((i, name) for name, i in self._ids.items()), sorted(self.roles.items())]
-        return hashlib.blake2b(json.dumps(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        """A hash of the mapping from ids to pieces, the same for a SentencePiece model and its tokenizer.json."""
+        parts = [sorted((i, name) for name, i in self._ids.items()), sorted(self.roles.items())]
+        return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids of texts one behind the other, without special tokens, and how many each has.
+        """The ids of texts, concatenated, without special tokens, and the length of each.
 
-        Raises `ValueError` for what is no text (half of a surrogate pair).
+        Raises `ValueError` for invalid text (half of a surrogate pair).
         """
         try:
             if self._words is not None:
@@ -126,23 +126,23 @@ class StoredTokenizer:
         return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """The text of ids; special tokens are left out."""
+        """The text of ids without special tokens."""
         special = set(self.roles.values())
         text: str = self._theirs.decode([int(i) for i in ids if int(i) not in special], skip_special_tokens=True)
         return text
 
     def documents(self, ids: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-        """Ids cut in front of every `begin`, each without it; what stands before the first one is a document too."""
+        """Splits ids into documents at every `begin`, which is dropped; ids before the first one are a document too."""
         starts = np.flatnonzero(ids == self.begin)
         return [part[part != self.begin] for part in np.split(ids, starts) if len(part)]
 
     def text_bytes(self, ids: NDArray[np.integer]) -> int:
-        """How many bytes of UTF-8 the texts of ids have: what loss in bits is divided by for bits per byte."""
+        """The number of UTF-8 bytes of the text of ids, for bits per byte."""
         return sum(len(self.decode(one).encode()) for one in self.documents(ids))
 
     def agrees(self, ids: NDArray[np.integer]) -> bool:
-        """Whether ids are what this tokenizer writes for the text that it reads in them, for half of the documents that
-        are whole in there or more: whether it may be the tokenizer that they were written with."""
+        """Whether decoding and encoding reproduces the ids of at least half of the complete documents, so that this may
+        be the tokenizer of a corpus."""
         whole = [one for one in self.documents(ids)[:-1] if len(one)][-_LOOKED_AT:]
         if not whole:  # a single document, perhaps cut off
             whole = [one for one in self.documents(ids) if len(one)]
@@ -153,9 +153,9 @@ class StoredTokenizer:
 
 
 class _Words:
-    """A tokenizer in the manner of SentencePiece of which no piece goes over the end of a word: each word is cut once.
+    """A word cache for a SentencePiece-like tokenizer whose pieces do not cross word boundaries.
 
-    Stories have few different words, and looking one up is some ten times as quick as cutting it.
+    Stories have few different words, and a lookup is some ten times as fast as tokenizing.
     """
 
     def __init__(self, own: Any, prefix: str) -> None:
@@ -164,7 +164,7 @@ class _Words:
 
     @classmethod
     def of(cls, own: Any) -> "_Words | None":
-        """For a tokenizer that `tokenizer_json` makes, and that leaves characters as they are; None for any other."""
+        """For a tokenizer of `tokenizer_json` without character normalization; None for any other."""
         from tokenizers import Tokenizer
 
         stored = json.loads(own.to_str())
@@ -194,7 +194,7 @@ _AT_ENDS = 4
 
 
 def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
-    """Whether two sequences are the same but for a few ids at their ends, where a document may have been cut."""
+    """Whether two sequences are equal except for a few ids at their ends, where a document may have been cut."""
     for skipped in range(-_AT_ENDS, _AT_ENDS + 1):
         left, right = one[max(skipped, 0) :], other[max(-skipped, 0) :]
         common = min(len(left), len(right))
@@ -206,7 +206,7 @@ def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
 
 
 def opened(name: str) -> StoredTokenizer:
-    """`pieces`, made once in a process for each file as long as it does not change."""
+    """`pieces`, cached per process until the file changes."""
     place = _place(name)
     files = sorted(place.iterdir()) if place.is_dir() else [place]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())

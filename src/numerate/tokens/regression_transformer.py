@@ -1,4 +1,4 @@
-"""Numbers as tokens that say a digit and its power of ten: the regression transformer's."""
+"""Number tokens of the Regression Transformer: a digit with its power of ten."""
 
 import re
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _LONGEST = ORDERS.stop
 
 @dataclass(frozen=True)
 class RegressionTransformer(TextNumberFormat):
-    """A token per digit that says its power of ten: 54.2 is `_5_1_ _4_0_ _2_-1_`.
+    """Regression Transformer: one token per digit with its power of ten, 54.2 is `_5_1_ _4_0_ _2_-1_`.
 
     320 tokens, the digits 0 to 9 with the powers -12 to 19 (Born and Manica, 2023, https://arxiv.org/abs/2202.01338, in
-    the form of https://arxiv.org/abs/2411.02083). A number is first rounded to 12 decimals, halves up, and loses its
-    zeros in front and behind: `12.50` is `_1_1_ _2_0_ _5_-1_`, `007` is `_7_0_`. Its sign stays text. A number of more
-    than 20 digits before the point keeps its characters, one token a digit.
+    the form of https://arxiv.org/abs/2411.02083). A number is rounded half up to 12 decimals and loses its leading and
+    trailing zeros: `12.50` is `_1_1_ _2_0_ _5_-1_`, `007` is `_7_0_`. Its sign stays text. A number of more than 20
+    digits before the point keeps its characters, one token per digit.
 
     `published=True` finds numbers as the published code does: `1,000` is 1 and 0, `.5` is a point and 5, `1e5` is 1, e
     and 5.
@@ -72,7 +72,7 @@ class RegressionTransformer(TextNumberFormat):
 
 
 def rounded(written: str) -> str:
-    """The decimal that is written: 12 decimals, halves up, without zeros in front and behind.
+    """The decimal to be written: rounded half up to 12 decimals, without leading and trailing zeros.
 
     >>> rounded("007"), rounded("12.50"), rounded("13.8703074063376"), rounded("1,000"), rounded("0.00")
     ('7', '12.5', '13.870307406338', '1000', '0')
@@ -90,10 +90,10 @@ def rounded(written: str) -> str:
 
 
 def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
-    """The numbers that tokens say, and how many of them are not written as numbers are.
+    """The numbers of tokens, and how many of them are invalid.
 
-    A number ends where the next token does not have a smaller power of ten. One is invalid that leaves out a power, or
-    that ends above the units; powers that are left out have the digit 0. Raises `UserError` for another token.
+    A number ends where the next token does not have a smaller power of ten. It is invalid if it skips a power or ends
+    above the units; skipped powers have the digit 0. Raises `UserError` for any other token.
 
     >>> read_numbers(["_5_1_", "_4_0_", "_2_-1_", "_3_2_", "_1_0_"])
     ([Decimal('54.2'), Decimal('301')], 1)
@@ -121,7 +121,7 @@ def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
 
 
 def as_text(number: Decimal) -> str:
-    """A number as people write it, without zeros behind: at most 12 decimals, as no token says more.
+    """A number in plain notation without trailing zeros.
 
     >>> as_text(Decimal("54.20")), as_text(Decimal("300"))
     ('54.2', '300')

@@ -19,13 +19,13 @@ from numerate.errors import UserError
 from numerate.tokens.tokenizer_files import TokenizerFile
 
 SPACE = "\u2581"
-"""What stands for a space in pieces."""
+"""Stands for a space in pieces."""
 
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 """A piece that is one byte of UTF-8."""
 
 WORDS = f"{SPACE}*[^{SPACE}]+|{SPACE}+"
-"""A word with the spaces before it. No piece of usual models reaches over the end of one."""
+"""A word with its leading spaces. Pieces of common models do not cross its end."""
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _UNIGRAM, _BPE = 1, 2
@@ -33,7 +33,7 @@ _UNIGRAM, _BPE = 1, 2
 
 @dataclass(frozen=True)
 class _Model:
-    """What is needed of a model: pieces with score and type, how it cuts, and what it does to texts before."""
+    """The needed parts of a model: pieces with score and type, model type, and normalization."""
 
     pieces: tuple[tuple[str, float, int], ...]
     kind: int
@@ -45,7 +45,7 @@ class _Model:
 
 
 def is_sentencepiece(path: Path) -> bool:
-    """Whether a file begins as a SentencePiece model does: with a first piece, which is short."""
+    """Whether a file starts like a SentencePiece model: with a first, short piece."""
     with open(path, "rb") as file:
         begin = file.read(3)
     return len(begin) == 3 and begin[0] == 0x0A and begin[1] < 128 and begin[2] == 0x0A
@@ -54,9 +54,9 @@ def is_sentencepiece(path: Path) -> bool:
 def sentencepiece(path: Path) -> TokenizerFile:
     """The fast tokenizer of a SentencePiece model; its ids are the model's.
 
-    With Mistral's first one `Once upon a time,` is `▁Once ▁upon ▁a ▁time ,` and `42` is `▁ 4 2`. What is called `<s>`
-    in a text is text, as there. Raises `UserError` for a file that is no such model, or of a kind that the library
-    tokenizers has not.
+    With Mistral's first one `Once upon a time,` is `▁Once ▁upon ▁a ▁time ,` and `42` is `▁ 4 2`. `<s>` in a text is
+    plain text, as in SentencePiece. Raises `UserError` for a file that is no such model, or of a type that the library
+    tokenizers does not support.
     """
     stamp = path.stat()
     return _read(path, stamp.st_mtime_ns, stamp.st_size)
@@ -111,11 +111,11 @@ def _stored(model: _Model) -> dict[str, Any]:
 def tokenizer_json(
     model: dict[str, Any], *, prefix: bool = True, trims: bool = False, characters: bytes = b"", words: bool = True
 ) -> dict[str, Any]:
-    """A tokenizer in the manner of SentencePiece around a model of the library tokenizers.
+    """A SentencePiece-like tokenizer around a model of the library tokenizers.
 
-    `prefix`: a space before every text. `trims`: spaces at the ends go, and several are one. `characters`: which
-    characters are written as others, as SentencePiece compiles it. `words`: whether no piece goes over the end of a
-    word, so that a text may be cut there, which is quicker.
+    `prefix`: add a space before every text. `trims`: strip and merge spaces. `characters`: SentencePiece's compiled
+    character normalization. `words`: whether no piece crosses a word boundary, so that a text may be split there, which
+    is faster.
     """
     import base64
 
@@ -151,7 +151,7 @@ def tokenizer_json(
 
 
 def merges_of(pieces: Sequence[tuple[str, float]]) -> list[list[str]]:
-    """Every way to make a piece of two others, the piece of the highest score first."""
+    """All pairs of pieces that merge into another, highest score first."""
     rank = {name: place for place, (name, _) in enumerate(pieces)}
     found = []
     for name, _ in sorted(pieces, key=lambda piece: -piece[1]):
@@ -169,9 +169,9 @@ def _model(content: bytes) -> _Model:
     normaliser: dict[int, Any] = {}
     for field, value in _fields(content):
         if field == 1:
-            told = dict(_fields(value))
-            score = struct.unpack("<f", told[2])[0] if 2 in told else 0.0
-            pieces.append((told.get(1, b"").decode(), score, told.get(3, _NORMAL)))
+            fields = dict(_fields(value))
+            score = struct.unpack("<f", fields[2])[0] if 2 in fields else 0.0
+            pieces.append((fields.get(1, b"").decode(), score, fields.get(3, _NORMAL)))
         elif field == 2:
             trainer = dict(_fields(value))
         elif field == 3:

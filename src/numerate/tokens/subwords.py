@@ -1,4 +1,4 @@
-"""Pieces of words: a tokenizer of the Hugging Face kind, with numbers spelled as one likes."""
+"""Subword tokenization with a Hugging Face tokenizer and a number format of choice."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,27 +23,25 @@ from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
 from numerate.vocabulary import BEGIN, END, PAD, POINT, SIGN, SPECIAL, UNKNOWN, Vocabulary
 
 MASKS = ("<extra_id_0>", "<mask>", "[MASK]")
-"""Tokens that a layout may put for an answer, kept in every vocabulary."""
+"""Mask tokens that a layout may use, kept in every vocabulary."""
 
 
 @dataclass(frozen=True)
 class Subwords(Tokenizer):
-    """The pieces of words of a Hugging Face tokenizer, with numbers spelled as `number_format` says.
+    """Subword tokenizer of Hugging Face (tokenizers), with numbers in `number_format`.
 
-    It reads a folder with a tokenizer.json, such a file, or a model of the hub by its name, with the library tokenizers
-    (`pip install 'numerate[huggingface]'`); `characters` is one that needs no file, a token a character. A model's
-    name is looked for in the user's data first, where `numerate data fetch t5_tokenizer` puts T5's. For T5
-    `What is 12+9?` and `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `number_format=PerDigit` `▁What ▁is ▁ 1 2 +
-    9 ?` and `▁ 2 1 [EOS]`. Ids are the house's; `Vocabulary.foreign` has the tokenizer's own, by which a pretrained
-    model's rows are found.
+    It loads a folder with a tokenizer.json, such a file, or a model of the hub by name, with the library tokenizers
+    (`pip install 'numerate[huggingface]'`); `characters` needs no file and has one token per character. A model name is
+    looked up in the user's data first, where `numerate data fetch t5_tokenizer` puts T5's. For T5 `What is 12+9?` and
+    `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `number_format=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?` and `▁ 2 1
+    [EOS]`. Ids are numerate's own; `Vocabulary.foreign` has the tokenizer's, which index pretrained embeddings.
 
-    With `vocabulary="occurring"` the vocabulary has only the tokens of the training questions and answers beside signs,
-    points, single characters of ASCII, masks and the symbols of numbers: a small model then has a small table. Any
-    other token is [UNK].
+    With `vocabulary="occurring"` the vocabulary has only the tokens of the training data, signs, points, single ASCII
+    characters, masks and number symbols, so that a small model has a small embedding table. Other tokens are [UNK].
 
-    An answer has several tokenisations, so that answers are decoded, not read off one forward. Question and answer
-    have at most `max_length` tokens each. Of a longer answer the end goes; of a longer question what its task says
-    (`truncation_side`), with a warning that says how many of the data they are.
+    An answer has several tokenizations, so answers are generated, not scored by one forward pass. Question and answer
+    have at most `max_length` tokens each. Longer answers lose their end; longer questions the side that their task
+    names (`truncation_side`), with a warning that counts them.
 
     Raises `UserError` for a tokenizer that cannot be read, and for one without the ten digits unless
     `number_format=AsIs`.
@@ -69,11 +67,11 @@ class Subwords(Tokenizer):
 
     @property
     def speller(self) -> foreign.Speller:
-        """The tokenizer with its spelling, opened once in a process."""
+        """The tokenizer with its number format, loaded once per process."""
         return foreign.speller(tokenizer_files.stored(self.tokenizer, self.revision), self.number_format)
 
     def fingerprint(self) -> str:
-        """A hash of the tokenizer's content, whatever it is called: what has the same one writes the same ids."""
+        """A hash of the tokenizer's content, whatever its name: equal hashes give equal ids."""
         return self.speller.file.fingerprint
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
@@ -88,7 +86,7 @@ class Subwords(Tokenizer):
         return foreign.cut(whole, np.flatnonzero(used))
 
     def _used(self, task: Task | Iterable[str]) -> NDArray[np.int64]:
-        """The ids of a task's training questions and answers: of all that its files have, or of those drawn first."""
+        """The ids of a task's training data: all of its files, or the first block drawn."""
         if not isinstance(task, Task):
             return np.unique(self.speller.encode([*task]).ids).astype(np.int64)
         questions = task.examples("train", 0, 0, task.block)
@@ -128,12 +126,12 @@ class Subwords(Tokenizer):
         ids[np.arange(len(texts)), lengths - 1] = END
         if self.add_bos_token:
             ids[:, 0] = BEGIN
-        places = np.arange(time)
-        asked = (places >= (first + prompts)[:, None]) & (places < lengths[:, None])
-        return Rows(ids, lengths, asked, None, values, vocabulary)
+        positions = np.arange(time)
+        target_mask = (positions >= (first + prompts)[:, None]) & (positions < lengths[:, None])
+        return Rows(ids, lengths, target_mask, None, values, vocabulary)
 
     def _table(self, vocabulary: Vocabulary) -> Ids:
-        """The id in a vocabulary of each id of the whole one."""
+        """Maps ids of the full vocabulary to ids of this one."""
         whole = self.speller.vocabulary
         tables = _tables.setdefault(vocabulary, WeakKeyDictionary())
         if whole not in tables:
@@ -143,7 +141,7 @@ class Subwords(Tokenizer):
         return tables[whole]
 
     def _say_cut(self, part: "_Part", sizes: NDArray[np.int64]) -> None:
-        """Warns of all that is cut of the source of a part, where something of the part itself is."""
+        """Warns how many rows of a part's source are truncated, if any row of the part is."""
         side = "beginning" if part.source.cut == "left" else "end"
         if (sizes > self.max_length).any():
             prompts, answers = part.tokens.sizes(slice(None))
@@ -162,15 +160,15 @@ class Subwords(Tokenizer):
         return found
 
     def encode_with_values(self, text: str, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
-        """The ids of a text, and the number that each carries: 1 where it carries none."""
+        """The ids of a text, and the number that each carries: 1 if none."""
         encoded = self.speller.encode([text])
         values = np.ones(len(encoded.ids), np.float32) if encoded.values is None else encoded.values
         return self._table(vocabulary)[encoded.ids].tolist(), values.tolist()
 
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary, values: Iterable[float] | None = None) -> str:
-        """The text of ids, with the numbers that they carry put in where `values` are given."""
-        said = None if values is None else [float(value) for value in values]
-        return self.speller.decode([int(i) for i in ids], vocabulary, said)
+        """The text of ids, with the numbers that they carry if `values` are given."""
+        carried = None if values is None else [float(value) for value in values]
+        return self.speller.decode([int(i) for i in ids], vocabulary, carried)
 
     def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
         return self.decode(ids, vocabulary, values)
@@ -181,7 +179,7 @@ _tables: "WeakKeyDictionary[Vocabulary, WeakKeyDictionary[Vocabulary, Ids]]" = W
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The rows of a block that come from one source: `at` which of them they are, `rows` where each row stands."""
+    """The rows of a block from one source: `at` are their indices in the block, `rows` the indices in the source."""
 
     at: NDArray[np.int64]
     tokens: Tokenised
@@ -189,7 +187,7 @@ class _Part:
     source: TextSource
 
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many tokens the questions and the answers have."""
+        """The number of tokens of the questions and of the answers."""
         return self.tokens.sizes(self.rows[self.at])
 
     def write(
@@ -201,8 +199,8 @@ class _Part:
         answers: NDArray[np.int64],
         table: Ids,
     ) -> None:
-        """Writes `prompts` tokens of each question from place `first` on, the last ones where its beginning is cut, and
-        the first `answers` of its answer."""
+        """Writes `prompts` tokens of each question from column `first` on (the last ones if truncated on the left),
+        then the first `answers` tokens of its answer."""
         which = self.rows[self.at]
         begins, ends = self.tokens.starts[which], self.tokens.starts[which] + self.tokens.prompts[which]
         kept = ends - prompts[self.at] if self.source.cut == "left" else begins
@@ -223,7 +221,7 @@ def _listed(examples: Sequence[Example]) -> Texts:
 
 
 def _texts(questions: Questions) -> Texts:
-    """Questions with number slots as texts, with numbers as people write them. Raises `UserError` for labels."""
+    """Questions with number slots as texts with plain numbers. Raises `UserError` for labels."""
     if questions.labels is not None:
         raise UserError("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
     writer = Characters(Digits("normal"))

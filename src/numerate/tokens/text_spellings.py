@@ -1,4 +1,4 @@
-"""How numbers in texts become tokens beside those of somebody else's tokenizer."""
+"""Number formats for texts: how the numbers in a text become tokens beside those of a subword tokenizer."""
 
 import re
 from abc import ABC, abstractmethod
@@ -19,11 +19,11 @@ Codes = NDArray[np.int64]
 
 
 class NumberSymbols(NamedTuple):
-    """Numbers as symbols, one number after the other.
+    """Numbers as symbols, concatenated.
 
-    `codes` int64 `[symbols]`; `counts` int64 `[numbers]`: how many of them each number has; `values` float32
-    `[numbers]`: the number itself, None for a spelling whose tokens carry none; `beyond` bool `[numbers]`: those that
-    the spelling cannot write, whose other entries mean nothing.
+    `codes` int64 `[symbols]`; `counts` int64 `[numbers]`: how many symbols each number has; `values` float32
+    `[numbers]`: the number itself, None if tokens carry no values; `beyond` bool `[numbers]`: numbers that the format
+    cannot represent, whose other entries are meaningless.
     """
 
     codes: Codes
@@ -33,7 +33,7 @@ class NumberSymbols(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a symbol is to a vocabulary: its kind, its value, and the power of ten that it stands for (-1000: none)."""
+    """A symbol's kind, value, and power of ten (-1000: none) in a vocabulary."""
 
     kind: int
     value: float = np.nan
@@ -41,42 +41,42 @@ class Meaning(NamedTuple):
 
 
 class TextNumberFormat(ABC):
-    """How the numbers in a text are written as symbols. All else in it is left to the tokenizer.
+    """How the numbers in a text are written as symbols. All other text is left to the tokenizer.
 
-    `write` does it for many numbers, `spell` for one, and they agree; `read` is the way back. A number that a spelling
-    cannot write (`beyond`) keeps its characters, one token a digit, so that nothing is lost.
+    `write` converts many numbers, `spell` one, with equal results; `read` is the inverse. A number that a format cannot
+    represent (`beyond`) keeps its characters, one token per digit, so that nothing is lost.
     """
 
     carries: ClassVar[bool] = False
-    """Whether tokens carry the number itself, so that rows have values."""
+    """Whether tokens carry the number as a value."""
 
     @property
     @abstractmethod
     def pattern(self) -> re.Pattern[str] | None:
-        """What is a number in a text; None where numbers are left to the tokenizer as well."""
+        """Matches a number in a text; None if numbers are left to the tokenizer too."""
 
     @abstractmethod
     def symbols(self) -> tuple[str, ...]:
-        """All symbols that it may write. The first ten are the digits, unless it leaves numbers to the tokenizer."""
+        """All its symbols. The first ten are the digits, unless it leaves numbers to the tokenizer."""
 
     @abstractmethod
     def write(self, found: Sequence[str]) -> NumberSymbols:
-        """The symbols of numbers as they were found in texts."""
+        """The symbols of numbers found in texts."""
 
     @abstractmethod
     def spell(self, number: str) -> list[str]:
-        """The symbols of one number as it stands in a text. Raises `UserError` for one that it cannot write."""
+        """The symbols of one number of a text. Raises `UserError` for one that it cannot represent."""
 
     @abstractmethod
     def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
-        """The text of symbols that stand one behind the other, with the values that they carry."""
+        """The text of consecutive symbols, with the values that they carry."""
 
     def meaning(self, symbol: str) -> Meaning:
-        """What one of its symbols is. Unless a spelling says, a digit is a digit and all else is text."""
+        """The meaning of one of its symbols: by default, digits are digits and all else is text."""
         return Meaning(DIGIT, float(symbol)) if symbol in TEN else Meaning(TEXT)
 
     def between(self, marked: str, mark: str) -> str:
-        """The text between numbers, where each number is one `mark`; as it is, unless a spelling changes it."""
+        """The text between numbers, each number being one `mark`; unchanged by default."""
         return marked
 
 
@@ -85,7 +85,7 @@ TEN = tuple("0123456789")
 
 @dataclass(frozen=True)
 class AsIs(TextNumberFormat):
-    """Numbers as the tokenizer itself writes them: `2019` may be one token, or `20` and `19`."""
+    """Numbers as the tokenizer itself splits them: `2019` may be one token, or `20` and `19`."""
 
     pattern: ClassVar[None] = None
 
@@ -104,11 +104,11 @@ class AsIs(TextNumberFormat):
 
 @dataclass(frozen=True)
 class PerDigit(TextNumberFormat):
-    """One token a digit, the letters around it untouched: `a12.5b` is `a 1 2 . 5 b`.
+    """One token per digit, other text unchanged: `a12.5b` is `a 1 2 . 5 b`.
 
-    Nothing is parsed, so nothing is lost: signs, points, thousands and powers of ten are texts of the tokenizer. The
-    same rule for a tokenizer of one's own is `numerate.tokens.subwords.per_digit`. The published one (Zausinger et al.,
-    2025, https://arxiv.org/abs/2411.02083) splits the letters of a piece that has a digit, too.
+    Numbers are not parsed, so nothing is lost: signs, points, thousands and powers of ten are left to the tokenizer.
+    `numerate.tokens.subwords.per_digit` does the same to any tokenizer. The published version (Zausinger et al., 2025,
+    https://arxiv.org/abs/2411.02083) also splits the letters of a piece that has a digit.
     """
 
     pattern: ClassVar[re.Pattern[str]] = found_numbers.DIGITS
@@ -130,10 +130,10 @@ class PerDigit(TextNumberFormat):
 class Groups(TextNumberFormat):
     """One token per group of digits, cut from the left or from the right: 12345 is `123 45` or `12 345`.
 
-    Groups of three are how Llama 3 and GPT-4 write numbers, from the left; from the right they stand for the same
-    powers of ten in every number, which helps in sums (Singh and Strouse, 2024, https://arxiv.org/abs/2402.14903). The
-    digits behind a point are always cut from the left. Every group of 1 to `group_size` digits is a token, new where
-    the tokenizer has it not. Nothing is parsed, so nothing is lost, zeros in front included.
+    Llama 3 and GPT-4 use groups of three from the left; from the right a group has the same powers of ten in every
+    number, which helps in sums (Singh and Strouse, 2024, https://arxiv.org/abs/2402.14903). Digits after the decimal
+    point are always grouped from the left. Every group of 1 to `group_size` digits is a token, added if the tokenizer
+    has it not. Numbers are not parsed, so nothing is lost, leading zeros included.
     """
 
     group_size: int = setting(3, "digits per group, 1 to 5")
@@ -186,17 +186,17 @@ class Groups(TextNumberFormat):
 
 @dataclass(frozen=True)
 class XVal(TextNumberFormat):
-    """One token `[NUM]` per number, which carries the number itself: xVal.
+    """xVal: one token `[NUM]` per number, which carries the number as a value.
 
-    The model multiplies the token's embedding by the number, and a head of its own says numbers (Golkar et al., 2023,
+    The model multiplies the token's embedding by the number, and a separate head predicts numbers (Golkar et al., 2023,
     https://arxiv.org/abs/2310.02989). `x = -15.67` is `x = [NUM]` with the value -15.67. Values are float32, which has
-    6 decimal digits: a number that it would read back as another (1e39, 123456789) keeps its characters, one token a
-    digit. With `round_to_float32` only what is beyond its range does, and 123456789 is 123456792: for models that are
-    to say every number by their head.
+    6 decimal digits: a number without an exact round trip (1e39, 123456789) keeps its characters, one token per digit.
+    With `round_to_float32` only numbers out of range do, and 123456789 is 123456792: for models whose head predicts
+    every number.
 
     `published=True` finds numbers as the published number token loss does (https://arxiv.org/abs/2411.02083): a minus
     is text, `1,000` is two numbers, `.5` is a point and 5, `1e5` is 1, e and 5, a comma between two numbers is deleted,
-    and every number is rounded to float32; one that is not finite there keeps its characters even so.
+    and every number is rounded to float32; one that is not finite then keeps its characters.
     """
 
     carries: ClassVar[bool] = True
@@ -236,11 +236,11 @@ class XVal(TextNumberFormat):
 
 
 NUM = "[NUM]"
-"""The token that stands for a number whose value is beside it."""
+"""The token of a number that is carried as a value."""
 
 
 def numbers_read(symbols: Sequence[str], values: Sequence[float] | None) -> str:
-    """What `[NUM]` tokens carry, with a space between them; the tokens themselves where they carry nothing.
+    """The values of `[NUM]` tokens, separated by spaces; the tokens themselves without values.
 
     >>> numbers_read(["[NUM]", "[NUM]"], [1.0, -2.5])
     '1 -2.5'
@@ -254,7 +254,7 @@ def numbers_read(symbols: Sequence[str], values: Sequence[float] | None) -> str:
 def carried(
     found: Sequence[str], kind: type[np.floating] = np.float32
 ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-    """Numbers as floating-point ones, and which of them those do not hold: they would be read back as others.
+    """Numbers as floating point, and which of them have no exact round trip.
 
     >>> carried(["1,000", "-15.67", "123456789"])
     (array([ 1.0000000e+03, -1.5670000e+01,  1.2345679e+08], dtype=float32), array([False, False,  True]))
@@ -262,20 +262,20 @@ def carried(
     exact = np.fromiter((float(found_numbers.bare(text)) for text in found), np.float64, len(found))
     with np.errstate(over="ignore"):
         values = exact.astype(kind)
-    # What has so few digits survives any floating-point format and back; only the others are looked at one by one.
-    held = np.finfo(kind)
-    short = sizes_of(found) <= held.precision
+    # Numbers of few digits always have an exact round trip; only the others are checked one by one.
+    limits = np.finfo(kind)
+    short = sizes_of(found) <= limits.precision
     if "e" in (joined := "".join(found)) or "E" in joined:
         short &= np.fromiter(("e" not in text and "E" not in text for text in found), np.bool_, len(found))
     beyond = np.zeros(len(found), np.bool_)
-    for place in np.flatnonzero(~short | (np.abs(exact) >= held.max)).tolist():
-        said = as_decimal(values[place])
-        beyond[place] = said == "inf" or found_numbers.value_of(said) != found_numbers.value_of(found[place])
+    for place in np.flatnonzero(~short | (np.abs(exact) >= limits.max)).tolist():
+        shortest = as_decimal(values[place])
+        beyond[place] = shortest == "inf" or found_numbers.value_of(shortest) != found_numbers.value_of(found[place])
     return values, beyond
 
 
 def as_decimal(value: float | np.floating) -> str:
-    """The shortest decimal that is read as this number in its format, float32 for a Python one, without a power of ten.
+    """The shortest decimal without exponent that rounds to this number in its dtype (float32 for a Python float).
 
     >>> as_decimal(float(np.float32(15.67))), as_decimal(5.0), as_decimal(np.float64(-1e-3))
     ('15.67', '5', '-0.001')
@@ -287,15 +287,15 @@ def as_decimal(value: float | np.floating) -> str:
 
 
 def characters_of(found: Sequence[str]) -> NDArray[np.uint8]:
-    """The ASCII characters of texts, one text behind the other."""
+    """The ASCII characters of texts, concatenated."""
     return np.frombuffer("".join(found).encode("ascii"), dtype=np.uint8)
 
 
 def digits_of(found: Sequence[str]) -> Codes:
-    """The digits of texts of digits, one text behind the other."""
+    """The digits of texts of digits, concatenated."""
     return characters_of(found).astype(np.int64) - ord("0")
 
 
 def sizes_of(found: Sequence[str]) -> NDArray[np.int64]:
-    """How many characters each text has."""
+    """The length of each text."""
     return np.fromiter(map(len, found), np.int64, len(found))

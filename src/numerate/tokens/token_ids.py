@@ -1,4 +1,4 @@
-"""Tokens as a stored tokenizer wrote them: for running text, whose corpora are tokens already."""
+"""Token ids of pretokenized corpora, used unchanged for language modeling."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocab
 
 @dataclass(frozen=True)
 class TokenIds(Tokenizer):
-    """The ids of a corpus as they are, in the vocabulary of the tokenizer that it was written with.
+    """The token ids of a pretokenized corpus, in the vocabulary of its own tokenizer.
 
-    The vocabulary has exactly the ids of `LanguageModeling.tokenizer`, 32,000 of Llama's, and none of the house's:
-    what ids 0 to 3 are is the tokenizer's affair. Behind the end of a row stands 0, which is never asked.
+    The vocabulary has exactly the ids of `LanguageModeling.tokenizer`, for example Llama's 32,000: ids 0 to 3 are the
+    tokenizer's, not numerate's special tokens. Rows are padded with 0, which is never a target.
 
-    With `pad_to_multiple_of` there are further ids, which no text has, up to a multiple of it: tables of such sizes are
-    quicker on a GPU. The 50,257 ids of GPT-2 with pad_to_multiple_of=128 are the published 50,304.
+    `pad_to_multiple_of` pads the vocabulary with unused ids, which makes embedding tables faster on a GPU. GPT-2's
+    50,257 ids with pad_to_multiple_of=128 are the published 50,304.
     """
 
     unique: ClassVar[bool] = False
@@ -40,7 +40,7 @@ class TokenIds(Tokenizer):
             )
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        """The vocabulary of a task's tokenizer. Raises `UserError` for a task that is no running text."""
+        """The vocabulary of a task's tokenizer. Raises `UserError` for a task without running text."""
         if not isinstance(task, Task) or not hasattr(task, "pieces"):
             what = type(task).__name__ if isinstance(task, Task) else "a text"
             raise UserError(
@@ -56,12 +56,12 @@ class TokenIds(Tokenizer):
             )
         rows = questions.tokens
         ids = rows.ids.astype(id_type(vocabulary))
-        places = np.arange(ids.shape[1])
-        asked = (places > 0) & (places <= rows.lengths[:, None])
-        return Rows(ids, rows.lengths + 1, asked, vocabulary=vocabulary)
+        positions = np.arange(ids.shape[1])
+        target_mask = (positions > 0) & (positions <= rows.lengths[:, None])
+        return Rows(ids, rows.lengths + 1, target_mask, vocabulary=vocabulary)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
-        """The ids of a text, without one that begins it."""
+        """The ids of a text, without [BOS]."""
         ids: list[int] = pieces_of(vocabulary).encode([text])[0].tolist()
         return ids
 
@@ -70,14 +70,13 @@ class TokenIds(Tokenizer):
 
     @staticmethod
     def stored(name: str) -> StoredTokenizer:
-        """The stored tokenizer of a name, opened once: for tasks, which stand below tokens. Raises as `pieces` does."""
+        """The stored tokenizer of a name, loaded once, for tasks, which do not import tokens. Raises as `pieces`."""
         return opened(name)
 
 
 @lru_cache(maxsize=4)
 def vocabulary_of(known: StoredTokenizer, multiple: int = 1) -> Vocabulary:
-    """The vocabulary of a stored tokenizer: its ids, its pieces as symbols, and which of them are digits; then ids
-    without a piece up to a multiple."""
+    """The vocabulary of a stored tokenizer, padded with unused ids to a multiple."""
     symbols = list(known.symbols)
     symbols += [f"[no piece {i}]" for i in range(len(symbols), -(-len(symbols) // multiple) * multiple)]
     special = set(known.roles.values())
@@ -105,7 +104,7 @@ class TokenizerVocabulary(Vocabulary):
 
 
 def pieces_of(vocabulary: Vocabulary) -> StoredTokenizer:
-    """The stored tokenizer of a vocabulary that `TokenIds` made. Raises `UserError` for any other."""
+    """The stored tokenizer of a vocabulary of `TokenIds`. Raises `UserError` for any other."""
     if not isinstance(vocabulary, TokenizerVocabulary):
         raise UserError("tokenizer: TokenIds knows the vocabularies alone that it made; of a LanguageModeling is right")
     return vocabulary.pieces

@@ -1,8 +1,8 @@
-"""The tokens of questions in files, made once and kept: in memory where they are few, else in files mapped into it.
+"""A cache of tokenized questions: in memory for small files, else in memory-mapped files.
 
-The folder is the environment's NUMERATE_CACHE with `tokenised` in it, else `~/.cache/numerate/tokenised`; it may be
-deleted at any time. A folder of it is named by what its tokens are a function of: the texts, the tokenizer's content,
-and the spelling. It appears whole or not at all; one that is damaged is made anew.
+The cache folder is `$NUMERATE_CACHE/tokenised`, else `~/.cache/numerate/tokenised`; it may be deleted at any time. An
+entry is named by a hash of the texts, the tokenizer's content and the number format. Entries are written atomically;
+a damaged one is written again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from numerate.tokens.foreign import Speller
 from numerate.tokens.numbers import Ids, id_type
 
 SMALL = 20_000
-"""So many questions at most are kept in memory alone."""
+"""Up to this many questions are cached in memory only."""
 
 _PORTION = 8192
 _VERSION = 2
@@ -37,11 +37,11 @@ _VERSION = 2
 
 @dataclass(frozen=True, eq=False)
 class Tokenised:
-    """The tokens of the questions of a source, one question behind the other, each before its answer.
+    """The tokens of a source's questions, concatenated, each followed by its answer.
 
-    - `ids` `[tokens]`: ids of the speller's vocabulary; `values` float32 `[tokens]`: the number of each, or None.
-    - `starts` int64 `[questions + 1]`: where each question begins, and where the last one's answer ends.
-    - `prompts` int32 `[questions]`: how many of the tokens are the question's.
+    - `ids` `[tokens]`: token ids; `values` float32 `[tokens]`: the number of each, or None.
+    - `starts` int64 `[questions + 1]`: where each question starts, and where the last answer ends.
+    - `prompts` int32 `[questions]`: the number of tokens of each question without its answer.
     - `used` int64: the ids that occur, sorted.
     """
 
@@ -55,7 +55,7 @@ class Tokenised:
         return len(self.prompts)
 
     def sizes(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many tokens these questions have, and their answers."""
+        """The number of tokens of these questions, and of their answers."""
         prompts = self.prompts[rows].astype(np.int64)
         return prompts, (self.starts[1:][rows] - self.starts[:-1][rows]) - prompts
 
@@ -65,9 +65,9 @@ _fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
 
 
 def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> Tokenised:
-    """The tokens of all questions of a source, made at the first time that they are asked for.
+    """The tokens of all questions of a source, made on first use.
 
-    `before_answer` is a text in front of every answer. Raises `OperationalError` where the folder cannot be written.
+    `before_answer` is prepended to every answer. Raises `OperationalError` if the cache folder cannot be written.
     """
     key = _key(source, speller, before_answer)
     if key not in _known:
@@ -80,7 +80,7 @@ def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> 
 
 
 def cache_folder() -> Path:
-    """Where tokens are kept."""
+    """The cache folder."""
     return numerate_cache() / "tokenised"
 
 
@@ -88,8 +88,8 @@ def _key(source: TextSource, speller: Speller, before_answer: str) -> str:
     texts = _fingerprints.get(source)
     if texts is None:
         texts = _fingerprints[source] = source.fingerprint
-    told = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.number_format), before_answer]
-    return hashlib.blake2b(json.dumps(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    parts = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.number_format), before_answer]
+    return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _kept(source: TextSource, speller: Speller, before_answer: str, key: str) ->
 
 
 def _make(folder: Path, source: TextSource, speller: Speller, before_answer: str) -> None:
-    """Writes beside the folder, and gives it its name when all of it is on disk."""
+    """Writes a temporary folder and renames it once it is complete on disk."""
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         used = np.zeros(speller.vocabulary.size, dtype=np.bool_)
@@ -190,7 +190,7 @@ def _to_disk(file: IO[Any]) -> None:
 
 
 def _opened(folder: Path, speller: Speller) -> Tokenised | None:
-    """What is kept in a folder, mapped into memory; None where it is not there, or not what was written."""
+    """The memory-mapped content of a cache folder; None if it is missing or damaged."""
     try:
         sums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
         for name, (size, check) in sums.items():
@@ -211,7 +211,7 @@ def _mapped(file: Path, kind: Any) -> NDArray[Any]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Holds other processes of this machine back from making the same folder, where the disk knows locks."""
+    """Locks the folder against other processes of this machine, if the file system supports locks."""
     try:
         import fcntl
     except ImportError:

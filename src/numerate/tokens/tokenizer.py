@@ -1,4 +1,4 @@
-"""From questions to rows of token ids, and back to text."""
+"""Tokenizers: from questions to rows of token ids, and back to text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -18,19 +18,19 @@ from numerate.tokens.numbers import Digits, Ids, NumberFormat, id_type
 from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN, Vocabulary
 
 DEFAULT_TEXTS = ("+", "-", "x", "=", " ", ".")
-"""The texts that stand first in every vocabulary of characters, so that ids 0 to 18 are the published ones."""
+"""The first texts of every character vocabulary, so that ids 0 to 18 are the published ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Questions as token ids: all that a layout ever sees.
+    """Tokenized questions, the input of a layout.
 
-    - `ids` uint8, uint16 or int32 `[rows, time]`, PAD behind each row's end; `lengths` int64 `[rows]`.
-    - `target_mask` bool `[rows, time]`: the tokens that are the answer, its [EOS] among them; with `labels`, the places
-      where a label is to be said.
-    - `labels` `[rows, time]`: what is to be said at each place, None where answers are continuations.
-    - `values` float32 `[rows, time]`: the number that a token carries, None where tokens carry none.
-    - `vocabulary`: whose ids they are; None where the tokenizer does not say.
+    - `ids` uint8, uint16 or int32 `[rows, time]`, padded with PAD; `lengths` int64 `[rows]`.
+    - `target_mask` bool `[rows, time]`: the tokens of the answer including its [EOS]; with `labels`, the positions that
+      have a label.
+    - `labels` `[rows, time]`: the label of each position, None if answers are continuations.
+    - `values` float32 `[rows, time]`: the number that a token carries, None if tokens carry none.
+    - `vocabulary`: the vocabulary of the ids, if known.
     """
 
     ids: Ids
@@ -44,7 +44,7 @@ class Rows:
         return int(self.ids.shape[0])
 
     def take(self, rows: NDArray[Any] | slice) -> "Rows":
-        """These rows, in this order, cut to the longest of them."""
+        """These rows in this order, truncated to the longest of them."""
         lengths = self.lengths[rows]
         longest = int(lengths.max(initial=0))
         return Rows(
@@ -58,13 +58,13 @@ class Rows:
 
 
 class Tokenizer(ABC):
-    """How questions become tokens. It holds no vocabulary: that belongs to the task and is passed along."""
+    """How questions become tokens. The vocabulary belongs to the task and is passed as an argument."""
 
     unique: ClassVar[bool] = True
-    """Whether an answer has exactly one tokenisation, so that exact match may be read off one forward."""
+    """Whether an answer has exactly one tokenization, so that exact match can be computed from one forward pass."""
 
     between: ClassVar[str] = ""
-    """What stands between tokens in a text: nothing, or the space of a tokenizer of words."""
+    """The separator between tokens in a text: none, or the space of a word tokenizer."""
 
     @abstractmethod
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
@@ -76,36 +76,36 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
-        """The ids of a text as the model sees it; what the vocabulary does not hold becomes [UNK]."""
+        """The ids of a text as the model sees it; unknown tokens become [UNK]."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
         """The text of ids, without the text of [PAD], [BOS] and [EOS]."""
 
     def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
-        """The text of ids of which each may carry a number; of a tokenizer whose tokens carry none it is `decode`'s."""
+        """The text of ids that may carry numbers; the same as `decode` if tokens carry none."""
         return self.decode(ids, vocabulary)
 
     def fingerprint(self) -> str | None:
-        """A hash of the file that it reads; None where it reads none. Raises `UserError` where that is not there."""
+        """A hash of the tokenizer file; None if there is none. Raises `UserError` if the file is missing."""
         return None
 
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):
-    """One token per character, as in the published arithmetic systems; numbers as `number_format` spells them.
+    """Character-level tokenizer, as in the published arithmetic systems, with numbers in `number_format`.
 
-    12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default spelling. A space is a token of its own (id 18): the
-    published code turns it into padding. The vocabulary has what the task needs and begins like the published one;
-    `vocabulary="pad"`, `"index"` and `"sort"` are the published ones themselves, with 19, 121 and 118 ids, as in
-    McLeish et al. (2024), https://arxiv.org/abs/2405.17399. So are these two:
+    12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default number format. A space is a token of its own (id 18); the
+    published code turns it into padding. The vocabulary has what the task needs and starts like the published one;
+    `vocabulary="pad"`, `"index"` and `"sort"` are the published ones, with 19, 121 and 118 ids (McLeish et al., 2024,
+    https://arxiv.org/abs/2405.17399). So are these two options:
 
-    `space_probability=0.1` puts spaces before characters of question and answer at random: one with this probability,
-    another with a tenth of it, then with a hundredth of it, and so on. They are a function of the question's `chance`,
-    and part of what is asked: evaluate with `space_probability=0`, as nobody can know where they come.
+    `space_probability=0.1` inserts random spaces before characters of question and answer: one with this probability,
+    another with a tenth of it, then a hundredth, and so on. They are a function of the question's `chance` and are
+    targets too: evaluate with `space_probability=0`, as they cannot be predicted.
 
-    `interleave_operands` lets the digits of two operands alternate and leaves the operator out: 12 + 34 = 46 is read `1
-    3 2 4 =` (here as people write them). Both need as many digits, which `Digits(min_digits=...)` gives them.
+    `interleave_operands` alternates the digits of the two operands and drops the operator: 12 + 34 = 46 is read as `1 3
+    2 4 =` (here with normal digit order). Both need the same number of digits: see `Digits(min_digits=...)`.
     """
 
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
@@ -135,8 +135,8 @@ class Characters(Tokenizer):
                 )
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that a published one
-        has not; of texts, these are unknown."""
+        """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that are not in the
+        published vocabulary; in texts these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
         if self.vocabulary != "default":
             published = Vocabulary.published(self.vocabulary)
@@ -173,7 +173,7 @@ class Characters(Tokenizer):
 
 
 def blanks_before(chance: NDArray[np.uint64], time: int, share: float) -> NDArray[np.int64]:
-    """How many spaces come before each of `time` characters of every row: rows x time, a function of its `chance`.
+    """The number of spaces before each of `time` characters of every row, rows x time, a function of its `chance`.
 
     One with probability `share`, a second then with `share / 10`, a third then with `share / 100`.
     """
@@ -189,7 +189,7 @@ def blanks_before(chance: NDArray[np.uint64], time: int, share: float) -> NDArra
 
 
 def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: int, begin: bool) -> Rows:
-    """Rows with spaces before their characters; those before the answer's belong to it."""
+    """Rows with spaces inserted before their characters; those before the answer belong to it."""
     time = rows.ids.shape[1]
     before = blanks_before(chance, time, share)
     if begin:
@@ -198,22 +198,22 @@ def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: in
         before[np.arange(len(rows)), rows.lengths - 1] = 0  # the end is no character
     to, lengths = insertion.places(rows.lengths, before)
     columns = int(lengths.max(initial=0))
-    places = np.arange(columns)
-    inside = places < lengths[:, None]
+    positions = np.arange(columns)
+    inside = positions < lengths[:, None]
     taken = insertion.moved(np.ones_like(rows.target_mask), to, columns)
     ids = insertion.moved(rows.ids, to, columns)
     ids[inside & ~taken] = blank
     if rows.labels is not None:
-        asked = insertion.moved(rows.target_mask, to, columns)
+        target_mask = insertion.moved(rows.target_mask, to, columns)
         labels = insertion.moved(rows.labels, to, columns)
-        return Rows(ids, lengths, asked, labels, vocabulary=rows.vocabulary)
+        return Rows(ids, lengths, target_mask, labels, vocabulary=rows.vocabulary)
     question = (np.arange(time) < rows.lengths[:, None]) & ~rows.target_mask
     ends = np.where(question, to, -1).max(axis=1, initial=-1)
-    return Rows(ids, lengths, inside & (places > ends[:, None]), vocabulary=rows.vocabulary)
+    return Rows(ids, lengths, inside & (positions > ends[:, None]), vocabulary=rows.vocabulary)
 
 
 def _by_character(questions: Questions) -> Questions:
-    """The same questions with an alphabet of single characters; a label belongs to the last one of its piece."""
+    """The same questions with a single-character alphabet; a label belongs to the last character of its piece."""
     alphabet = tuple(dict.fromkeys(character for text in questions.alphabet for character in text))
     widest = max(1, *map(len, questions.alphabet))
     table = np.full((len(questions.alphabet) + 1, widest), EMPTY, dtype=np.int16)
@@ -224,8 +224,8 @@ def _by_character(questions: Questions) -> Questions:
     symbols[special, -1] = questions.symbols[special]
     labels: NDArray[np.int16] | None = None
     if questions.labels is not None:
-        said = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
-        for text in said:
+        names = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
+        for text in names:
             if len(text) != 1:
                 raise UserError(f"tokenizer: the label {text!r} is no single character, and a label is one token")
         at_end = np.full(symbols.shape, EMPTY, dtype=np.int16)
@@ -241,10 +241,10 @@ def _by_character(questions: Questions) -> Questions:
 
 
 class _Writer:
-    """Writes the rows of one block, piece by piece from the left, every row at its own place.
+    """Writes the rows of one block piece by piece, from left to right, all rows at once.
 
-    A number is moved eight bytes at a time. Its last word may reach past its end, with zeros, over what is written
-    later: so rows are written from left to right, with room for one number more behind the longest.
+    Numbers are copied in words of eight bytes. The last word may extend past the number's end with zeros, which the
+    next piece overwrites; rows therefore have room for one more number after the longest.
     """
 
     def __init__(
@@ -254,33 +254,33 @@ class _Writer:
         self.type = np.dtype(id_type(vocabulary))
         self.text_ids = np.array([vocabulary.ids.get(text, UNKNOWN) for text in questions.alphabet], dtype=self.type)
         symbols, slots = _slots(questions)
-        self.spelled = [
+        self.number_ids = [
             number_format.write(questions.numbers, slot, vocabulary, answer=answer, chance=questions.chance)
             for slot, answer in slots
         ]
         if interleave:
             symbols = self._interleaved(symbols)
-        # Where there are no numbers every piece is one token, however many pieces a text has.
-        self.plain = None if self.spelled else symbols
-        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1] if self.spelled else 0)]
+        # Without numbers every piece is one token.
+        self.plain = None if self.number_ids else symbols
+        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1] if self.number_ids else 0)]
 
     def _interleaved(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
-        """The operands as one number whose digits are theirs in turn; the operator is left out."""
+        """The operands merged into one number of alternating digits, without the operator."""
         operands = symbols.shape[1] > 2 and bool(((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all())
         if not operands:
             raise UserError(
                 "interleave_operands: only questions of two operands with an operator between them can alternate"
             )
-        (first, lengths), (second, others) = self.spelled[:2]
+        (first, lengths), (second, others) = self.number_ids[:2]
         unequal = np.flatnonzero(lengths != others)
         if len(unequal):
             raise UserError(
-                f"interleave_operands: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits could not be "
-                "told apart when they alternate; give them as many with tokenizer.number_format.min_digits"
+                f"interleave_operands: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits would be "
+                "ambiguous; give them as many with tokenizer.number_format.min_digits"
             )
         columns = min(first.shape[1], second.shape[1])
         both = np.stack([first[:, :columns], second[:, :columns]], axis=2).reshape(len(first), 2 * columns)
-        self.spelled[0] = both, lengths + others
+        self.number_ids[0] = both, lengths + others
         return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
 
     def rows(self) -> Rows:
@@ -290,7 +290,7 @@ class _Writer:
             lengths = lengths + 1
         longest = int(lengths.max(initial=0))
         count = len(lengths)
-        spare = max((ids.shape[1] for ids, _ in self.spelled), default=0) + 8
+        spare = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
         written = np.zeros((count, longest + spare), dtype=self.type)
         if self.begin:
             written[:, 0] = BEGIN
@@ -299,23 +299,23 @@ class _Writer:
         if labels is None:
             ids[np.arange(count), lengths - 1] = END
             first = self._prompt_ends(starts, lengths)
-            # The narrowest integers that hold a place: this comparison is over every token of the block.
+            # The narrowest integers that hold a position: this compares every token of the block.
             narrow = np.int16 if longest < 2**15 else np.int64
-            places = np.arange(longest, dtype=narrow)
-            asked = np.greater_equal(places, first.astype(narrow)[:, None])
-            asked &= np.less(places, lengths.astype(narrow)[:, None])
-            return Rows(ids, lengths, asked)
+            positions = np.arange(longest, dtype=narrow)
+            target_mask = np.greater_equal(positions, first.astype(narrow)[:, None])
+            target_mask &= np.less(positions, lengths.astype(narrow)[:, None])
+            return Rows(ids, lengths, target_mask)
         ends = np.stack([*starts[1:], lengths], axis=1)
         row, piece = np.nonzero(labels >= 0)
         place = ends[row, piece] - 1
-        asked = np.zeros(ids.shape, dtype=np.bool_)
-        asked[row, place] = True
-        said = np.zeros_like(ids)
-        said[row, place] = self.text_ids[labels[row, piece]]
-        return Rows(ids, lengths, asked, said)
+        target_mask = np.zeros(ids.shape, dtype=np.bool_)
+        target_mask[row, place] = True
+        label_ids = np.zeros_like(ids)
+        label_ids[row, place] = self.text_ids[labels[row, piece]]
+        return Rows(ids, lengths, target_mask, label_ids)
 
     def _starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """Where each piece begins in each row, and where each row ends."""
+        """Where each piece starts in each row, and where each row ends."""
         place = np.full(len(self.questions), self.begin, dtype=np.int64)
         if self.plain is not None:
             ends = place[:, None] + (self.plain >= 0).cumsum(axis=1, dtype=np.int64)
@@ -326,12 +326,12 @@ class _Writer:
             if column.alike is None:
                 sizes = (column.symbols >= 0).astype(np.int64)
                 for slot in column.slots:
-                    sizes += np.where(column.symbols == -1 - slot, self.spelled[slot][1], 0)
+                    sizes += np.where(column.symbols == -1 - slot, self.number_ids[slot][1], 0)
                 place = place + sizes
             elif column.alike >= 0:
                 place = place + 1
             elif column.alike != EMPTY:
-                place = place + self.spelled[-1 - column.alike][1]
+                place = place + self.number_ids[-1 - column.alike][1]
         return starts, place
 
     def _write(self, written: Ids, starts: list[NDArray[np.int64]]) -> None:
@@ -340,7 +340,7 @@ class _Writer:
             written[row, np.stack(starts, axis=1)[row, piece]] = self.text_ids[self.plain[row, piece]]
             return
         flat = written.reshape(-1)
-        # Eight bytes from every place on: a view that no number needs to be aligned for.
+        # Eight bytes from every position on: a view without alignment.
         windows: NDArray[np.uint64] = np.ndarray(
             (max(0, flat.size - 8 // self.type.itemsize + 1),), "<u8", flat.data, 0, (self.type.itemsize,)
         )
@@ -352,11 +352,11 @@ class _Writer:
                 flat[at[texts]] = self.text_ids[column.symbols[texts]]
                 for slot in column.slots:
                     here = column.symbols == -1 - slot
-                    self._place(windows, at[here], self.spelled[slot][0][here])
+                    self._place(windows, at[here], self.number_ids[slot][0][here])
             elif column.alike >= 0:
                 flat[at] = self.text_ids[column.alike]
             elif column.alike != EMPTY:
-                self._place(windows, at, self.spelled[-1 - column.alike][0])
+                self._place(windows, at, self.number_ids[-1 - column.alike][0])
 
     def _place(self, windows: NDArray[np.uint64], at: NDArray[np.int64], ids: Ids) -> None:
         words = np.ascontiguousarray(ids).view("<u8")
@@ -365,7 +365,7 @@ class _Writer:
             at = at + 8 // self.type.itemsize
 
     def _prompt_ends(self, starts: list[NDArray[np.int64]], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the answer of each row begins."""
+        """Where the answer of each row starts."""
         prompt = self.questions.prompt_length
         if prompt is None:
             raise ValueError("questions have either labels or a prompt")
@@ -378,7 +378,7 @@ class _Writer:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """One piece of every row: its symbols, the one that all have (None where they differ), the slots among them."""
+    """One piece of every row: its symbols, the common one (None if they differ), and the slots among them."""
 
     symbols: NDArray[np.int16]
     alike: int | None
@@ -396,8 +396,8 @@ class _Column:
 
 
 def _slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[int, bool]]]:
-    """The number slots, and whether each stands in the answer. One that stands in both becomes two: the symbols are
-    returned with the one in the answer behind the others."""
+    """The symbols, and the number slots with whether each is in the answer. A slot in both question and answer becomes
+    two, the answer's being appended."""
     symbols, prompt = questions.symbols, questions.prompt_length
     count = questions.numbers.lengths.shape[1]
     if prompt is None or not count or not len(symbols):
@@ -407,21 +407,21 @@ def _slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[int, boo
     if alike is not None:
         before, behind = shown[:, :alike], shown[:, alike:]
     else:
-        asked = np.arange(shown.shape[1]) >= prompt[:, None]
-        before, behind = shown[~asked], shown[asked]
-    said, read = (set(np.unique(part[(part < 0) & (part > EMPTY)]).tolist()) for part in (behind, before))
-    slots = [(slot, -1 - slot in said - read) for slot in range(count)]
-    if both := said & read:
-        places = np.arange(symbols.shape[1]) >= prompt[:, None]
+        answer_mask = np.arange(shown.shape[1]) >= prompt[:, None]
+        before, behind = shown[~answer_mask], shown[answer_mask]
+    in_answer, in_question = (set(np.unique(part[(part < 0) & (part > EMPTY)]).tolist()) for part in (behind, before))
+    slots = [(slot, -1 - slot in in_answer - in_question) for slot in range(count)]
+    if both := in_answer & in_question:
+        positions = np.arange(symbols.shape[1]) >= prompt[:, None]
         symbols = symbols.copy()
         for symbol in sorted(both, reverse=True):
-            symbols[places & (questions.symbols == symbol)] = -1 - len(slots)
+            symbols[positions & (questions.symbols == symbol)] = -1 - len(slots)
             slots.append((-1 - symbol, True))
     return symbols, slots
 
 
 def _alike(column: NDArray[Any]) -> int | None:
-    """The one value of a column, None where there are several."""
+    """The single value of a column, None if there are several."""
     if not len(column):
         return EMPTY
     return int(column[0]) if column.strides[0] == 0 or bool((column == column[0]).all()) else None

@@ -1,4 +1,4 @@
-"""Where fast tokenizers are stored: a folder, a file, the user's data, or the Hugging Face hub."""
+"""Loads fast tokenizers from a folder, a file, the user's data, or the Hugging Face hub."""
 
 import hashlib
 import json
@@ -16,16 +16,16 @@ from numerate.errors import UserError
 from numerate.tasks.folders import data_folder
 
 CHARACTERS = "characters"
-"""The name of the tokenizer that needs no file."""
+"""The name of the built-in character tokenizer."""
 
 TOKENIZERS = "tokenizers"
 """The folder of the user's data that has a folder for each tokenizer."""
 
 FETCHED = {"t5-small": "t5_tokenizer"}
-"""What `numerate data fetch` calls the tokenizers that it knows."""
+"""The names of tokenizers in `numerate data fetch`."""
 
 SHARED = dict.fromkeys(("t5-base", "t5-large", "t5-3b", "t5-11b"), "t5-small")
-"""Models of `google-t5` whose tokenizer is that of another one: all sizes of T5 have one vocabulary of SentencePiece
+"""Models of `google-t5` that share a tokenizer: all sizes of T5 have one SentencePiece vocabulary
 (https://huggingface.co/transformers/v3.0.2/_modules/transformers/tokenization_t5.html)."""
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -36,12 +36,12 @@ USUAL = {
     "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
     "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
-"""What special tokens are called, where no tokenizer_config.json says."""
+"""Names of special tokens, used without a tokenizer_config.json."""
 
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A fast tokenizer as it is stored: its JSON, and what its special tokens are called."""
+    """A stored fast tokenizer: its JSON, and the names of its special tokens."""
 
     text: str
     roles: tuple[tuple[str, str], ...]
@@ -56,11 +56,10 @@ class TokenizerFile:
 def stored(name: str, revision: str | None = None) -> TokenizerFile:
     """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
 
-    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model's name is looked for in the user's
-    data before the hub is asked (not with a `revision`, which only the hub knows): `google-t5/t5-small` is
-    `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`, which serves the other sizes of T5 too.
-    `characters` is one of the house's, for whoever has none: a token for each character of ASCII. Raises `UserError`
-    where there is none.
+    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model name without `revision` is looked
+    up in the user's data before the hub: `google-t5/t5-small` is `tokenizers/google-t5/t5-small` there, else
+    `tokenizers/t5-small`, which also serves the other sizes of T5. `characters` is built in: a token for each ASCII
+    character. Raises `UserError` if there is none.
     """
     _library()
     if name == CHARACTERS:
@@ -89,17 +88,17 @@ def _read(file: Path, _changed: int, _size: int) -> TokenizerFile:
         known = _tokens_of(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"tokenizer: {file} is no tokenizer.json of the library tokenizers") from error
-    told: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for beside in ("special_tokens_map.json", "tokenizer_config.json"):
         if (file.parent / beside).is_file():
-            told |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
-    return TokenizerFile(text, _roles(known, told))
+            config |= json.loads((file.parent / beside).read_text(encoding="utf-8"))
+    return TokenizerFile(text, _roles(known, config))
 
 
 @lru_cache(maxsize=4)
 def characters(more: frozenset[str] = frozenset()) -> TokenizerFile:
-    """The tokenizer `characters`: a token for each character of ASCII that is printed, for the ends of lines and for
-    tabs; then for each one `more`."""
+    """The tokenizer `characters`: a token for each printable ASCII character, newline and tab, then for each of
+    `more`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     special = ["<pad>", "<unk>", "<s>", "</s>", "<extra_id_0>"]
@@ -130,12 +129,12 @@ def _tokens_of(tokenizer: dict[str, Any]) -> set[str]:
     return {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
 
 
-def _roles(known: set[str], told: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _roles(known: set[str], config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     found = {}
     for role, names in USUAL.items():
-        said = told.get(f"{role}_token")
-        content = said.get("content") if isinstance(said, dict) else said
-        wanted = names if not told else (content,)
+        token = config.get(f"{role}_token")
+        content = token.get("content") if isinstance(token, dict) else token
+        wanted = names if not config else (content,)
         name = next((name for name in wanted if name in known), None)
         if name is not None:
             found[role] = name
@@ -143,7 +142,7 @@ def _roles(known: set[str], told: Mapping[str, Any]) -> tuple[tuple[str, str], .
 
 
 def _in_data(name: str, revision: str | None) -> Path | None:
-    """The folder of the user's data that has the tokenizer of a hub name; None where none has."""
+    """The folder of the user's data with the tokenizer of a hub name; None if there is none."""
     if revision is not None or not _HUB_NAME.fullmatch(name):
         return None
     for folder in dict.fromkeys((name, name.split("/")[-1], _shared(name))):
@@ -154,13 +153,13 @@ def _in_data(name: str, revision: str | None) -> Path | None:
 
 
 def _shared(name: str) -> str:
-    """The folder of the user's data that has the tokenizer of a hub name, where other models may have the same."""
+    """The folder name in the user's data for a hub name, which several models may share."""
     short = name.split("/")[-1]
     return SHARED.get(short, short) if name in (short, f"google-t5/{short}") else short
 
 
 def _fetched(name: str, revision: str | None) -> Path:
-    """The folder of the local cache that a hub name's tokenizer is in, fetched where it is not."""
+    """The folder of the hub's local cache with a tokenizer, downloaded if missing."""
     if not _HUB_NAME.fullmatch(name):
         raise UserError(f"tokenizer: {name} is not there; a folder, a tokenizer.json or a name of the hub is right")
     try:
@@ -187,8 +186,8 @@ def _fetched(name: str, revision: str | None) -> Path:
 
 @lru_cache
 def _hub_is_known() -> bool:
-    """Whether the hub has an address from here, or a proxy may know it: without one, each name would be asked for five
-    times over half a minute."""
+    """Whether the hub's host name resolves, or there is a proxy: otherwise each download would be retried for half a
+    minute."""
     from huggingface_hub import constants
 
     if getproxies():

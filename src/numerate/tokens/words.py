@@ -1,4 +1,4 @@
-"""Tokens that are whole texts of a task's alphabet: one for `100`, one for `a`, one for `<pad>`."""
+"""Word-level tokenization: one token per text of a task's alphabet, such as `100`, `a` or `<pad>`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,15 @@ from numerate.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary
 
 @dataclass(frozen=True)
 class Words(Tokenizer):
-    """One token per text of the task's alphabet, numbers of several digits among them, as in the published counting.
+    """Word-level tokenizer: one token per text of the task's alphabet, including multi-digit numbers.
 
-    `65 a a a` with the labels `. 66 67 68` is four tokens and four labels: each number is one token, and nothing says
-    that 66 follows 65 (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). The vocabulary has the four special
-    tokens and then the texts in the task's order; the padding of a batch is [PAD], id 0, and the helper `<pad>` is a
-    text of its own. In text, a space stands between tokens.
+    `65 a a a` with the labels `. 66 67 68` is four tokens and four labels: each number is one token, unrelated to its
+    neighbors, as in Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. The vocabulary has the four special tokens
+    and then the texts in the task's order; batches are padded with [PAD], id 0, and the helper `<pad>` is a text of its
+    own. In text, tokens are separated by a space.
 
-    Raises `UserError` for questions with number slots, which Characters spells, and for a label that the vocabulary has
-    not. A text of the question that it has not is read as [UNK], and so is the name of a special token: no text ends
-    a row or pads it.
+    Raises `UserError` for questions with number slots (use Characters) and for a label that is not in the vocabulary.
+    Unknown texts of a question become [UNK], and so do the names of special tokens.
     """
 
     between: ClassVar[str] = " "
@@ -47,28 +46,28 @@ class Words(Tokenizer):
         lengths = there.sum(axis=1)
         if labels is None:
             assert prompts is not None
-            places = np.arange(ids.shape[1] + 1)
+            positions = np.arange(ids.shape[1] + 1)
             ids = np.pad(ids, ((0, 0), (0, 1)))
             ids[np.arange(len(ids)), lengths] = END
             lengths = lengths + 1
-            asked = (places >= prompts[:, None]) & (places < lengths[:, None])
-            said = None
+            target_mask = (positions >= prompts[:, None]) & (positions < lengths[:, None])
+            label_ids = None
         else:
-            asked = labels != EMPTY
-            said = _ids(labels, questions.alphabet, vocabulary)
-            if bool((said == UNKNOWN).any()):
-                text = questions.alphabet[labels[said == UNKNOWN][0]]
+            target_mask = labels != EMPTY
+            label_ids = _ids(labels, questions.alphabet, vocabulary)
+            if bool((label_ids == UNKNOWN).any()):
+                text = questions.alphabet[labels[label_ids == UNKNOWN][0]]
                 raise UserError(
                     f"tokenizer: the label {text!r} is not in the vocabulary; the task's alphabet must have it"
                 )
         if self.add_bos_token:
-            ids, asked = (np.pad(part, ((0, 0), (1, 0))) for part in (ids, asked))
+            ids, target_mask = (np.pad(part, ((0, 0), (1, 0))) for part in (ids, target_mask))
             ids[:, 0] = BEGIN
-            said = None if said is None else np.pad(said, ((0, 0), (1, 0)))
+            label_ids = None if label_ids is None else np.pad(label_ids, ((0, 0), (1, 0)))
             lengths = lengths + 1
         longest = int(lengths.max(initial=0))
-        said = None if said is None else said[:, :longest]
-        return Rows(ids[:, :longest], lengths, asked[:, :longest], said, vocabulary=vocabulary)
+        label_ids = None if label_ids is None else label_ids[:, :longest]
+        return Rows(ids[:, :longest], lengths, target_mask[:, :longest], label_ids, vocabulary=vocabulary)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
         return [_id(word, vocabulary) for word in text.split()]
@@ -87,7 +86,7 @@ def _no_numbers(questions: Questions) -> None:
 def _closed_up(
     questions: Questions,
 ) -> tuple[NDArray[np.int16], NDArray[np.int16] | None, NDArray[np.int64] | None]:
-    """Symbols, labels and prompts of questions whose pieces stand one behind the other, without gaps."""
+    """Symbols, labels and prompt lengths with empty pieces moved to the end of each row."""
     symbols, labels, prompts = questions.symbols, questions.labels, questions.prompt_length
     there = symbols != EMPTY
     if bool((there[:, 1:] <= there[:, :-1]).all()):
@@ -105,7 +104,7 @@ def _id(text: str, vocabulary: Vocabulary) -> int:
 
 
 def _ids(symbols: NDArray[np.int16], alphabet: tuple[str, ...], vocabulary: Vocabulary) -> NDArray[Any]:
-    """The id of each text, PAD where there is none."""
+    """The id of each text, PAD for `EMPTY`."""
     ids = [_id(text, vocabulary) for text in alphabet]
     table = np.array([*ids, PAD], dtype=id_type(vocabulary))
     return table[np.where(symbols == EMPTY, len(ids), symbols)]

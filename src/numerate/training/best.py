@@ -1,4 +1,4 @@
-"""Which step of a run is its best: by the share that is right, or by the development loss."""
+"""Which step of a run is its best: by accuracy, or by the development loss."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ By = Literal["accuracy", "loss"]
 
 
 class Score(NamedTuple):
-    """What a step is judged by: its `value` on `split`, and the development `loss` where that decides among equals."""
+    """The score of a step: its `value` on `split`, and the development `loss` where that decides among equals."""
 
     by: By
     split: str
@@ -33,8 +33,8 @@ class Criterion:
 
     @classmethod
     def of(cls, wanted: By | None, exam: EvaluationData) -> "Criterion":
-        """As wanted; where nothing is, by the loss for answers with numbers beside their tokens, which are hardly ever
-        right to the last place, and for running text; else by accuracy, with ties for answers that are texts."""
+        """As set; by default by the loss for answers with numbers beside their tokens, which are hardly ever
+        exactly right, and for running text; else by accuracy, with ties for answers that are texts."""
         by: By = wanted or ("loss" if exam.carries or exam.running else "accuracy")
         return cls(by, by == "accuracy" and (wanted is not None or exam.texts))
 
@@ -44,7 +44,7 @@ class Criterion:
         return self.by == "loss" or self.ties
 
     def score(self, accuracy: Mapping[str, float], loss: float | None) -> Score:
-        """What a step is judged by. A loss that is not finite is as bad as can be."""
+        """The score of a step. A loss that is not finite is the worst."""
         finite = None if loss is None else loss if math.isfinite(loss) else sys.float_info.max
         if self.by == "loss":
             assert finite is not None, "it was measured"
@@ -53,7 +53,7 @@ class Criterion:
         return Score("accuracy", split, accuracy[split], finite if self.ties else None)
 
     def prefers(self, new: Score, known: Score | None) -> bool:
-        """Whether a later step is to be the best, in the place of the one known; of two criteria the present one."""
+        """Whether a later step replaces the best one known; a score by another criterion is always replaced."""
         if known is None or known.by != self.by:
             return True
         if self.by == "loss":

@@ -12,14 +12,14 @@ from numerate.training.state import TrainingState
 from numerate.training.stream import Stream, StreamPosition
 
 _EDGE = 1e-9
-"""What is a whole number but for rounding is one."""
+"""Tolerance within which a number counts as whole."""
 
 
 UNITS = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
 
 
 def flop_text(flops: float) -> str:
-    """Floating-point operations as people say them: `flop_text(8e18)` is `"8.0 exaFLOP"`."""
+    """Floating-point operations with a unit: `flop_text(8e18)` is `"8.0 exaFLOP"`."""
     power = 0
     while flops >= 999.95 and power < len(UNITS) - 1:
         flops, power = flops / 1000, power + 1
@@ -27,14 +27,13 @@ def flop_text(flops: float) -> str:
 
 
 class Budget:
-    """The budget of a run, of which what is reached first ends it.
+    """The budget of a run, which ends at the first limit reached.
 
     A budget in examples, tokens, passes or operations is estimated in steps by the mean over the first window of data;
     what ends the run is what was really used. Batches grow over the first `batch_size_warmup` of the budget, from
-    `initial_batch_size` examples to `batch_size` in multiples of it: with m multiples to climb, the n-th begins at
-    (n - 1) / m of the ramp. A place in the budget is the share of steps that are done, or, where batches grow and the
-    budget is not one in steps, the share of examples: then a step costs a share of the budget that is proportional to
-    its size.
+    `initial_batch_size` examples to `batch_size` in multiples of it: with m multiples to climb, the n-th starts at
+    (n - 1) / m of the ramp. The position in the budget is the share of steps that are done, or, where batches grow and
+    the budget is not one in steps, the share of examples: then the cost of a step is proportional to its size.
     """
 
     def __init__(self, training: Training, task: Task, stream: Stream, model: Model, objective: ObjectivePart) -> None:
@@ -44,7 +43,7 @@ class Budget:
     # What is used --------------------------------------------------------------------------------------------------
 
     def used(self, spent: TrainingState) -> float:
-        """The share of the budget that is used, as schedules and ramps go by it: from 0 up to 1, or beyond."""
+        """The share of the budget that is used, for schedules and ramps: from 0 up to 1, or beyond."""
         if self._goes_by_examples:
             return spent.examples / self._examples
         return spent.step / max(1, self.steps)

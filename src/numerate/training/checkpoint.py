@@ -1,8 +1,8 @@
-"""What a run needs to go on, on disk: checkpoints that are whole or not there.
+"""Checkpoints: what a run needs to resume, written as a whole or not at all.
 
     checkpoints/step-000500/
       weights.safetensors  optimizer.safetensors  ...   one file per group of tensors
-      state.json           place in the data, shapes, and the sha256 of every file and of itself
+      state.json           position in the data, shapes, and the sha256 of every file and of itself
 
 A checkpoint is written beside its place, flushed to the disk, and renamed. One that was cut short or garbled later is
 recognised by its checksums; it is set aside as `torn-000500`, never deleted. No pickle is written or read.
@@ -59,9 +59,9 @@ def write(
 
     `groups` is `{"weights": {name: tensor}, "optimizer": {...}}`, one file each; a tensor that stands under two names
     is stored once. `state` is anything that JSON keeps as it is (no tuples, text as keys). Kept are the last
-    `keep_last` (None: all), the step `best`, and what each of these knew as the best, so that going back to one of them
-    finds it. Nothing is removed before the new checkpoint is safe. Raises `OperationalError` on a full disk, with the
-    old checkpoints unharmed.
+    `keep_last` (None: all), the step `best`, and what each of these knew as the best, so that resuming from one
+    of them finds it. Nothing is removed before the new checkpoint is safe. Raises `OperationalError` on a full disk,
+    with the old checkpoints unharmed.
     """
     if keep_last is not None and keep_last < 1:
         raise UserError(f"keep_last: {keep_last} checkpoints cannot be kept; at least 1, or null for all.")
@@ -99,14 +99,14 @@ def _fill(
     content["state"] = dict(state)
     content["sha256"] = _own_digest(content)
     disk.replace(new / "state.json", json.dumps(content, indent=1).encode() + b"\n")
-    for name in files:  # safetensors lets only the owner read; the user's umask is to decide
+    for name in files:  # safetensors makes files readable by the owner only; apply the user's umask
         os.chmod(new / name, (new / "state.json").stat().st_mode)
     disk.sync(new)
 
 
 def _once(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Tensors without repetition, on the CPU and each with its own memory; and for every name its type, its shape and
-    the name that it is stored under."""
+    """Deduplicated tensors, on the CPU and each with its own memory; and for every name its dtype, its shape and the
+    name that it is stored under."""
     stored: dict[str, Tensor] = {}
     listed: dict[str, Any] = {}
     first: dict[Any, str] = {}
@@ -122,8 +122,8 @@ def _once(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str
 
 
 def _put(new: Path, place: Path) -> None:
-    """Renames a finished checkpoint to its place. One that is there already goes once the new one stands, if it is
-    sound, and stays under another name if it is not."""
+    """Renames a finished checkpoint to its place. An older one there is then removed if it is sound, and kept under
+    another name if it is not."""
     old = None
     if place.exists():
         if torn(place) is None:
@@ -231,7 +231,7 @@ def _check(path: Path, name: str, wanted: Mapping[str, Any]) -> None:
 def read(
     path: Path, only: Collection[str] | None = None, device: str = "cpu"
 ) -> "tuple[dict[str, dict[str, Tensor]], dict[str, Any]]":
-    """The tensors of a checkpoint by group and name, and its state. Every file read is held against its checksum.
+    """The tensors of a checkpoint by group and name, and its state. Every file read is checked against its checksum.
 
     `only=["weights"]` reads one group. Raises `OperationalError` for a checkpoint that is not whole, `UserError` for a
     group that it does not have.
@@ -278,7 +278,7 @@ def latest_good(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, under the run's lock: as `latest_good`, and sets aside every one that is torn, so
+    """The checkpoint to resume from, under the run's lock: as `latest_good`, and sets aside every one that is torn, so
     that none of them is counted as kept."""
     warnings: list[str] = []
     for step in steps(folder):

@@ -1,4 +1,4 @@
-"""What is asked during training: the development splits, and which step is the best by them."""
+"""Evaluation during training: the development splits, and which step is the best by them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,16 +27,15 @@ Between = Callable[[], None]
 
 @dataclass(frozen=True)
 class DevelopmentResult:
-    """How far a run is at one step, the same on every process.
+    """The evaluation of a step, the same on every process.
 
-    `records` are lines for `metrics.jsonl`; `score` is what the step is judged by; `right` is the share of the
-    development split that is answered right; `watched` is what the schedule wants to be told, None where it watches
-    nothing.
+    `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
+    development split; `watched` is the metric that the schedule watches, None where it watches nothing.
     """
 
     records: Sequence[Mapping[str, Any]]
     score: Score
-    right: float
+    accuracy: float
     watched: float | None
 
 
@@ -49,17 +48,17 @@ class _Share:
     rounds: int
 
     def pieces(self) -> Iterator[tuple[Batch, bool]]:
-        """The pieces, and whether each counts: every process asks the model equally often, and one with fewer pieces
-        reads its last again for nothing."""
+        """The pieces, and whether each counts: every process calls the model equally often, and one with fewer pieces
+        repeats its last without counting it."""
         own = pieces(self.batch)
         for at in range(self.rounds):
             yield own[min(at, len(own) - 1)], at < len(own)
 
 
 class Development:
-    """Asks the development splits: the same questions each time, each process its share of them.
+    """Evaluates the development splits: the same questions each time, each process its share of them.
 
-    All is asked at the first placement alone.
+    Only the first position offset is evaluated.
     """
 
     def __init__(
@@ -73,29 +72,29 @@ class Development:
             )
         self._drawn: list[_Share] = []
 
-    def ask(self, model: Model, step: int, between: Between = lambda: None) -> DevelopmentResult:
-        """Every process must call it, with the model in evaluation.
+    def evaluate(self, model: Model, step: int, between: Between = lambda: None) -> DevelopmentResult:
+        """Every process must call it, with the model in evaluation mode.
 
         `between` is called between batches, equally often in every process: what it raises leaves the evaluation.
         """
         return (self._running if self.exam.running else self._answers)(model, step, between)
 
     def _running(self, model: Model, step: int, between: Between) -> DevelopmentResult:
-        """How well running text is foretold, over the same chunks each time.
+        """The likelihood of running text, over the same chunks each time.
 
         Of several processes each reads its share of every batch; means over batches are those of whole batches.
         """
-        found = self._foretold(model, between)
-        told = found.record()
+        found = self._likelihoods(model, between)
+        values = found.record()
         names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
-        record = {"step": step, "split": "development"} | {name: told[name] for name in names if name in told}
+        record = {"step": step, "split": "development"} | {name: values[name] for name in names if name in values}
         judged = {"development": found.accuracy}
         watched = self.recipe.schedule.watches()
         value = None if watched is None else found.loss if watched == "loss" else found.accuracy
         record["tokens"] = found.tokens
         return DevelopmentResult([record], self.criterion.score(judged, found.loss), 0.0, value)
 
-    def _foretold(self, model: Model, between: Between = lambda: None) -> Likelihoods:
+    def _likelihoods(self, model: Model, between: Between = lambda: None) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
         found, alone = Likelihoods(), []
         with autocast(self.world.device, self.recipe.training.precision):
@@ -103,7 +102,7 @@ class Development:
                 between()
                 questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
                 own = np.arange(rank, len(questions), size)
-                # Every process asks the model equally often: one whose share is shorter reads a row for nothing.
+                # Every process calls the model equally often: one with a shorter share reads an extra row.
                 filled = own if len(own) * size >= len(questions) else np.append(own, 0)
                 batch = self.exam.batch(questions.take(filled)).to(self.world.device)
                 each = read_chunks(model, self.exam, batch).first(len(own)).likelihoods()
@@ -137,7 +136,7 @@ class Development:
         """Exact match.
 
         Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
-        wrong, exact match is 0 at every step and says nothing.
+        wrong, exact match is 0 at every step and means nothing.
         """
         watched = self.recipe.schedule.watches()
         measured = watched == "loss" or self.criterion.measures_loss
@@ -189,7 +188,7 @@ class Development:
 
     @torch.no_grad()
     def _loss(self, model: Model, shares: Sequence[_Share], between: Between) -> float:
-        """What training makes smaller, on the development split: the same forwards as those of step 0, without dropout.
+        """The training loss on the development split: the same forwards as those of step 0, without dropout.
 
         Every process must call it; the sums of all are divided by the counts of all."""
         share = next(share for share in shares if share.split == "development")
@@ -204,15 +203,15 @@ class Development:
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
     def _labels(self, marks: MatchCounts) -> dict[str, int]:
-        """How many labels were asked and right, and of those beyond the places that training has; 0 for no labels."""
-        asked, right = marks.target_mask, marks.said_right
-        first = 0 if self.exam.labelled else asked.shape[1]
-        beyond = asked.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
+        """Counts of labels and of correct ones, also of those beyond the trained positions; 0 for no labels."""
+        targets, correct = marks.target_mask, marks.said_right
+        first = 0 if self.exam.labelled else targets.shape[1]
+        beyond = targets.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
         return {
-            "labels": int(asked[:, first:].sum()),
-            "labels right": int(right[:, first:].sum()),
-            "unseen": int(asked[:, beyond:].sum()),
-            "unseen right": int(right[:, beyond:].sum()),
+            "labels": int(targets[:, first:].sum()),
+            "labels right": int(correct[:, first:].sum()),
+            "unseen": int(targets[:, beyond:].sum()),
+            "unseen right": int(correct[:, beyond:].sum()),
         }
 
     def _shares(self, between: Between) -> list[_Share]:

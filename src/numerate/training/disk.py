@@ -1,4 +1,4 @@
-"""Writing so that a failure loses nothing: whole files by rename, whole lines by one write, plain words for the rest.
+"""Writing so that a failure loses nothing: whole files by rename, whole lines by one write, clear errors.
 
 A file that is replaced is written beside its place, flushed to the disk and renamed over it: whoever opens it finds
 the old or the new one, never a half. A line is appended by one write; what a crash left behind a file's last line end
@@ -20,15 +20,15 @@ from numerate.errors import OperationalError, UserError
 from numerate.records.reading import record_of
 
 BESIDE = ".tmp-"
-"""How names of unfinished files and folders begin. They are nobody's: the next holder of the lock clears them away."""
+"""Prefix of unfinished files and folders, which the next holder of the lock removes."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_WRAPPED = re.compile(r"\(os error (\d+)\)")  # an error of the system as safetensors tells it
+_WRAPPED = re.compile(r"\(os error (\d+)\)")  # an operating system error in a message of safetensors
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def explain(error: OSError, path: Path, safe: str = "") -> UserError | OperationalError:
-    """The error of ours that says what an `OSError` means for the user. `safe` says what is not harmed.
+    """Our error for an `OSError`, with what it means for the user. `safe` names what is not harmed.
 
     A full disk, a quota and a size limit are Faults; a place that may not be written is a UserError (choose another).
     """
@@ -54,7 +54,7 @@ def explain(error: OSError, path: Path, safe: str = "") -> UserError | Operation
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, or one that it came from, says that there is no more room on the disk or in the quota."""
+    """Whether an error, or one of its causes, means a full disk or quota."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -83,7 +83,7 @@ def explained(path: Path, safe: str = "") -> Iterator[None]:
 
 
 def size(count: float) -> str:
-    """Bytes as people read them: `size(1_500_000)` is `"1.5 MB"`."""
+    """Bytes with a unit: `size(1_500_000)` is `"1.5 MB"`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -92,7 +92,7 @@ def size(count: float) -> str:
 
 
 def beside(path: Path) -> Path:
-    """A fresh name in the same folder for what shall become `path`."""
+    """A fresh name in the same folder for the unfinished `path`."""
     return path.with_name(f"{BESIDE}{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
 
 

@@ -1,4 +1,4 @@
-"""What is worth knowing of a recipe before it is trained, or after its first steps, as warnings: nothing is refused."""
+"""Warnings about a recipe, before it is trained or after its first steps: nothing is refused."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,20 +22,20 @@ from numerate.training.objective import ObjectivePart
 from numerate.training.recipe import Recipe
 
 LOW = 0.9
-"""A smaller share of the digit characters of answers in number tokens is told of."""
+"""A smaller share of the digit characters of answers in number tokens gives a warning."""
 
 SAMPLE = 256
 """Training answers that the share is counted on."""
 
 PASSAGES, PASSAGE = 16, 64
-"""So many passages of running text that is held out, and the tokens of each, are looked for in training."""
+"""How many passages of held-out running text, and of how many tokens, are searched for in the training text."""
 
 LOOKED_THROUGH, PORTION = 1 << 23, 1 << 20
-"""Tokens of training that are looked through, and how many at once."""
+"""Training tokens that are searched, and how many at once."""
 
 
 def rows_left_out(task: Task) -> list[str]:
-    """How many rows of a task's files training has not, and why; nothing where it has all."""
+    """How many rows of a task's files are left out of training, and why; nothing where none is."""
     if not isinstance(task, TextTask) or not task.holdings.left_out:
         return []
     holdings = task.holdings
@@ -50,16 +50,16 @@ def rows_left_out(task: Task) -> list[str]:
 
 
 def validation_trained_on(task: Task) -> list[str]:
-    """That running text held out stands in what is trained on, where half or more of some passages from all over it
-    do. At most 8 million tokens of training are looked through, so that of a larger corpus a part may be missed."""
+    """Warns where half or more of some passages of held-out running text stand in the training text too. At most
+    8 million training tokens are searched, so that a part of a larger corpus may be missed."""
     if not isinstance(task, LanguageModeling):
         return []
-    train, held = task.corpus("train"), task.corpus("test")
+    train, held_out = task.corpus("train"), task.corpus("test")
     passages = [
         shard.ids[begin : begin + PASSAGE]
-        for shard in held.shards
+        for shard in held_out.shards
         if len(shard) >= PASSAGE
-        for begin in np.linspace(0, len(shard) - PASSAGE, -(-PASSAGES // len(held.shards))).astype(int).tolist()
+        for begin in np.linspace(0, len(shard) - PASSAGE, -(-PASSAGES // len(held_out.shards))).astype(int).tolist()
     ][:PASSAGES]
     left, found = LOOKED_THROUGH, [False] * len(passages)
     for shard in train.shards:
@@ -79,9 +79,9 @@ def validation_trained_on(task: Task) -> list[str]:
 
 
 def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
-    """That many digits of the answers stand in tokens which a loss over number tokens does not see, where it is so.
+    """Warns where many digits of the answers stand in tokens that a loss over number tokens does not see.
 
-    Only tokenizers of texts write several digits as one piece."""
+    Only tokenizers of texts write several digits as one token."""
     tokenizer, table = recipe.tokenizer, _number_tokens(objective)
     if table is None or not isinstance(tokenizer, Subwords):
         return []
@@ -89,23 +89,23 @@ def numbers_uncovered(recipe: Recipe, objective: ObjectivePart) -> list[str]:
     found = _coverage(recipe.task, tokenizer, table, examples)
     if not found.digits or found.share >= LOW:
         return []
-    told = (
+    message = (
         f"objective.loss: {found.share:.0%} of the digit characters of a sample of the training answers stand in "
         "number tokens, and the others get no number loss"
     ).replace("%", " %")
     missed = ", ".join(repr(piece) for piece, _ in found.others[:4])
-    told += f" ({missed})" if missed else ""
+    message += f" ({missed})" if missed else ""
     try:
         better = _coverage(recipe.task, replace(tokenizer, number_format=PerDigit(), vocabulary="all"), None, examples)
-    except UserError:  # a tokenizer without digits spells none
-        return [told]
+    except UserError:  # a tokenizer without digits
+        return [message]
     if better.share > found.share:
-        told += f"; tokenizer.number_format=PerDigit makes it {better.share:.0%}".replace("%", " %")
-    return [told]
+        message += f"; tokenizer.number_format=PerDigit makes it {better.share:.0%}".replace("%", " %")
+    return [message]
 
 
 def number_term_large(objective: ObjectivePart, record: Mapping[str, Any]) -> list[str]:
-    """That a loss over number tokens is above cross-entropy in a line of metrics, where it is so."""
+    """Warns where a loss over number tokens is above cross-entropy in a line of metrics."""
     if _number_tokens(objective) is None or not {"loss number", "loss cross_entropy"} <= record.keys():
         return []
     number, entropy = (objective.weights[term] * record[f"loss {term}"] for term in ("number", "cross_entropy"))
@@ -133,9 +133,9 @@ def _sample(task: Task) -> list[Example]:
 
 
 def _coverage(task: Task, tokenizer: Subwords, table: NumberTable | None, examples: list[Example]) -> Coverage:
-    """Of the answers, by the number tokens of a loss; None: by the digits of the vocabulary."""
+    """Coverage of the answers by the number tokens of a loss; None: by the digits of the vocabulary."""
     vocabulary = tokenizer.build_vocabulary(task)
     table = NumberTable.of_vocabulary(vocabulary) if table is None else table
     rows = replace(tokenizer, max_length=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
-    said = [ids[asked].tolist() for ids, asked in zip(rows.ids, rows.target_mask, strict=True)]
-    return Coverage.of([one.answer for one in examples], said, vocabulary.symbols, set(table.ids.tolist()))
+    answers = [ids[mask].tolist() for ids, mask in zip(rows.ids, rows.target_mask, strict=True)]
+    return Coverage.of([one.answer for one in examples], answers, vocabulary.symbols, set(table.ids.tolist()))

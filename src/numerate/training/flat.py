@@ -15,8 +15,7 @@ from numerate.training.optimizer import AdamW
 
 @dataclass
 class _Run:
-    """Parameters of one model that stand side by side and are stepped alike, as one vector. `count` is how many steps
-    they have had."""
+    """Adjacent parameters of one model with the same settings, as one vector. `count` is their number of steps."""
 
     factor: float
     decays: bool
@@ -31,9 +30,9 @@ class _Run:
 class Flat:
     """The trainable weights of models of one shape: members x weights, and so their gradients and their moments.
 
-    The parameters of each model, and the state of its optimiser, become views of it: who evaluates a model or saves it
-    finds what is here. Parameters stand in the order of their settings (factor of the rate, whether they decay), so
-    that a step of AdamW is one call on a few long vectors. Raises `UserError` for parameters of several types or
+    The parameters of each model, and the state of its optimiser, become views of it, so that evaluating or saving a
+    model uses these values. Parameters stand in the order of their settings (factor of the rate, whether they decay),
+    so that a step of AdamW is one call on a few long vectors. Raises `UserError` for parameters of several types or
     devices.
     """
 

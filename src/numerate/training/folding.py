@@ -1,4 +1,4 @@
-"""Attention under `torch.vmap`: the models of a stack become further rows of one call.
+"""Attention under `torch.vmap`: the stacked models become further rows of one call.
 
 In torch 2.13 `vmap` (https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html) has no rule for the fused
 attention of a CPU: it would compute one model after the other, and warn. Attention knows no weights, so nothing is lost
@@ -57,7 +57,7 @@ class _Folded(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Never asked."""
+        """Never called."""
 
     @staticmethod
     def vmap(

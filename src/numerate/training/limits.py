@@ -80,7 +80,7 @@ def stated(name: str, products: Products) -> float | None:
 
 
 def products_of(precision: str, tf32: bool, device: torch.device) -> Products:
-    """What products are computed in: half precision where a recipe says so, else TF32 on a CUDA device, or float32."""
+    """The precision of matrix products: half precision where a recipe sets it, else TF32 on CUDA, or float32."""
     if precision == "bf16":
         return "bf16"
     if precision == "fp16":

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that a process holds on a folder, and that dies with it."""
+"""A lock on a folder, for one writer at a time; it ends with its process."""
 
 import contextlib
 import errno
@@ -25,17 +25,17 @@ class Locked(UserError):
 
 
 class Lock:
-    """An exclusive `flock` on a file, which says who holds it: `{"host", "pid", "started", "doing"}`.
+    """An exclusive `flock` on a file, which names its holder: `{"host", "pid", "started", "doing"}`.
 
-    The kernel gives it back when the process ends in whatever way, so there is no stale lock and nothing to delete; a
-    file that a killed process left says nothing by being there. A forked child does not inherit it. The folder is
+    The kernel releases it when the process ends in whatever way, so there is no stale lock and nothing to delete; that
+    the file exists means nothing. A forked child does not inherit it. The folder is
     locked as well, where the file system can, so that deleting the file while it is held does not let a second writer
     in.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held: list[int] = []
+        self._open: list[int] = []
         self._depth = 0
         _all.add(self)
 
@@ -57,14 +57,14 @@ class Lock:
     def _take(self, doing: str) -> None:
         try:
             folder = os.open(self.path.parent, os.O_RDONLY)
-            self._held.append(folder)
+            self._open.append(folder)
             try:
                 _take_soon(folder)
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise self._refusal() from error  # other errors: this file system locks files only
             number = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._held.append(number)
+            self._open.append(number)
             try:
                 _take_soon(number)
             except OSError as error:
@@ -86,12 +86,12 @@ class Lock:
 
     def _give_back(self) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(self._held[-1], 0)
+            os.ftruncate(self._open[-1], 0)
         self._close()
 
     def _close(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
+        while self._open:
+            os.close(self._open.pop())
 
     def forget(self) -> None:
         """In a forked child: the parent's lock is not ours. Closing a copy leaves the parent's in place."""
@@ -99,7 +99,7 @@ class Lock:
         self._depth = 0
 
     def held(self) -> bool:
-        """Whether any process holds it at this moment, as the kernel knows. For that moment nobody else can take it."""
+        """Whether any process holds it now. While this checks, no other process can take it."""
         import fcntl
 
         try:
@@ -115,7 +115,7 @@ class Lock:
         return False
 
     def holder(self) -> dict[str, Any] | None:
-        """Who says to hold it, `{"host", "pid", ...}`: None where nobody does, or where that process is gone."""
+        """The holder by the file, `{"host", "pid", ...}`: None where there is none, or where that process is gone."""
         try:
             found = record_of(self.path.read_bytes())
         except OSError:
@@ -131,7 +131,7 @@ class Lock:
         return Locked(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
 
     def _holder(self) -> dict[str, Any] | None:
-        """Who wrote the file last, given a moment to whoever took the lock just now and is about to write."""
+        """The last holder by the file, with a moment for a process that just took the lock and is about to write."""
         for _ in range(10):
             if (found := self.holder()) is not None:
                 return found
@@ -140,7 +140,7 @@ class Lock:
 
 
 def _take_soon(number: int) -> None:
-    """Locks an open file or folder, trying for about 50 ms: who looks whether it is `held` has it for a moment."""
+    """Locks an open file or folder, trying for about 50 ms: `held` takes it for a moment."""
     import fcntl
 
     for wait in (0.005, 0.015, 0.03, None):
@@ -164,7 +164,7 @@ def gone(process: Mapping[str, Any]) -> bool:
         return True
     except (OSError, ValueError, TypeError, OverflowError):
         return False
-    return state[:1] == ["Z"]  # it has ended, and nobody has asked how
+    return state[:1] == ["Z"]  # a zombie: ended, not yet reaped
 
 
 def _now() -> str:

@@ -33,9 +33,9 @@ class AdamW(Optimizer):
 
     Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
 
-    Matrices and tables decay, embeddings among them; biases and norms do not, nor what a part exempts. With
-    `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, whatever a part says:
-    as in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `UserError`
+    Matrices and tables decay, embeddings among them; biases and norms do not, nor what a module exempts. With
+    `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, without exemptions: as
+    in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `UserError`
     for settings that cannot be.
     """
 

@@ -1,4 +1,4 @@
-"""How the processes of one run share the work: what is called for a forward, how gradients are summed, who holds what.
+"""Data parallelism: what is called for a forward, how gradients are summed, which process holds what.
 
 Every way divides by global counts (see `numerate.losses.loss`), so the same global batch gives the same gradient for
 any number of processes, up to the order of additions.
@@ -43,17 +43,17 @@ class Parallel:
         return nullcontext()
 
     @contextmanager
-    def answering(self) -> Iterator[Model]:
-        """The model to ask in an evaluation; every process must ask it equally often."""
+    def evaluating(self) -> Iterator[Model]:
+        """The model in evaluation mode; every process must call it equally often."""
         self.model.eval()
         try:
             yield self.model
         finally:
             self.model.train()
 
-    def saying(self) -> AbstractContextManager[Model]:
-        """The model to generate from, token by token; as `answering`."""
-        return self.answering()
+    def generating(self) -> AbstractContextManager[Model]:
+        """The model to generate from, token by token; as `evaluating`."""
+        return self.evaluating()
 
     def finish(self) -> None:
         """After the last backward of a step: every process then has the whole gradient (or its share of it)."""
@@ -84,7 +84,7 @@ class Parallel:
         return dict(self.model.state_dict())
 
     def load_weights(self, weights: Mapping[str, Tensor], where: str) -> None:
-        """Takes whole weights. Raises `UserError` where they are another model's."""
+        """Loads whole weights. Raises `UserError` where they are another model's."""
         self.model.load_state_dict(weights_of(self.model, weights, where))
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class Parallel:
         }
 
     def load_moments(self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-        """Puts back what `moments` gave, in this way of sharing or another."""
+        """Loads what `moments` returned, of this or another way of sharing."""
         parameters = dict(self.model.named_parameters())
         for key, value in moments.items():
             name, entry = key.rsplit("/", 1)
@@ -138,7 +138,7 @@ class FullySharded(Parallel):
 
     Blocks are gathered one by one. Embedding, final norm and head stay gathered from the forward to the end of the
     backward, since the head is used after the forward (see `numerate.batch.Output`). So does what several blocks share,
-    such as a library of symbols, which would else be gathered and let go once a block.
+    such as a library of symbols, which would else be gathered and freed once per block.
     """
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
@@ -163,19 +163,19 @@ class FullySharded(Parallel):
         yield
 
     @contextmanager
-    def answering(self) -> Iterator[Model]:
-        with super().answering() as model:
+    def evaluating(self) -> Iterator[Model]:
+        with super().evaluating() as model:
             try:
                 yield model
             finally:
                 self.root.reshard()  # only a backward would do it otherwise
 
     @contextmanager
-    def saying(self) -> Iterator[Model]:
-        """All weights are whole on every device meanwhile: what goes on token by token calls no forward that would
-        gather them."""
+    def generating(self) -> Iterator[Model]:
+        """All weights are whole on every device meanwhile: generation token by token calls no forward that would gather
+        them."""
         spread: list[Any] = [self.root, *blocks_of(self.model)]
-        with super().answering() as model:
+        with super().evaluating() as model:
             try:
                 for part in spread:
                     part.unshard()
@@ -224,8 +224,8 @@ class FullySharded(Parallel):
 
 
 def _sharded_with(model: nn.Module, shared: set[nn.Parameter], shard: Callable[[], Any]) -> Any:
-    """Shards a model with what its blocks share: who looks for what is not in a block does not look into them, so that
-    the modules which hold it stand beside the blocks meanwhile."""
+    """Shards a model with the parameters that its blocks share: FSDP does not look for them inside the blocks, so the
+    modules that hold them are registered beside the blocks meanwhile."""
     holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
     if not holders:
         return shard()
@@ -237,15 +237,15 @@ def _sharded_with(model: nn.Module, shared: set[nn.Parameter], shard: Callable[[
 
 
 def _buffers_stay() -> dict[str, Any]:
-    """That DDP leaves buffers alone, which are constants here: torch 2.13 gave the argument another name."""
+    """The argument that makes DDP leave buffers alone, which are constants here: torch 2.13 renamed it."""
     known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def compiled_forward(model: Model) -> nn.Module:
-    """The model, compiled once for all batch sizes and lengths. Its placing and its head are not part of it.
+    """The model, compiled once for all batch sizes and lengths. Position assignment and head are not part of it.
 
-    Of a loop one turn is compiled: with a model compiled whole, every other number of turns would be another program.
+    Of a loop one iteration is compiled: a model compiled whole would recompile for every number of loops.
     """
     loops = [part for part in model.modules() if isinstance(part, LoopPart)]
     if loops:
@@ -267,7 +267,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model: the house's blocks, or those of a held one."""
+    """The layers of a model: our own blocks, or those of a Hugging Face model."""
     if isinstance(model, HuggingFaceModel):
         return model.blocks()
     return [module for module in model.modules() if isinstance(module, Block)]

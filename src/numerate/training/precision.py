@@ -1,4 +1,4 @@
-"""What products are computed in: `training.precision` and `training.tf32` as torch says them."""
+"""The precision of matrix products: `training.precision` and `training.tf32` as torch settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Around a forward: products in half precision where a recipe says so; nothing for `fp32`."""
+    """Autocast around a forward: half precision where a recipe sets it; nothing for `fp32`."""
     half = HALF.get(precision)
     return torch.autocast(device.type, dtype=half, enabled=half is not None)
 

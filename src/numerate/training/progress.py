@@ -29,10 +29,10 @@ class ProgressBar:
 
         2026-03-01 12:00:30  addition_abacus 500/2500 (20 %), 2:04 left, loss 0.0123
 
-    What is said goes to `log` as well. A terminal that has gone, or a log that cannot be written, never stops the run.
+    Lines go to `log` as well. A terminal that has gone, or a log that cannot be written, never stops the run.
     `silent` shows nothing and writes nothing, for the ranks that are not the first. `position` is the line of the bar
-    where several runs share a terminal. `left` tells the seconds left, for whoever knows better than to go by the steps
-    so far. Times are taken from a clock that nobody sets.
+    where several runs share a terminal. `left` returns the seconds left, for a better estimate than the steps so far
+    give. Times are taken from a monotonic clock.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ProgressBar:
         return (self._clock() - self._start[0]) / (self._done - self._start[1]) * max(0, self.total - self._done)
 
     def say(self, text: str) -> None:
-        """Says a line, above the bar, and in the log."""
+        """Prints a line above the bar, and writes it to the log."""
         if self.silent:
             return
         with self._forgiving():

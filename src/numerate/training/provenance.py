@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """They are looked up once: in 5 ms, and a process goes on with what it has imported."""
+    """Looked up once per process, in 5 ms."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -79,12 +79,12 @@ def git() -> dict[str, dict[str, Any]]:
         places["numerate"] = package
     if shutil.which("git") is None:
         return {}
-    asked = {name: _ask_git(place) for name, place in places.items()}
-    found = {name: _answer(process) for name, process in asked.items()}
+    processes = {name: _git_status(place) for name, place in places.items()}
+    found = {name: _answer(process) for name, process in processes.items()}
     return {name: answer for name, answer in found.items() if answer is not None}
 
 
-def _ask_git(place: Path) -> "subprocess.Popen[str] | None":
+def _git_status(place: Path) -> "subprocess.Popen[str] | None":
     """Starts `git status`, which must not write the index: another git command may be at work in this tree."""
     words = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain=v2", "--branch"]
     try:
@@ -119,7 +119,7 @@ def _answer(process: "subprocess.Popen[str] | None") -> dict[str, Any] | None:
 def hardware() -> dict[str, Any]:
     """Processor, cores (usable and present), memory in bytes, graphics cards, threads of torch, operating system.
 
-    torch is asked only if it is loaded already.
+    torch is used only if it is loaded already.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: dict[str, Any] = {

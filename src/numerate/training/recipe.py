@@ -1,4 +1,4 @@
-"""A recipe names one of each part, and is all that a run is."""
+"""The recipe of a run: one spec of each part, and the training settings."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,13 +20,13 @@ from numerate.training.schedule import Schedule, WarmupStableDecay
 
 @dataclass(frozen=True)
 class Training:
-    """How long, in what pieces and how exactly a run is trained.
+    """Training settings: budget, batch size, precision, parallelism, logging and checkpoints.
 
     Of `steps`, `examples`, `tokens`, `flops` and `epochs` the first that is reached ends the run; `minutes` is a
     cap, not a budget: nothing else depends on the clock. With `steps=0` nothing is trained: the start, such as
     pretrained weights, is evaluated and written as the checkpoint of step 0. Operations are those of forwards and
-    backwards of whole rows, padding included: a backward counts as two forwards, turns without a gradient have none,
-    and what an objective leaves out at places where nothing is asked is counted.
+    backwards of whole rows, padding included: a backward counts as two forwards, loops without a gradient have none,
+    and what an objective leaves out at positions without a target is counted.
     """
 
     steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", identity=False)
@@ -124,7 +124,7 @@ class Training:
             )
 
     def parts(self, processes: int) -> int:
-        """The parts that each process computes one after the other, of what a step takes a multiple of.
+        """The micro-batches per process of the smallest batch.
 
         >>> Training(batch_size=512, micro_batch_size=16).parts(8)
         4
@@ -182,7 +182,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run is: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
+    """The full description of a run: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
     task: Task = setting(Arithmetic(), "the task that generates questions with answers")
     tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")

@@ -1,4 +1,4 @@
-"""What cannot be trained or evaluated afterwards is refused before anything is written; what is doubtful is said."""
+"""Refuses what cannot be trained or evaluated afterwards, before anything is written; warns of what is doubtful."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,30 +32,30 @@ def refuse_grid(recipe: Recipe, exam: EvaluationData, model: Model, longest: Tok
     text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
     if text is None and not task.trained():
         return []
-    asked: tuple[int, ...] = ()
+    requested: tuple[int, ...] = ()
     try:
         grid = grid_of(task, text)
         found = []
         for corner in grid.corners():
-            asked = tuple(dict(corner).values())
+            requested = tuple(dict(corner).values())
             largest = exam.longest(task.pinned(**dict(corner)), split="test").to(device)
             found += model.check(largest, longest)
-    except UserError as mistake:
-        reason = str(mistake).removeprefix("grid: ")
+    except UserError as error:
+        reason = str(error).removeprefix("grid: ")
         if text is not None:
-            there = task.cells() if asked else None
-            all_of_them = "" if there is None or asked in there else "; evaluation.grid=null takes all parts there are"
-            raise UserError(f"evaluation.grid: {reason}{all_of_them}") from mistake
+            there = task.cells() if requested else None
+            hint = "" if there is None or requested in there else "; evaluation.grid=null takes all parts there are"
+            raise UserError(f"evaluation.grid: {reason}{hint}") from error
         found = [f"{reason}; evaluation.grid= names a smaller one"]
     replaced = replaced_grid(task, text)
-    told = [] if replaced is None else [replaced]
-    return told + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
+    warnings = [] if replaced is None else [replaced]
+    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
 
 
 def splits_of(recipe: Recipe, exam: EvaluationData, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
     """What is evaluated during training: the trained sizes, and OOD validation where the model can read it. And
     warnings."""
-    if recipe.task.running:  # what is held out is what the files say
+    if recipe.task.running:  # the files say what is held out
         return ["development"], []
     warnings = []
     if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
@@ -68,15 +68,14 @@ def splits_of(recipe: Recipe, exam: EvaluationData, model: Model, device: torch.
         return ["development"], warnings
     try:
         model.check(exam.longest(beyond).to(device))
-    except UserError as mistake:
-        warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {mistake}")
+    except UserError as error:
+        warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {error}")
         return ["development"], warnings
     return ["development", "beyond-development"], warnings
 
 
 def fingerprint_of(tokenizer: Tokenizer, task: Task) -> str | None:
-    """What tells the file of a tokenizer from another one of its name; None for one that is all in the recipe. That of
-    running text is the task's."""
+    """The hash of a tokenizer's file, the task's for running text; None for a tokenizer that is all in the recipe."""
     return task.pieces().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()
 
 
@@ -109,7 +108,7 @@ def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> No
     more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
     raise UserError(
         f"task: the contents of {file}{more} have changed since {path} was begun{f' on {created}' if created else ''} "
-        f"(sha256 {then} then, {here} now), and it cannot go on with others; restore them, or train a run of its own "
+        f"(sha256 {then} then, {here} now), and it cannot resume with others; restore them, or train a run of its own "
         "on the new ones (another runs_dir= or seed=)"
     )
 
@@ -121,7 +120,7 @@ def refuse_broken_weights(model: Model, world: World) -> None:
     if world.sum_counts({"broken": len(broken)})["broken"]:
         some = f": {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}" if broken else " in another process"
         raise OperationalError(
-            f"step 0: the model begins with weights that are not finite{some}; nothing can be trained from them, so "
+            f"step 0: the model starts with weights that are not finite{some}; nothing can be trained from them, so "
             "the file that they come from is to be replaced"
         )
 

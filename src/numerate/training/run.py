@@ -5,11 +5,11 @@
       starts.jsonl     one line per start of training: its command, git, hardware, versions, time
       metrics.jsonl    one line per logged step; what a resumed run does again is moved to metrics-undone.jsonl
       checkpoints/     see `numerate.training.checkpoint`
-      log.txt          what was said while it ran
+      log.txt          its output while it ran
       lock             held while a process writes
 
 Runs are under `runs_dir=` if given, else the environment's NUMERATE_RUNS, else `./runs`. No file names another place
-or depends on the time of day, so that a folder may be copied anywhere and a wrong clock does no harm.
+or depends on the time of day, so a folder may be copied anywhere, and a wrong clock does no harm.
 """
 
 import contextlib
@@ -112,9 +112,9 @@ class RunFolder:
         return heads.read_head(self.file(heads.HEAD))
 
     def begin(self, head: Mapping[str, Any]) -> None:
-        """Notes a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
+        """Records a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
 
-        What the old head has and the new one has not, and the time the run was first created, stay; not how it ended.
+        Entries that only the old head has, and the time of creation, are kept; how it ended is not.
         """
         old = self.head()
         old.pop("ended", None)
@@ -147,12 +147,12 @@ class RunFolder:
         return read(self.file(name), OF_A_RUN[Path(name).name])
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Puts a file into the folder, as a whole or not at all."""
+        """Writes a file of the folder, as a whole or not at all."""
         raw = content.encode() if isinstance(content, str) else content
         disk.replace(self.file(name), raw, safe="What was there before is unharmed.")
 
     def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
-        """Takes the records of steps after `step` out of `metrics.jsonl`, since a resumed run will write them again;
+        """Removes the records of steps after `step` from `metrics.jsonl`, since a resumed run will write them again;
         and the evaluations of `step` itself where it has not been `evaluated`.
 
         They are moved to `metrics-undone.jsonl`, not lost. A last line that was cut goes; a damaged line stays where it
@@ -185,8 +185,7 @@ class RunFolder:
     def lock(self, doing: str = "training") -> Iterator[None]:
         """Holds the folder for writing; may be nested. Raises `UserError` that names the process that holds it already.
 
-        The lock belongs to the process and dies with it, also by `kill -9`. What an earlier holder left unfinished is
-        put right first.
+        The lock ends with the process, also by `kill -9`. What an earlier holder left unfinished is cleaned up first.
         """
         with self._lock.hold(doing) as first:
             if first:
@@ -197,7 +196,7 @@ class RunFolder:
     def _tidy(self) -> None:
         name = glob.escape(self.path.name)
         for left in (*self.path.glob(f"{disk.BESIDE}*"), *self.path.parent.glob(f"{disk.BESIDE}{name}-*")):
-            with contextlib.suppress(FileNotFoundError):  # another process, which finds this run made, clears its own
+            with contextlib.suppress(FileNotFoundError):  # another process that finds this run made removes its own
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
         checkpoint.tidy(self.checkpoints)
 
@@ -264,8 +263,8 @@ def latest(runs: Path) -> RunFolder | None:
     for run in _newest_first(runs):
         if checkpoint.steps(run.checkpoints):
             if newest is not None:
-                told = f"latest: {newest.path} has no checkpoint yet; taking {run.path}, the newest run that has one"
-                warnings.warn(told, stacklevel=3)
+                message = f"latest: {newest.path} has no checkpoint yet; taking {run.path}, the newest run that has one"
+                warnings.warn(message, stacklevel=3)
             return run
         newest = newest or run
     return newest
@@ -333,7 +332,7 @@ def _instead(path: Path) -> str:
         if step is None:
             return f" Its run is {given}."
         return (
-            f" It is a checkpoint of the run {given}: give that, and which one where it is asked for, as in "
+            f" It is a checkpoint of the run {given}: give that, and which one where a checkpoint is expected, as in "
             f"`numerate evaluate {given} checkpoint={step[1]}`."
         )
     if inside := sorted(path.glob("*/recipe.yaml")):

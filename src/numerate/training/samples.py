@@ -1,4 +1,4 @@
-"""Texts that a run says while it is trained, with dropout off: `samples.jsonl`."""
+"""Texts that a run generates while it is trained, with dropout off: `samples.jsonl`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ FILE = "samples.jsonl"
 
 @dataclass(frozen=True)
 class Samples:
-    """When a run goes on with which prompts during training, and how.
+    """Which prompts a run continues during training, when, and how.
 
     They change nothing of what is learned: no random number of training is used, and dropout is off. Each is a function
     of the weights, its prompt and the seed.
@@ -53,15 +53,15 @@ class Samples:
         if self.when not in (None, "evaluation", "end", "never"):
             raise UserError(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
         if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: {self.max_new_tokens} are nothing to say; 1 or more is right")
+            raise UserError(f"max_new_tokens: {self.max_new_tokens} generate nothing; 1 or more is right")
         if not self.prompts and self.when in ("evaluation", "end"):
-            raise UserError("prompts: there are none to go on with; [''] is the beginning of a document")
+            raise UserError("prompts: there are none to continue; [''] is the beginning of a document")
 
 
 class Sampler:
-    """Says the samples of a run and keeps them in its folder.
+    """Generates the samples of a run and keeps them in its folder.
 
-    Prompts longer than the context are left out; `warnings` name them where somebody asked for them, and characters
+    Prompts longer than the context are left out; `warnings` name them where they were set, and characters
     that the tokenizer does not know. Raises `UserError` where the run continues no texts, or cannot read a prompt.
     """
 
@@ -74,36 +74,36 @@ class Sampler:
             return
         self.writing = writing_of(exam)
         context = context_of(exam)
-        asked = samples.when is not None or samples.prompts != PUBLISHED  # and not only there by default
+        chosen = samples.when is not None or samples.prompts != PUBLISHED  # not only the defaults
         for text in samples.prompts:
             prompt = self.writing.read(text)
-            if prompt.unknown and asked:
+            if prompt.unknown and chosen:
                 unknown = ", ".join(map(repr, prompt.unknown))
                 self.warnings.append(f"samples.prompts: {text!r}: the tokenizer does not know {unknown}")
             if len(prompt.ids) <= context:
                 self._prompts.append(prompt)
-            elif asked:
-                told = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
-                self.warnings.append(f"samples.prompts: {text!r} {told}")
+            elif chosen:
+                reason = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
+                self.warnings.append(f"samples.prompts: {text!r} {reason}")
         self._most = most_of(self._prompts, None, context, None, usual=samples.max_new_tokens) if self._prompts else 0
 
     def due(self, *, evaluated: bool, last: bool) -> bool:
-        """Whether to say them now."""
+        """Whether to generate them now."""
         return bool(self._prompts) and (last if self.when == "end" else evaluated and self.when == "evaluation")
 
     @torch.no_grad()
-    def say(
-        self, model: Model, step: int, folder: RunFolder | None, asked: Callable[[], bool] = lambda: False
+    def generate(
+        self, model: Model, step: int, folder: RunFolder | None, stop_requested: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
-        """The samples of a step, with the model in evaluation. Every process must call it, as a model may be spread
-        over all; one that holds the `folder` writes them, in place of what stands there of this step and later ones.
+        """The samples of a step, with the model in evaluation mode. Every process must call it, as a model may be
+        sharded; one with a `folder` writes them, in place of those of this step and later ones.
 
-        Raises `Stopped`, with nothing written, when `asked`, which is called after each token, says so.
+        Raises `Stopped`, with nothing written, when `stop_requested`, called after each token, is True.
         """
         with autocast(next(model.parameters()).device, self.precision):
             sampling, most = self.samples.sampling, self._most
-            passages = passages_after(model, self.writing, self._prompts, sampling, most, ended=asked)
-        if asked():
+            passages = passages_after(model, self.writing, self._prompts, sampling, most, ended=stop_requested)
+        if stop_requested():
             raise Stopped
         found = [
             {
@@ -125,7 +125,7 @@ class Sampler:
 
 
 def cut(folder: RunFolder, step: int) -> None:
-    """Takes out the samples of steps after `step`, which a resumed run says again, the same."""
+    """Removes the samples of steps after `step`, which a resumed run generates again, the same."""
     kept, later = _until(folder, step)
     if later:
         folder.write(FILE, kept)

@@ -32,7 +32,7 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def warmup(self) -> float:
-        """How long the factor rises."""
+        """The length of the warm-up."""
 
     def multiplier(self, step: float, steps: float) -> float:
         """The factor at `step` (from 0) of a budget of `steps`. Between two steps where batches grow (see `Budget`)."""
@@ -54,16 +54,15 @@ class Schedule(ABC):
         """The factor at a progress from `warm` (the end of warm-up) to 1."""
 
     def watches(self) -> Literal["loss", "score"] | None:
-        """What it goes by besides the budget, measured on the development split; None for nothing."""
+        """The metric of the development split that it depends on; None for none."""
         return None
 
     def after_evaluation(self, memory: Mapping[str, float], measured: float) -> dict[str, float]:
-        """What it remembers after one more evaluation, of which it had remembered `memory`: numbers by name, which a
-        checkpoint keeps."""
+        """Its state after one more evaluation, from the state `memory`: numbers by name, kept in checkpoints."""
         return dict(memory)
 
     def judged(self, memory: Mapping[str, float]) -> float:
-        """What the factor is multiplied by, after the evaluations that are remembered."""
+        """What the factor is multiplied by, after these evaluations."""
         return 1.0
 
     def _refuse(self) -> None:
@@ -139,10 +138,10 @@ class Plateau(Schedule):
     """Warm-up, then the full rate, cut whenever evaluations stop getting better.
 
     After more than `patience` evaluations in a row that are not better than the best, the rate is multiplied by
-    `factor`, and counting begins again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the
+    `factor`, and counting starts again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the
     best for the loss, higher by as much for the score; a loss that is not finite is not better. It is measured on the
     development split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations,
-    which a run that goes on has kept.
+    which a resumed run has kept.
 
     As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:
 

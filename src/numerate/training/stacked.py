@@ -1,4 +1,4 @@
-"""Several runs trained as one model: their batches, forwards and optimisers together, all else one by one."""
+"""Several runs trained as one model: batches, forwards and optimisers together, all else one by one."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ from numerate.training.trainer import Outcome, Trainer
 from numerate.vocabulary import PAD
 
 TOGETHER = 2e9
-"""Floating-point operations that a step of several models may have on a CPU before it is made in several goes: beyond,
-what is computed no longer fits into the cache, and the overhead that stacking saves is small beside it."""
+"""Floating-point operations that a step of several models may have on a CPU before it is split: beyond, it no longer
+fits into the cache, and the overhead that stacking saves is small beside it."""
 
 Ended = Callable[[int, Outcome | Exception], None]
-"""Told of a run that is over: which of them, and how it ended or what went wrong with it."""
+"""Called when a run ends: its index, and its outcome or error."""
 
 
 class StackedTrainer:
@@ -37,7 +37,7 @@ class StackedTrainer:
     step of all optimisers. Shorter batches are padded to the longest. What comes of each run is what training it alone
     gives, but for rounding.
 
-    A run that is over, or whose loss is not finite, leaves; the others go on. Raises `UserError` for models that are
+    A run that is over, or whose loss is not finite, leaves; the others continue. Raises `UserError` for models that are
     not of one shape, and whatever goes wrong with the step of all.
     """
 
@@ -49,7 +49,7 @@ class StackedTrainer:
         self._pile = _Pile(self.trainers)
 
     def train(self, stop: Stop, ended: Ended = lambda index, outcome: None) -> list[Outcome | Exception]:
-        """Trains until each is over; `ended` is told of each as soon as it is. In the order of the trainers."""
+        """Trains until each is over; `ended` is called for each as soon as it is. In the order of the trainers."""
         outcomes: dict[int, Outcome | Exception] = {}
 
         def over(index: int, outcome: Outcome | Exception) -> None:
@@ -61,7 +61,7 @@ class StackedTrainer:
             trainer.begin(stop)
         while True:
             for index in self._at:
-                if not self.trainers[index].goes_on():
+                if not self.trainers[index].should_continue():
                     over(index, self._tried(index, Trainer.end))
             self._leave(outcomes)
             if not self._at:
@@ -73,14 +73,14 @@ class StackedTrainer:
             self._leave(outcomes)
 
     def _tried(self, index: int, do: Callable[[Trainer], Any]) -> Any:
-        """What comes of it, or the error: one run's, and no other's."""
+        """The result or the error of one run alone."""
         try:
             return do(self.trainers[index])
         except Exception as error:
             return error
 
     def _leave(self, outcomes: Mapping[int, Any]) -> None:
-        """Goes on without the runs that are over."""
+        """Continues without the runs that are over."""
         left = [index for index in self._at if index not in outcomes]
         if left != self._at:
             self._pile.release([member for member, index in enumerate(self._at) if index in outcomes])
@@ -91,10 +91,10 @@ class StackedTrainer:
 
 @dataclass
 class _Step:
-    """What a step is made of. Places and asked places are padded to the longest of all members.
+    """The inputs of a step. Positions and target positions are padded to the longest of all members.
 
     `batches` are the members' own, as each would have by itself. `fields` are members x rows x ...: ids, lengths, row,
-    targets, target_positions, target_ids; `places` too, or 1 x time where all rows of all members have the same.
+    targets, target_positions, target_ids; `positions` too, or 1 x time where all rows of all members have the same.
     """
 
     batches: list[Batch]
@@ -102,11 +102,11 @@ class _Step:
     forms: list[Hashable]
     flops: list[int]
     fields: dict[str, Tensor]
-    places: tuple[Tensor, ...]
+    positions: tuple[Tensor, ...]
 
 
 class _Pile:
-    """Models upon each other, and one step of all of them."""
+    """Stacked models, and one step of all of them."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = trainers
@@ -115,7 +115,7 @@ class _Pile:
         self.device, self.objective, self.model = first.world.device, first.objective, first.model
         self.forward = _Forward(self.model, self.objective)
         self.fixed = _differing([t.model for t in trainers], set(self.flat.names))
-        self.places_of = _places_of(self.model, set(self.flat.names))
+        self.parameter_names = _parameter_names(self.model, set(self.flat.names))
         self.specs = [_adamw(trainer) for trainer in trainers]
         clips = [float("inf") if spec.max_grad_norm is None else spec.max_grad_norm for spec in self.specs]
         self.most = torch.tensor(clips, device=self.device)
@@ -219,8 +219,8 @@ class _Pile:
         """The weights and terms of one member, as it would compute them by itself."""
         batch = step.batches[member].to(self.device)
         time = batch.tokens.ids.shape[1]
-        places = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in step.places)
-        batch = replace(batch, tokens=replace(batch.tokens, position_ids=places))
+        positions = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in step.positions)
+        batch = replace(batch, tokens=replace(batch.tokens, position_ids=positions))
         terms = self.objective(self.trainers[member].model, batch, step.draws[member])
         return list(self.flat.parameters[member]), {term: value[None] for term, value in terms.items()}
 
@@ -228,24 +228,24 @@ class _Pile:
         """The weights and terms of some members, each with the members in front."""
         batches = [step.batches[member] for member in group]
         time = max(batch.tokens.ids.shape[1] for batch in batches)
-        asked = max(batch.target_positions.shape[1] for batch in batches)
+        targets = max(batch.target_positions.shape[1] for batch in batches)
         chosen: Any = slice(None) if len(group) == len(self.trainers) else group
-        fields = {name: _cut(field[chosen], name, time, asked) for name, field in step.fields.items()}
-        places = tuple((x[chosen] if x.dim() == 3 else x)[..., :time] for x in step.places)
+        fields = {name: _cut(field[chosen], name, time, targets) for name, field in step.fields.items()}
+        positions = tuple((x[chosen] if x.dim() == 3 else x)[..., :time] for x in step.positions)
         leaves = self.flat.leaves(group)
-        tensors = {own: leaves[name] for own, name in self.places_of.items()}
+        tensors = {own: leaves[name] for own, name in self.parameter_names.items()}
         tensors |= {name: field[chosen] for name, field in self.fixed.items()}
         draw = step.draws[group[0]]
 
-        def forward(tensors: Mapping[str, Tensor], fields: Mapping[str, Tensor], places: tuple[Tensor, ...]) -> Any:
-            tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], position_ids=places)
+        def forward(tensors: Mapping[str, Tensor], fields: Mapping[str, Tensor], positions: tuple[Tensor, ...]) -> Any:
+            tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], position_ids=positions)
             batch = Batch(tokens, fields["targets"], fields["target_positions"], fields["target_ids"], {}, 0)
             named = {f"model.{name}": tensor for name, tensor in tensors.items()}
             return functional_call(self.forward, named, (batch, draw), tie_weights=False)
 
-        alone = tuple(0 if x.dim() == 3 else None for x in places)
+        alone = tuple(0 if x.dim() == 3 else None for x in positions)
         with Folding():
-            terms = vmap(forward, in_dims=(0, 0, alone))(tensors, fields, places)
+            terms = vmap(forward, in_dims=(0, 0, alone))(tensors, fields, positions)
         return list(leaves.values()), terms
 
     def _add(self, name: str, values: Tensor, chosen: Any = slice(None)) -> None:
@@ -296,7 +296,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 def _apart(batch: Batch, members: int) -> list[Batch]:
     """The batch of each member as it would be by itself, from one of all of them. Raises `UserError` for a batch with
-    more in it than members can be told apart in."""
+    more fields than can be split by member."""
     if batch.source is not None or batch.target_values is not None or set(batch.counts) != {"tokens", "examples"}:
         raise UserError("layout: its batches hold more than tokens and targets, and those cannot be stacked")
     if batch.tokens.values is not None or batch.tokens.blocked_keys is not None:
@@ -306,7 +306,7 @@ def _apart(batch: Batch, members: int) -> list[Batch]:
     lengths = batch.tokens.lengths.view(members, rows)
     facts = torch.stack([lengths.amax(1), lengths.sum(1), each.amax(1), each.sum(1)], dim=1).tolist()
     batches = []
-    for member, (time, real, most, asked) in enumerate(facts):
+    for member, (time, real, most, targets) in enumerate(facts):
         own, tokens = slice(member * rows, (member + 1) * rows), batch.tokens
         batches.append(
             Batch(
@@ -314,18 +314,18 @@ def _apart(batch: Batch, members: int) -> list[Batch]:
                 batch.targets[own, :time],
                 batch.target_positions[own, :most],
                 batch.target_ids[own, :most],
-                {"tokens": asked, "examples": rows},
+                {"tokens": targets, "examples": rows},
                 real,
             )
         )
     return batches
 
 
-def _cut(field: Tensor, name: str, time: int, asked: int) -> Tensor:
-    """A field of a batch, members x rows x ..., cut to so many places or asked places."""
+def _cut(field: Tensor, name: str, time: int, targets: int) -> Tensor:
+    """A field of a batch, members x rows x ..., cut to so many positions or target positions."""
     if name in ("lengths", "row"):
         return field
-    return field[..., : asked if name in ("target_positions", "target_ids") else time]
+    return field[..., : targets if name in ("target_positions", "target_ids") else time]
 
 
 def _differing(models: Sequence[nn.Module], trained: set[str]) -> dict[str, Tensor]:
@@ -340,10 +340,10 @@ def _differing(models: Sequence[nn.Module], trained: set[str]) -> dict[str, Tens
     return found
 
 
-def _places_of(model: nn.Module, trained: set[str]) -> dict[str, str]:
+def _parameter_names(model: nn.Module, trained: set[str]) -> dict[str, str]:
     """Where trained parameters stand in a model, by name, with the name that each is known by.
 
-    Tied weights stand in two places. A module that layers share is one place, under one of its names: given under all
+    Tied weights have two names. A module that layers share has one of its names: given under all
     of them, `functional_call` does not put the first weights back (torch 2.13)."""
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {

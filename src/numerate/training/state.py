@@ -1,4 +1,4 @@
-"""Where a run is, apart from its tensors."""
+"""The training state, apart from tensors."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -8,11 +8,11 @@ from numerate.training.best import Score
 
 @dataclass
 class TrainingState:
-    """Where a run is: everything that a checkpoint holds besides tensors.
+    """Everything that a checkpoint holds besides tensors.
 
-    `best_score` is the share right, or the development loss where the best step is chosen `best_by` that; `best_loss`
-    is the loss where it decides among equal shares. Runs from before there was a choice are by accuracy, without it.
-    `due` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its samples.
+    `best_score` is the accuracy, or the development loss where the best step is chosen `best_by` that; `best_loss`
+    is the loss where it decides among equal accuracies. Runs from before there was a choice are by accuracy, without
+    it. `due` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its samples.
     """
 
     step: int = 0
@@ -32,7 +32,7 @@ class TrainingState:
 
     @property
     def best_so_far(self) -> Score | None:
-        """What the best step was judged by."""
+        """The score of the best step."""
         if self.best is None:
             return None
         return Score(self.best_by, self.best_split or "development", self.best_score, self.best_loss)

@@ -1,4 +1,4 @@
-"""Stopping after the current batch when asked to: Ctrl-C, SIGTERM, SIGHUP."""
+"""Stopping after the current batch on Ctrl-C, SIGTERM or SIGHUP."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ _AGAIN = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl
 
 
 class Stopped(Exception):
-    """Leaves an evaluation between two batches, when asked to stop: nothing of it has been recorded."""
+    """Leaves an evaluation between two batches on a requested stop: nothing of it has been recorded."""
 
 
 class Stop:
-    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a question that the training loop asks after each batch.
+    """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a flag that the training loop checks after each batch.
 
     >>> with Stop() as stop:
     ...     while not stop.requested:
@@ -41,11 +41,11 @@ class Stop:
 
     @property
     def status(self) -> int:
-        """The exit status that a shell expects of who stopped by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit status that a shell expects after this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signal if self.signal else 0
 
     def ask(self) -> None:
-        """Asks to stop, as a signal does (another rank was stopped, time is up)."""
+        """Requests a stop, as a signal does (another rank was stopped, time is up)."""
         self._requested = True
 
     def __enter__(self) -> "Stop":

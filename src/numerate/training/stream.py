@@ -1,4 +1,4 @@
-"""The order in which a run sees its examples: a function of its place, whatever the workers and processes."""
+"""The order of training examples: a function of the position, whatever the workers and processes."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """One window of examples, shortest first, in batches of equal size; `order` says which batch comes when."""
+    """One window of examples, shortest first, in batches of equal size; `order` is the order of the batches."""
 
     number: int
     rows: Rows
@@ -41,8 +41,8 @@ class Stream:
     batches shuffled by a key of (seed, split, window). A rank, or a part of an accumulated step, gets an equal slice of
     a global batch, cut to its own longest row: so all of them together see the same examples as one process does.
 
-    A task that says `in_order` is read in its own order: nothing is sorted or shuffled, and a window is not looked at.
-    Where such a task says `own_order`, each rank reads from the order of its own.
+    A task with `in_order` is read in its own order: nothing is sorted or shuffled, and `window` is ignored.
+    Where such a task has `own_order`, each rank reads its own order.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Stream:
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)
-        self._held: _Window | None = None
+        self._window: _Window | None = None
         self._read: tuple[int, Rows] | None = None
 
     def batch(self, place: StreamPosition, rank: int = 0, ranks: int = 1, part: int = 0, parts: int = 1) -> Batch:
@@ -91,15 +91,15 @@ class Stream:
         if self.task.in_order:
             return self._in_order(place, share, rank, ranks, part)
         number, turn = divmod(place.examples // self.batch_size, self.window)
-        held = self._window(number)
-        start = int(held.order[turn]) * self.batch_size + (rank * parts + part) * share
+        window = self._window_of(number)
+        start = int(window.order[turn]) * self.batch_size + (rank * parts + part) * share
         chosen = slice(start, start + share)
-        return held.rows.take(chosen), held.index[chosen]
+        return window.rows.take(chosen), window.index[chosen]
 
     def _in_order(
         self, place: StreamPosition, share: int, rank: int, ranks: int, part: int
     ) -> tuple[Rows, NDArray[np.int64]]:
-        """The examples of a slice in the task's own order, read when they are asked for."""
+        """The examples of a slice in the task's own order, read when requested."""
         of_rank = self.batch_size // ranks
         start = place.examples + rank * of_rank + part * share
         if ranks > 1 and self.task.own_order(self.split):
@@ -114,14 +114,14 @@ class Stream:
         """The share of a batch's input tokens that is padding, from 0 to 1."""
         return 1.0 - batch.real / max(1, places_of(batch))
 
-    def _window(self, number: int) -> _Window:
-        if self._held is None or self._held.number != number:
+    def _window_of(self, number: int) -> _Window:
+        if self._window is None or self._window.number != number:
             count = self.window * self.batch_size
             rows = self._rows_of(number, count)
             by_length = np.argsort(rows.lengths, kind="stable")
             order = CounterRNG(key("window", self.seed, self.split, number)).permutation(self.window)
-            self._held = _Window(number, rows.take(by_length), number * count + by_length, order)
-        return self._held
+            self._window = _Window(number, rows.take(by_length), number * count + by_length, order)
+        return self._window
 
     def _rows_of(self, number: int, count: int) -> Rows:
         """The rows of one window, in the order in which they are drawn. Several small windows are drawn at once: a task
@@ -135,5 +135,5 @@ class Stream:
 
 
 def places_of(batch: Batch) -> int:
-    """The places of a batch, real or padding, of what an encoder reads as well: as `Batch.real` counts tokens."""
+    """The number of positions of a batch, real or padding, those of an encoder included, as `Batch.real` counts."""
     return batch.tokens.ids.numel() + (0 if batch.source is None else batch.source.ids.numel())

@@ -1,4 +1,4 @@
-"""What is added up between two lines of metrics, on the device, and the line that comes of it."""
+"""Running sums between two lines of metrics, on the device, and the line made of them."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from numerate.training.world import World
 
 
 class RunningSums:
-    """Sums by name, which nothing waits for until a line is logged or a checkpoint written."""
+    """Sums by name, with no wait for the device until a line is logged or a checkpoint written."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe, self.world = recipe, world
@@ -47,7 +47,7 @@ class RunningSums:
             raise OperationalError(f"step {step}: the {what} is not finite; {kept}. {self._advice(step)}")
 
     def _advice(self, step: int) -> str:
-        """What may help where a loss is not finite: nothing that changes updates, before there was one."""
+        """What may help where a loss is not finite; before the first update nothing that changes updates."""
         if step > 1:
             return (
                 f"A lower optimizer.learning_rate (now {self.recipe.optimizer.learning_rate:g}) or "

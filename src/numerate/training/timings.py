@@ -65,7 +65,7 @@ class Timings:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most memory so far, in bytes: what torch held on a CUDA device, else what the system gave this process."""
+    """The most memory so far, in bytes: allocated by torch on a CUDA device, else by the system for this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     if sys.platform == "win32":

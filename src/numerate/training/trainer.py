@@ -1,4 +1,4 @@
-"""The loop: every run of the house goes through it."""
+"""The training loop."""
 
 import contextlib
 import time
@@ -40,7 +40,7 @@ from numerate.training.timings import Timings
 from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
-"""Told of `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
+"""Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
 `("warning", {"text": ...})`."""
 
 
@@ -54,10 +54,10 @@ class Outcome:
 
 
 class Trainer:
-    """Trains what a recipe says, in the folder of its run, from where that stands.
+    """Trains a recipe in the folder of its run, from the run's last checkpoint.
 
-    `origin` is what the run's last checkpoint says of pretrained weights, which are then not needed again. With
-    `counting` the model has no memory for its weights: everything is checked and counted, and nothing can be trained.
+    `origin` is what that checkpoint records of pretrained weights, which are then not needed again. With `counting` the
+    model's weights have no memory: everything is checked and counted, and nothing can be trained.
 
     Raises `UserError` for what cannot be trained (before anything is written), `OperationalError` when the loss is not
     finite.
@@ -112,7 +112,7 @@ class Trainer:
         self.sampler = Sampler(recipe.samples, self.exam, self.training.precision)
         self.warnings += self.sampler.warnings
         self.settling: Callable[[], None] = lambda: None
-        """Called before sums are read or weights written: who holds them meanwhile (a stack) brings them up to date."""
+        """Called before sums are read or weights written: a `StackedTrainer` that holds them brings them up to date."""
         self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
         self.optimizer = recipe.optimizer.build(self.model, self.settings)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
@@ -123,7 +123,7 @@ class Trainer:
         self._began = self._saved_at = 0.0
         self._earlier = 0.0  # seconds of earlier starts, as the checkpoint knows them
         self.share = 1.0
-        """Of the time that passes, what counts as this run's: in a stack of four a quarter."""
+        """The share of the elapsed time that counts as this run's: a quarter in a stack of four."""
         self._saved = 0
         self._overdue = False
         self._why, self._status = "budget", 0
@@ -133,7 +133,7 @@ class Trainer:
 
     @property
     def steps(self) -> int:
-        """The budget in optimiser steps; for one in tokens or operations the estimate that the schedule goes by."""
+        """The budget in optimiser steps; for one in tokens or operations the estimate that the schedule uses."""
         return self.budget.steps
 
     def spent(self) -> bool:
@@ -142,7 +142,7 @@ class Trainer:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing of the run is known or written yet."""
+        """Whether nothing of the run is evaluated or written yet."""
         return self.progress.step == 0 and self.progress.best is None and not self.progress.due
 
     def reached(self) -> bool:
@@ -151,13 +151,13 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do: neither a step nor what a stop left due of the last one."""
+        """Whether nothing is left to do: no step, and nothing that a stop left due after the last one."""
         return (self.spent() or self.reached()) and not self.progress.due
 
-    # Going on from where a run stands ----------------------------------------------------------------------------
+    # Resuming -----------------------------------------------------------------------------------------------------
 
     def resume(self) -> list[str]:
-        """Takes up the last sound checkpoint of the folder, if there is one. Returns warnings about torn ones."""
+        """Resumes from the last intact checkpoint of the folder, if any. Returns warnings about torn ones."""
         if self.folder is None:
             return []
         found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
@@ -170,20 +170,20 @@ class Trainer:
         if last is None:
             if self.origin is not None:
                 raise OperationalError(
-                    f"{self.folder.checkpoints}: the checkpoint to go on from has just gone; start once more"
+                    f"{self.folder.checkpoints}: the checkpoint to resume from has just gone; start once more"
                 )
             return warnings  # type: ignore[no-any-return]
         self.load(last)
         before = last.state.get("processes", self.world.size)
         if before != self.world.size:
             warnings.append(
-                f"{last.path}: was written by {before} processes and goes on with {self.world.size}: the examples are "
-                "the same, but not the last bits"
+                f"{last.path}: was written by {before} processes and resumes with {self.world.size}: the examples "
+                "are the same, but not the last bits"
             )
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last: checkpoint.Checkpoint) -> None:
-        """Weights, moments and place of a checkpoint. Raises `UserError` for one of another tokenizer file."""
+        """Loads weights, optimiser state and progress. Raises `UserError` for a checkpoint of another tokenizer."""
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
@@ -196,24 +196,24 @@ class Trainer:
             self.scaler.load_state_dict(self.progress.scaler)
 
     def start_from(self, other: checkpoint.Checkpoint) -> None:
-        """Takes another run's weights, and nothing else of it."""
+        """Loads another run's weights, and nothing else of it."""
         self.parallel.load_weights(other.read(only=["weights"])["weights"], str(other.path))
 
     # The loop -----------------------------------------------------------------------------------------------------
 
     def train(self, stop: Stop | None = None) -> Outcome:
-        """Trains until the budget is used up, the target is reached, time is over or `stop` asks."""
+        """Trains until the budget is used up, the target is reached, time is over or `stop` is requested."""
         stop = stop or Stop()
         with products(self.world.device, tf32=self.training.tf32):
             self.begin(stop)
-            while self.goes_on():
+            while self.should_continue():
                 self.one_step(self.steps)
                 self.after_step()
             return self.end()
 
     def begin(self, stop: Stop) -> None:
-        """Before the first step of a start, which `stop` may ask to stop. Where there is to be none, the start itself
-        is evaluated and written; what a stop left due of the last step is made up for."""
+        """Before the first step of a start, which `stop` may end. Where no step is to be made, the start itself is
+        evaluated and written; what a stop left due after the last step is done now."""
         self._stop = stop
         self._began = self._saved_at = time.monotonic()
         self._saved, self._overdue = self.progress.step, False
@@ -226,8 +226,8 @@ class Trainer:
             self._why = "target" if self.reached() else self._why
         self.model.train()
 
-    def goes_on(self) -> bool:
-        """Whether to make another step; why not is told by `end`."""
+    def should_continue(self) -> bool:
+        """Whether to make another step; `end` returns why not."""
         if self.done:
             return False
         flags = self._flags()
@@ -242,7 +242,7 @@ class Trainer:
         """Logs, evaluates and saves what is due."""
         training, step, best, last = self.training, self.progress.step, self.progress.best, self.spent()
         if step == 1:
-            self._settle()  # a first step that went wrong is told at once, as what it was
+            self._settle()  # a failed first step raises at once
         if step % training.log_every == 0 or last:
             self._log()
         if step % training.evaluate_every == 0 or last:
@@ -261,7 +261,7 @@ class Trainer:
         return Outcome(self.progress, self._why, self._status)
 
     def _flags(self) -> dict[str, int]:
-        """What the clock and the outside world ask for: of any process, and then known to all."""
+        """Flags set by signals and the clock in any process, summed over all."""
         training, now = self.training, time.monotonic()
         minutes, between = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
@@ -317,7 +317,7 @@ class Trainer:
         return self._rate
 
     def count_step(self, examples: int, real: int, padded: int, flops: int) -> None:
-        """Counts a step that has been made: its examples, its tokens without and with padding, its operations."""
+        """Counts a finished step: its examples, its tokens without and with padding, its operations."""
         progress = self.progress
         progress.step += 1
         progress.examples += examples
@@ -366,8 +366,7 @@ class Trainer:
                 self.listen("warning", {"text": text})
 
     def _evaluate(self) -> None:
-        """Evaluates this step and says its samples, or what of both is still due. Left when asked to stop: what was
-        left is then due, and nothing of it recorded."""
+        """Evaluates this step and generates its samples, or what of both is due. After a stop the rest stays due."""
         progress = self.progress
         with contextlib.suppress(Stopped):
             if progress.due != "samples":
@@ -377,34 +376,35 @@ class Trainer:
             step = progress.step
             due = step == 0 or step % self.training.evaluate_every == 0
             if self.sampler.due(evaluated=due, last=self.spent() or self.reached()):
-                with self.timings.pause(), self.parallel.saying() as model:
-                    self.sampler.say(model, step, self.folder if self.world.first else None, self._asked)
+                with self.timings.pause(), self.parallel.generating() as model:
+                    folder = self.folder if self.world.first else None
+                    self.sampler.generate(model, step, folder, self._stop_requested)
             progress.due = ""
 
-    def _asked(self) -> bool:
-        """Whether any process is asked to stop. Every process must call it."""
+    def _stop_requested(self) -> bool:
+        """Whether a stop is requested in any process. Every process must call it."""
         return bool(self._flags()["stop"])
 
     def _between(self) -> None:
-        """Between two batches of an evaluation, in every process: raises `Stopped` when any is asked to stop."""
-        if self._asked():
+        """Between two batches of an evaluation, in every process: raises `Stopped` on a requested stop."""
+        if self._stop_requested():
             raise Stopped
 
     def _develop(self) -> None:
-        """Asks the development splits, and keeps the best step by what the criterion says."""
+        """Evaluates the development splits, and keeps the best step by the criterion."""
         progress = self.progress
-        with self.timings.pause(), self.parallel.answering() as model:
-            asked = self.development.ask(model, progress.step, self._between)
-        for record in asked.records:
+        with self.timings.pause(), self.parallel.evaluating() as model:
+            result = self.development.evaluate(model, progress.step, self._between)
+        for record in result.records:
             self._record("metrics.jsonl", "evaluation", dict(record))
-        if self.development.criterion.prefers(asked.score, progress.best_so_far):
+        if self.development.criterion.prefers(result.score, progress.best_so_far):
             progress.best = progress.step
-            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = asked.score
-        progress.right = asked.right
+            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = result.score
+        progress.right = result.accuracy
         step = progress.step
-        due = step > 0 and step % self.training.evaluate_every == 0  # not only because a budget ends or begins here
-        if asked.watched is not None and due:
-            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, asked.watched)
+        due = step > 0 and step % self.training.evaluate_every == 0  # not only because a budget ends or starts here
+        if result.watched is not None and due:
+            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, result.watched)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the first writes."""

@@ -1,4 +1,4 @@
-"""The processes of one run: who they are, what they add up together, and how they end together."""
+"""The processes of one run: their ranks, their collective operations, and how they end together."""
 
 import contextlib
 import json
@@ -21,8 +21,8 @@ _launched: Any = None
 class World:
     """This process among those of the run; alone it is rank 0 of 1.
 
-    What is small and must never wait for a device (counts, flags, words) goes over gloo; gradients and weights on CUDA
-    devices go over `group`, which is NCCL's.
+    Small values that must never wait for a device (counts, flags, texts) go over gloo; gradients and weights on CUDA
+    devices go over `group` (NCCL).
     """
 
     device: torch.device
@@ -34,27 +34,27 @@ class World:
 
     @classmethod
     def join(cls, device: str = "auto") -> "World":
-        """Meets the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any.
+        """Joins the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any.
 
-        Raises `UserError`, in all of them, where the device is not there in one of them.
+        Raises `UserError`, in all of them, where the device is missing in one of them.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(device_of(device))
         store, rank, size = _rendezvous()
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         try:
-            found, mistake = device_of(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
-        except UserError as error:
-            found, mistake = torch.device("cpu"), str(error)
+            found, problem = device_of(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
+        except UserError as failure:
+            found, problem = torch.device("cpu"), str(failure)
         world = cls(found, rank, size, None, store, os.getppid())
-        kinds: list[tuple[str, str]] = world.said_by_all((found.type, mistake))
-        mistakes = [said for _, said in kinds if said]
-        if not mistakes and len({kind for kind, _ in kinds}) > 1:
-            mistakes = [f"device: the processes have different ones ({', '.join(kind for kind, _ in kinds)})"]
-        if mistakes:
-            told = world.told(UserError(mistakes[0]))
+        kinds: list[tuple[str, str]] = world.all_gather((found.type, problem))
+        problems = [text for _, text in kinds if text]
+        if not problems and len({kind for kind, _ in kinds}) > 1:
+            problems = [f"device: the processes have different ones ({', '.join(kind for kind, _ in kinds)})"]
+        if problems:
+            error = world.shared_error(UserError(problems[0]))
             world.leave()
-            raise told
+            raise error
         if found.type == "cuda":
             torch.cuda.set_device(found)
             world = cls(found, rank, size, dist.new_group(backend="nccl"), store, os.getppid())
@@ -63,38 +63,38 @@ class World:
     @classmethod
     @contextlib.contextmanager
     def joined(cls, device: str = "auto") -> Iterator["World"]:
-        """From meeting to parting. What goes wrong in one process ends all of them, and is said by one."""
+        """Joins and leaves. An error in one process ends all of them, and is reported by one."""
         world = cls.join(device)
         try:
             yield world
         except BaseException as error:
-            told = world.told(error)
-            if told is error:
+            shared = world.shared_error(error)
+            if shared is error:
                 raise
-            raise told from error
+            raise shared from error
         finally:
             world.leave()
 
-    def told(self, error: BaseException) -> BaseException:
-        """Tells the other processes what ends this one. Returns what to raise: `error` itself, if this process was the
-        first to tell; else what the first one told, which is not to be said twice (`error.speaker` is False)."""
+    def shared_error(self, error: BaseException) -> BaseException:
+        """Shares the error that ends this process. Returns what to raise: `error` itself, if this process failed first;
+        else the error of the first one, which only that one reports (`error.speaker` is False)."""
         if self.size == 1:
             return error
         kind = "UserError" if isinstance(error, UserError) else "OperationalError"
         text = str(error) if isinstance(error, UserError | OperationalError) else f"{type(error).__name__}: {error}"
         if _is_lost(error):
             error = OperationalError(
-                f"another of the {self.size} processes ended without a word (killed? out of memory?); "
-                "the same command goes on from the last checkpoint"
+                f"another of the {self.size} processes ended without an error message (killed? out of memory?); "
+                "the same command resumes from the last checkpoint"
             )
             text = str(error)
         own = json.dumps([self.rank, kind, text])
-        said = own
+        first = own
         with contextlib.suppress(RuntimeError):  # the launcher, which keeps the store, may be gone
-            said = self.store.compare_set(_ENDED, "", own).decode()
-        speaker = said == own
+            first = self.store.compare_set(_ENDED, "", own).decode()
+        speaker = first == own
         if not speaker:
-            _, kind, text = json.loads(said)
+            _, kind, text = json.loads(first)
             error = UserError(text) if kind == "UserError" else OperationalError(text)
         if isinstance(error, UserError | OperationalError):
             error.speaker = speaker
@@ -112,7 +112,7 @@ class World:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the launcher has gone: nobody else would then end this process."""
+        """Whether the launcher is gone: nothing else would then end this process."""
         return self.size > 1 and os.getppid() != self.launcher
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -154,23 +154,23 @@ class World:
         return int(found.item())
 
     def said_by_first(self, value: Any) -> Any:
-        """What the first process says, told to all."""
+        """The value of rank 0, broadcast to all."""
         if self.size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def said_by_all(self, value: Any) -> list[Any]:
-        """What each process says, in the order of ranks."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """The value of each process, in the order of ranks."""
         if self.size == 1:
             return [value]
-        said: list[Any] = [None] * self.size
-        dist.all_gather_object(said, value)
-        return said
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """A barrier: returns once all processes are here."""
         if self.size > 1:
             dist.barrier()
 
@@ -186,7 +186,7 @@ def _rendezvous() -> tuple[Any, int, int]:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether it says that another process is not there any more: gloo has no type of its own for that."""
+    """Whether the error means that another process is gone: gloo has no error type for that."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 

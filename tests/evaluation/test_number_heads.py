@@ -17,7 +17,7 @@ from numerate.tokens.tokenizer import Characters
 from numerate.vocabulary import END, NUMBER, PAD, Vocabulary
 
 
-class Saying(Characters):
+class WithValues(Characters):
     """Reads the number beside `x`, as tokenizers whose tokens carry numbers do."""
 
     def decode_with_values(self, ids: Any, values: Any, vocabulary: Vocabulary) -> str:
@@ -29,14 +29,14 @@ def test_the_numbers_beside_tokens_are_in_the_text_up_to_its_end() -> None:
     vocabulary = Vocabulary.of(["x", "a"])
     x, a = vocabulary.ids["x"], vocabulary.ids["a"]
     questions = Questions.of_texts([Example("1=", "2"), Example("1=", "a")])
-    told = TextAnswers(Saying(), vocabulary, questions)
-    told.add([[x, a, END, PAD], [a, x, x, a]], torch.tensor([[2.5, 9, 9, 9], [9, -3, 4, 9]]).tolist())
-    assert told.said == ["2.5a", "a-34a"]
+    answers = TextAnswers(WithValues(), vocabulary, questions)
+    answers.add([[x, a, END, PAD], [a, x, x, a]], torch.tensor([[2.5, 9, 9, 9], [9, -3, 4, 9]]).tolist())
+    assert answers.predictions == ["2.5a", "a-34a"]
 
 
-@pytest.mark.parametrize(("said", "right"), [(2.5, True), (2.5000001, True), (2.51, False), (None, False)])
-def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: float | None, right: bool) -> None:
-    class Carrying(Saying):
+@pytest.mark.parametrize(("prediction", "right"), [(2.5, True), (2.5000001, True), (2.51, False), (None, False)])
+def test_a_number_beside_a_token_is_right_if_it_is_the_target(prediction: float | None, right: bool) -> None:
+    class Carrying(WithValues):
         def build_vocabulary(self, task: Any) -> Vocabulary:
             plain = Vocabulary.of(["x", "="])
             kinds, values = plain.kinds.copy(), plain.values.copy()
@@ -48,7 +48,7 @@ def test_a_number_beside_a_token_is_right_if_it_is_the_number_asked_for(said: fl
     rows = Characters().rows([Example("1=", "x")], exam.vocabulary)
     rows = replace(rows, values=np.where(rows.ids == x, 2.5, 1.0).astype(np.float32))
     batch = Continuation().batch(rows, np.arange(1))
-    values = None if said is None else torch.tensor([[said, 9.0]])
+    values = None if prediction is None else torch.tensor([[prediction, 9.0]])
     assert marked(exam, batch.target_ids.clone(), batch, values).right.tolist() == [right]
 
 
