@@ -43,18 +43,18 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, pad, sc
 
 from numerate.batch import IGNORE, Batch, StepContext
 from numerate.config import Span
+from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData, prompts_of
-from numerate.evaluation.marks import mark
+from numerate.evaluation.exact_match import mark
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Loop
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
-from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Loop
+from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
+from numerate.tokenizers.layout import Continuation
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant

@@ -40,13 +40,13 @@ from numerate.mixers.mixer import Context
 from numerate.mixers.recurrent import LSTM
 from numerate.mixers.s4 import S4, S4Mixer, cauchy_kernel
 from numerate.mixers.state_space import paired
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
-from numerate.models.trunk import Stack
 from numerate.tasks.counting_names import presets
 from numerate.tasks.task import Task
-from numerate.tokens.layout import TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.stream import Stream, StreamPosition

@@ -44,10 +44,10 @@ from numerate.evaluation.sampling import Sampling, generate
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Normal
-from numerate.models.trunk import Stack
+from numerate.models.initialization import Normal
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
 

@@ -35,16 +35,16 @@ import torch
 
 from numerate.batch import Batch, StepContext
 from numerate.config import Span
-from numerate.evaluation.exam import EvaluationData, prompts_of
+from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
+from numerate.evaluation.exact_match import mark
 from numerate.evaluation.generate import greedy, greedy_uncached
-from numerate.evaluation.marks import mark
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder, DecoderModel
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 
 WIDTH, LAYERS, HEADS = 128, 2, 4
 QUESTIONS = {20: 100, 100: 20}

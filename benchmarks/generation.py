@@ -22,8 +22,8 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.stream import Stream, StreamPosition
 
 IDS = {character: 4 + i for i, character in enumerate("0123456789+-x= ")}

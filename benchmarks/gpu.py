@@ -23,12 +23,12 @@ import torch
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Loop
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Loop
+from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.budget import flop_text
 from numerate.training.limits import stated

@@ -35,8 +35,8 @@ import torch
 
 from numerate.executors.executor import Executor, Finished, Work, WorkerContext
 from numerate.executors.local import Local
-from numerate.laboratory.run import load
-from numerate.laboratory.train import train
+from numerate.experiments.run import load
+from numerate.experiments.train import train
 from numerate.recipes.abacus_small import addition_small_abacus
 from numerate.training.stopping import Stop
 

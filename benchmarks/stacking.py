@@ -37,8 +37,8 @@ from typing import Any
 import torch
 
 from numerate.api import recipe
-from numerate.laboratory.stacked import train_stacked
-from numerate.laboratory.train import train
+from numerate.experiments.stacked import train_stacked
+from numerate.experiments.train import train
 from numerate.training.recipe import Recipe
 from numerate.training.stacked import StackedTrainer
 from numerate.training.stopping import Stop

@@ -26,7 +26,7 @@ import torch
 
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.recipes.abacus import addition_rotary
 from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe

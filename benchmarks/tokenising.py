@@ -25,13 +25,13 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread, before the library is there
 
 from numerate.tasks.texts import Example
-from numerate.tokens import foreign, tokenizer_files
-from numerate.tokens.fone import FoNE
-from numerate.tokens.ieee import IEEEBits
-from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import AsIs, Groups, PerDigit, TextNumberFormat, XVal
-from numerate.tokens.tokenizer import Rows
+from numerate.tokenizers import foreign, tokenizer_files
+from numerate.tokenizers.fone import FoNE
+from numerate.tokenizers.ieee import IEEEBits
+from numerate.tokenizers.regression_transformer import RegressionTransformer
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
+from numerate.tokenizers.tokenizer import Rows
 from numerate.vocabulary import Vocabulary
 
 ROWS = 256

@@ -33,12 +33,12 @@ from torch.nn.functional import cross_entropy, pad
 from numerate.batch import IGNORE, Batch, StepContext
 from numerate.config import Span
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.stream import Stream, StreamPosition

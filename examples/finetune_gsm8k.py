@@ -42,8 +42,8 @@ from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import Found, last_number
 from numerate.evaluation.statistics import bootstrap_interval, mcnemar, paired_permutation, smallest_p, wilson
 from numerate.losses.token_level import KINDS
+from numerate.tasks.gsm8k import GSM8K, MARK
 from numerate.tasks.text_task import Stock
-from numerate.tasks.word_problems import GSM8K, MARK
 
 WORST = 999.0
 """An answer without a number has the error of one that is off by this much: 3 on the scale of log10(|x| + 1)."""
@@ -178,10 +178,10 @@ def measured(given: argparse.Namespace, model: Any, tokenizer: Any, loss: Number
     said, right = [final_number(text) for text in texts], [final_number(row.answer).value for row in asked]
     scores = NumberScores.of(said, right)
     found |= {
-        "questions": scores.asked,
+        "questions": scores.count,
         "exact": scores.exact,
-        "exact_interval": list(wilson(scores.exact, scores.asked)),
-        "with_number": scores.asked - scores.missing - scores.invalid,
+        "exact_interval": list(wilson(scores.exact, scores.count)),
+        "with_number": scores.count - scores.missing - scores.invalid,
         "log_error": scores.measures(penalty=WORST)["log_mae"],
         "right": [one.value is not None and one.value == number for one, number in zip(said, right, strict=True)],
         "texts": texts,

@@ -65,9 +65,9 @@ from numerate import catalogue  # noqa: E402
 from numerate.batch import Model, Tokens  # noqa: E402
 from numerate.config import Span  # noqa: E402
 from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
+from numerate.losses.number_heads import Regression, XValLoss  # noqa: E402
 from numerate.losses.number_level import NumberLevel  # noqa: E402
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken  # noqa: E402
-from numerate.losses.numbers_said import Regression, XValLoss  # noqa: E402
 from numerate.losses.soft_labels import SoftLabels  # noqa: E402
 from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
@@ -87,33 +87,33 @@ from numerate.mixers.s4 import S4  # noqa: E402
 from numerate.mixers.s4d import S4D  # noqa: E402
 from numerate.mixers.slstm import SLSTM  # noqa: E402
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention  # noqa: E402
+from numerate.models.backbone import Loop, Stack  # noqa: E402
 from numerate.models.block import FeedForward  # noqa: E402
 from numerate.models.decoder import Decoder  # noqa: E402
 from numerate.models.dual_attention_models import corrected, published  # noqa: E402
-from numerate.models.initialisation import DeepNorm  # noqa: E402
-from numerate.models.trunk import Loop, Stack  # noqa: E402
+from numerate.models.initialization import DeepNorm  # noqa: E402
 from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
 from numerate.positions.bias import FIRE, T5Bias  # noqa: E402
-from numerate.positions.numbering import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
 from numerate.positions.position import Bias, Position  # noqa: E402
+from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
 from numerate.positions.rotary import Rotary  # noqa: E402
 from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
 from numerate.tasks.bitwise import BitwiseOr  # noqa: E402
-from numerate.tasks.draws import CounterRNG  # noqa: E402
-from numerate.tasks.jokes import RJokes  # noqa: E402
+from numerate.tasks.counter_rng import CounterRNG  # noqa: E402
+from numerate.tasks.example_file import ExampleFile  # noqa: E402
+from numerate.tasks.gsm8k import GSM8K  # noqa: E402
 from numerate.tasks.mathematics import Mathematics  # noqa: E402
+from numerate.tasks.multirc import MultiRC  # noqa: E402
 from numerate.tasks.question_files import QuestionFiles  # noqa: E402
 from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
-from numerate.tasks.reading import MultiRC  # noqa: E402
+from numerate.tasks.rjokes import RJokes  # noqa: E402
 from numerate.tasks.sorting import Sorting  # noqa: E402
 from numerate.tasks.task import Task  # noqa: E402
-from numerate.tasks.word_problems import GSM8K  # noqa: E402
-from numerate.tasks.written import ExampleFile  # noqa: E402
-from numerate.tokens.layout import Continuation  # noqa: E402
-from numerate.tokens.numbers import Digits  # noqa: E402
-from numerate.tokens.subwords import Subwords  # noqa: E402
-from numerate.tokens.text_spellings import PerDigit  # noqa: E402
-from numerate.tokens.tokenizer import Characters  # noqa: E402
+from numerate.tokenizers.layout import Continuation  # noqa: E402
+from numerate.tokenizers.number_formats import Digits  # noqa: E402
+from numerate.tokenizers.subwords import Subwords  # noqa: E402
+from numerate.tokenizers.text_number_formats import PerDigit  # noqa: E402
+from numerate.tokenizers.tokenizer import Characters  # noqa: E402
 from numerate.vocabulary import PAD, Vocabulary  # noqa: E402
 
 torch.set_num_threads(1)
@@ -169,7 +169,7 @@ FURTHER: dict[str, list[Any]] = {
         Characters(Digits("answer reversed", 1, 2, min_digits=30)),
         Characters(Digits(index_hints=True), add_bos_token=True),
         Subwords(
-            str(Path(__file__).parent / "tokens" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True
+            str(Path(__file__).parent / "tokenizers" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True
         ),
     ],
     "Layout": [Continuation(targets="all")],
@@ -262,7 +262,7 @@ hypothesis.settings.load_profile("everywhere")
 TEXTS = Path(__file__).parent / "tasks" / "texts"
 """A few questions of each dataset, written by hand in its format."""
 
-TINY_TOKENIZER = str(Path(__file__).parent / "tokens" / "tiny")
+TINY_TOKENIZER = str(Path(__file__).parent / "tokenizers" / "tiny")
 """A tokenizer of bytes with a few pieces of words, made for tests."""
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
@@ -280,7 +280,7 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
 HELD = {"T5", "PretrainedDecoder", "Numformer"}
-"""Models that read a source, all of a row, or are of others: tests/models/test_held.py holds them to promises."""
+"""Models that read a source, a whole row, or are of others: tests/models/test_hugging_face.py tests them."""
 
 RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}
 """What is of running text alone, without questions and answers: its own tests hold it to promises."""

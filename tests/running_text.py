@@ -5,12 +5,12 @@ from pathlib import Path
 
 from numerate.data.corpora import write_corpus
 from numerate.evaluation.evaluator import Evaluation
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.layout import NextToken
-from numerate.tokens.token_ids import TokenIds
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.layout import NextToken
+from numerate.tokenizers.token_ids import TokenIds
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe, Training
 
 STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(120)]

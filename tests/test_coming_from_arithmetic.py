@@ -10,7 +10,7 @@ import numerate
 from numerate import catalogue
 from numerate.config import override
 from numerate.evaluation.grid import Grid
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.tasks.arithmetic import Arithmetic
 
 sys.path.append(str(Path(__file__).parent))

@@ -8,7 +8,7 @@ import torch
 
 import numerate
 from numerate.config import override
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.tasks.counting_names import named_tasks
 
 sys.path.append(str(Path(__file__).parent))

@@ -16,11 +16,11 @@ from numerate.data.documents import part_of
 from numerate.data.prepared import prepare, prepare_texts
 from numerate.data.vocabularies import keep_tokenizer
 from numerate.evaluation.evaluator import EvaluationData
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.models.tiny_names import RUNS
 from numerate.tasks.folders import corpora_folder
-from numerate.tokens.pieces import pieces
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.tokenizers.stored_tokenizer import pieces
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 

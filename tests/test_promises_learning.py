@@ -8,14 +8,14 @@ import torch
 from numerate import catalogue
 from numerate.batch import StepContext
 from numerate.config import Span
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.stream import Stream, StreamPosition

@@ -53,9 +53,9 @@ ALLOWED = {
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,
     ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
-    ("laboratory/weight_files.py", "torch.load"): "weights_only=True",
-    ("models/held.py", "auto.from_pretrained"): "trust_remote_code=False",
-    ("models/held.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
+    ("experiments/weight_files.py", "torch.load"): "weights_only=True",
+    ("models/hugging_face.py", "auto.from_pretrained"): "trust_remote_code=False",
+    ("models/hugging_face.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("mixers/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tables/exporting.py", "importlib.import_module"): "pyarrow, pandas or duckdb, as named in the file",
@@ -264,7 +264,7 @@ def test_a_study_folder_whose_plan_names_a_file_runs_nothing_of_it(evil: Path, t
 @pytest.fixture
 def exported(evil: Path, tmp_path: Path) -> Path:
     pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from numerate.laboratory.exporting import export
+    from numerate.experiments.exporting import export
 
     folder = export(numerate.load(evil), tmp_path / "exported", tokenizer=False)
     for name in ("payload.py", "evil.py", "modeling_numerate.py", "custom_generate/generate.py"):

@@ -57,7 +57,7 @@ def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
 def test_show_tells_the_settings_of_a_part_and_how_a_recipe_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "LSTM"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("LSTM, Mixer: Long short-term memory.")
+    assert out.startswith("LSTM, Mixer: Long short-term memory")
     assert "hidden size of the recurrent layer; null:" in out
     assert "use: numerate train RECIPE 'model.mixer=LSTM'" in out
     assert main(["show", "LSTM", "hidden_size=3"]) == 2

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate.laboratory.run import Run as Run
-from numerate.laboratory.run import load as load
-from numerate.laboratory.train import train as train_in_folder
+from numerate.experiments.run import Run as Run
+from numerate.experiments.run import load as load
+from numerate.experiments.train import train as train_in_folder
 from numerate.searches.search import search as search
 from numerate.studies.naming import named_recipe
 from numerate.studies.study import Study as Study
@@ -25,7 +25,7 @@ def recipe(name: str, *overrides: str) -> Recipe:
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
-    """Trains a recipe in the folder of its run, or resumes it. See `numerate.laboratory.train`.
+    """Trains a recipe in the folder of its run, or resumes it. See `numerate.experiments.train`.
 
     Ctrl-C and SIGTERM stop it after the current batch with a checkpoint, and are then passed on: `KeyboardInterrupt`,
     or `SystemExit` with the status of the signal, so that a script that trains one recipe after the other ends too.

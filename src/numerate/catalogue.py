@@ -19,7 +19,18 @@ from typing import Any
 
 from numerate.errors import UserError, did_you_mean
 
-ROOMS = ("tasks", "tokens", "positions", "mixers", "models", "losses", "training", "executors", "recipes", "studies")
+ROOMS = (
+    "tasks",
+    "tokenizers",
+    "positions",
+    "mixers",
+    "models",
+    "losses",
+    "training",
+    "executors",
+    "recipes",
+    "studies",
+)
 """The folders of `numerate` that hold parts."""
 
 _added: dict[str, dict[str, type]] = {}

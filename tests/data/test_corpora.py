@@ -16,8 +16,8 @@ from numerate.data.corpora import write_corpus
 from numerate.data.documents import FileSpan
 from numerate.errors import UserError
 from numerate.tasks.corpus_files import Corpus, open_corpus
-from numerate.tokens.pieces import StoredTokenizer, pieces
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -186,7 +186,7 @@ def test_another_corpus_is_not_overwritten(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds another corpus \\(its shards differ\\)"):
         write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
     with pytest.raises(UserError, match="holds another corpus \\(its tokenizer differ\\)"):
-        write_corpus([texts], out, str(Path(__file__).parents[1] / "tokens" / "tiny"), processes=1)
+        write_corpus([texts], out, str(Path(__file__).parents[1] / "tokenizers" / "tiny"), processes=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match=r"has letter\.txt, and is no corpus"):

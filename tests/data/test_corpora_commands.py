@@ -8,7 +8,7 @@ import pytest
 from numerate.commands import corpora, tokens
 from numerate.errors import UserError
 from numerate.tasks.corpus_files import open_corpus
-from numerate.tokens.pieces import pieces
+from numerate.tokenizers.stored_tokenizer import pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 

@@ -16,8 +16,8 @@ from numerate.data.documents import SEPARATOR, FileSpan, part_of
 from numerate.data.prepared import prepare, prepare_texts
 from numerate.data.vocabularies import keep_tokenizer
 from numerate.errors import UserError
-from numerate.tokens.pieces import pieces
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.tokenizers.stored_tokenizer import pieces
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:
-    known = pieces(str(Path(__file__).parents[1] / "tokens" / "tiny"))
+    known = pieces(str(Path(__file__).parents[1] / "tokenizers" / "tiny"))
     keep_tokenizer(known, tmp_path / "kept")
     again = pieces(str(tmp_path / "kept"))
     assert (again.fingerprint, again.begin) == (known.fingerprint, known.begin)

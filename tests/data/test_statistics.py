@@ -13,9 +13,9 @@ from numerate.data.repeats import MOST, Repeats
 from numerate.data.source import Source, TaskWithTokenizer
 from numerate.data.statistics import Histogram, Statistics, chains, statistics
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.plain import plain_text
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
 from numerate.errors import UserError
-from numerate.tokens import tokenizer_files
-from numerate.tokens.pieces import StoredTokenizer, pieces
+from numerate.tokenizers import tokenizer_files
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 

@@ -21,14 +21,14 @@ from numerate.data.source import Source, TaskWithTokenizer
 from numerate.data.writing import write
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import Counting
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.numbers import Digits
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 
 TASK = Arithmetic(digits=Span(1, 4))
 
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
         "from numerate.data.source import Source\n"
         "from numerate.data.writing import write\n"
         "from numerate.tasks.arithmetic import Arithmetic\n"
-        "from numerate.tokens.tokenizer import Characters\n"
+        "from numerate.tokenizers.tokenizer import Characters\n"
         "found = []\n"
         "for number, count in enumerate((70_000, 280_000)):\n"
         "    write(Source('x', Arithmetic(), Characters(), count), sys.argv[1] + str(number), 'memmap')\n"

@@ -11,19 +11,19 @@ import torch
 from numerate.batch import IGNORE, Batch, Model, Output, Tokens
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.evaluation import exam as exam_room
+from numerate.evaluation import evaluation_data as exam_room
+from numerate.evaluation.evaluation_data import EvaluationData, chunks, prompts_of, questions_of
 from numerate.evaluation.evaluator import Evaluation, evaluate_cell, one_pass_holds
-from numerate.evaluation.exam import EvaluationData, chunks, prompts_of, questions_of
-from numerate.evaluation.marks import mark
+from numerate.evaluation.exact_match import mark
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation, TokenClassification
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import Continuation, TokenClassification
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 
 CELL = {"first_digits": 3, "second_digits": 2}
 

@@ -7,22 +7,22 @@ import torch
 
 from numerate.batch import IGNORE, Batch, Model
 from numerate.config import Span
-from numerate.evaluation import exam as exam_room
-from numerate.evaluation.exam import EvaluationData, pieces, prompts_of
+from numerate.evaluation import evaluation_data as exam_room
+from numerate.evaluation.evaluation_data import EvaluationData, pieces, prompts_of
+from numerate.evaluation.exact_match import MatchCounts, mark, mark_by_decoding
 from numerate.evaluation.generate import greedy, greedy_uncached
-from numerate.evaluation.marks import MatchCounts, mark, mark_by_decoding
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex, Shifted
 from numerate.positions.position import Position
+from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 
 MODELS: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
     "rotary": (Attention(num_heads=2), (Rotary(),)),

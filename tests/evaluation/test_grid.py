@@ -13,15 +13,15 @@ from numerate.errors import UserError
 from numerate.evaluation import costs
 from numerate.evaluation.costs import cost as cost_in
 from numerate.evaluation.costs import reading, readings
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import default_grid
-from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
+from numerate.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Continuation, Layout, TokenClassification
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation, Layout, TokenClassification
+from numerate.tokenizers.tokenizer import Characters
 
 AXES = ("first_digits", "second_digits")
 EXAM = EvaluationData(Arithmetic(), Characters(), Continuation())

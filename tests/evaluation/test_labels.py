@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from numerate.batch import Batch, Model, Output, Tokens
 from numerate.config import Span
 from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData, chunks, questions_of
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData, chunks, questions_of
 from numerate.evaluation.intervals import wilson
 from numerate.evaluation.labels import METRICS, Labels
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar
-from numerate.positions.numbering import Zooming
+from numerate.positions.position_ids import Zooming
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tokens.layout import Continuation, TokenClassification
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import Continuation, TokenClassification
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 
 
 def rows(lengths: Any, trained: int | None, right: Any = None) -> Labels:

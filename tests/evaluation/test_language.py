@@ -13,13 +13,13 @@ from numerate.batch import IGNORE, StepContext
 from numerate.data.corpora import write_corpus
 from numerate.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.evaluation import language
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.language import evaluate_portion, read_chunks, read_language, read_portion
 from numerate.evaluation.likelihoods import Likelihoods, merged
 from numerate.evaluation.token_bytes import TokenBytes
-from numerate.models.held import build
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.pieces import StoredTokenizer, pieces
+from numerate.models.hugging_face import build
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -159,7 +159,7 @@ def test_bytes_are_those_of_the_text_that_was_written(tmp_path: Path, kind: str)
 
 
 def test_bytes_are_those_of_the_text_for_letters() -> None:
-    from numerate.tokens.tokenizer_files import CHARACTERS
+    from numerate.tokenizers.tokenizer_files import CHARACTERS
 
     assert bytes_of(pieces(CHARACTERS), STORIES) == sum(map(len, STORIES))
 

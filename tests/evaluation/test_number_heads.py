@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.evaluation.exam import EvaluationData
-from numerate.evaluation.marks import marked
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.exact_match import marked
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Example, Questions
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.vocabulary import END, NUMBER, PAD, Vocabulary
 
 

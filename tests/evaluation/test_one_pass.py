@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from numerate.batch import IGNORE, Batch, StepContext
-from numerate.evaluation.exam import EvaluationData, prompts_of
+from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
+from numerate.evaluation.exact_match import mark, mark_by_decoding
 from numerate.evaluation.generate import greedy_uncached
-from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters, Rows
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters, Rows
 from numerate.vocabulary import END, PAD
 
 ROWS, MOST = 40, 6

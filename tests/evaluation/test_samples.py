@@ -8,11 +8,12 @@ import torch
 
 from numerate.batch import StepContext
 from numerate.config import Span
-from numerate.evaluation import marks, samples
+from numerate.evaluation import exact_match as marks
+from numerate.evaluation import samples
+from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData, prompts_of
+from numerate.evaluation.exact_match import mark_by_decoding
 from numerate.evaluation.generate import Generated
-from numerate.evaluation.marks import mark_by_decoding
 from numerate.evaluation.samples import answers, as_a_person_writes
 from numerate.models.decoder import Decoder
 from numerate.models.numformer import Numformer
@@ -20,13 +21,13 @@ from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
-from numerate.tokens.layout import Continuation, Masked, Seq2Seq, TokenClassification
-from numerate.tokens.numbers import Digits
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import XVal
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tokenizers.layout import Continuation, Masked, Seq2Seq, TokenClassification
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import XVal
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 from numerate.vocabulary import END
 
 

@@ -8,11 +8,11 @@ import torch
 
 from numerate.batch import Model
 from numerate.config import Span
-from numerate.evaluation import exam as exam_room
-from numerate.evaluation import marks
+from numerate.evaluation import evaluation_data as exam_room
+from numerate.evaluation import exact_match
 from numerate.evaluation.costs import cost
+from numerate.evaluation.evaluation_data import EvaluationData, prompts_of, questions_of, size_of
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData, prompts_of, questions_of, size_of
 from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -21,8 +21,8 @@ from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.plain import plain_text
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 
 TASKS = [
     Arithmetic(digits=Span(1, 4)),
@@ -115,10 +115,10 @@ def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None
     predictions = batch.target_ids.clone()
     last = (predictions != -100).sum(1) - 1
     rows = torch.arange(len(predictions))
-    assert bool(marks.marked(exam, predictions.clamp(min=0), batch).right.all())
+    assert bool(exact_match.marked(exam, predictions.clamp(min=0), batch).right.all())
     assert set(predictions[rows, last].tolist()) == {3}, "the last target is the end"
     predictions[rows, last] = 5
-    assert not bool(marks.marked(exam, predictions.clamp(min=0), batch).right.any())
+    assert not bool(exact_match.marked(exam, predictions.clamp(min=0), batch).right.any())
 
 
 def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +126,13 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     model = model_of(exam)
     cell = cell_of(TASKS[0], 1000)
     widths: list[int] = []
-    real = marks._predicted_in
+    real = exact_match._predicted_in
 
     def seen(model: Model, piece: Any, position_offset: int) -> Any:
         widths.append(piece.tokens.ids.numel())
         return real(model, piece, position_offset)
 
-    monkeypatch.setattr(marks, "_predicted_in", seen)
+    monkeypatch.setattr(exact_match, "_predicted_in", seen)
     record = evaluate_cell(model, exam, cell, count=3)
     assert max(widths) <= max(exam_room.PIECE, 3003)
     assert record["count"] == 3

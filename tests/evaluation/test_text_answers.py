@@ -15,24 +15,24 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.evaluation import answer_metrics, marks
+from numerate.evaluation import answer_metrics, exact_match
+from numerate.evaluation.evaluation_data import SPARE, EvaluationData
 from numerate.evaluation.evaluator import METHODS, evaluate_cell, method_for
-from numerate.evaluation.exam import SPARE, EvaluationData
+from numerate.evaluation.exact_match import likelihood
 from numerate.evaluation.generate import Generated
-from numerate.evaluation.marks import likelihood
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_answers import TextAnswers
 from numerate.evaluation.text_metrics import TextScores
 from numerate.models.decoder import Decoder
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tasks.texts import Listed
-from numerate.tokens.layout import Continuation, Layout, Masked
-from numerate.tokens.numbers import Digits
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation, Layout, Masked
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.tokenizer import Characters
 
 PAIRS = (Example("1+1? ", "it is 2"), Example("2*600? ", "1,200"), Example("Why? ", "who knows"))
 
@@ -71,7 +71,7 @@ def decoding_to(
             ids[row, : len(spoken)] = torch.tensor(spoken[:most])
         return Generated(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
 
-    monkeypatch.setattr(marks, "greedy", greedy)
+    monkeypatch.setattr(exact_match, "greedy", greedy)
     return allowed
 
 

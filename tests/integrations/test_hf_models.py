@@ -17,10 +17,10 @@ from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.generate import greedy
-from numerate.laboratory.exporting import export, import_folder, import_published
-from numerate.laboratory.run import Run
+from numerate.experiments.exporting import export, import_folder, import_published
+from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
@@ -28,21 +28,21 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.mamba import Mamba
 from numerate.mixers.recurrent import LSTM
 from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
+from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import published
 from numerate.models.dual_attention_weights import to_published
 from numerate.models.pretrained import PretrainedDecoder
-from numerate.models.trunk import Loop
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.layout import NextToken, TokenClassification
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.token_ids import TokenIds
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.layout import NextToken, TokenClassification
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.token_ids import TokenIds
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE, Batch, Output, Tokens
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
-from numerate.losses.numbers_said import Regression
+from numerate.losses.number_heads import Regression
 from numerate.vocabulary import Vocabulary
 
 VOCABULARY = 19

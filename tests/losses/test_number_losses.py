@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE, Batch, Output, Tokens
 from numerate.errors import UserError
 from numerate.losses import number_token
+from numerate.losses.number_heads import Regression, XValLoss, standardised_error
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.losses.number_tokens import NumberTable
-from numerate.losses.numbers_said import Regression, XValLoss, standardised_error
 from numerate.losses.soft_labels import SoftLabels, digit_entropy, dist2
 from numerate.losses.token_level import number_token_loss
 from numerate.vocabulary import Vocabulary

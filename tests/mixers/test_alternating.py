@@ -9,8 +9,8 @@ from numerate.errors import UserError
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
 

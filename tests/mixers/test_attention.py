@@ -10,8 +10,8 @@ from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context
 from numerate.positions.bias import ALiBi
-from numerate.positions.numbering import DigitIndex
 from numerate.positions.position import Bias, Position
+from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
 
 

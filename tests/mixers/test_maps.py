@@ -23,8 +23,8 @@ from numerate.mixers.symbols import (
     SymbolicAttentionPart,
     SymbolsPart,
 )
+from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Loop, Stack
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
 from numerate.positions.contextual import CoPE
 from numerate.positions.position import Position

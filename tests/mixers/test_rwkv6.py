@@ -11,8 +11,8 @@ from numerate.mixers.channel_mix import ChannelMix
 from numerate.mixers.kernels import installed
 from numerate.mixers.mixer import Context
 from numerate.mixers.rwkv6 import RWKV6, RWKV6Mixer, chunked, recurrent
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.vocabulary import Vocabulary
 
 

@@ -18,8 +18,8 @@ from numerate.mixers.alternating import Alternating
 from numerate.mixers.channel_mix import ChannelMix
 from numerate.mixers.rwkv4 import RWKV4
 from numerate.mixers.rwkv7 import RWKV7
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.vocabulary import TEXT, Vocabulary
 
 PROMPT = torch.tensor([list(b'"in')])

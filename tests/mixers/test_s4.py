@@ -22,8 +22,8 @@ from numerate.mixers.state_space import (
     normal_legs,
     paired,
 )
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.vocabulary import Vocabulary
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}

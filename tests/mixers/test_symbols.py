@@ -12,9 +12,9 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.mixer import Context
 from numerate.mixers.relational import Heads, of_pairs
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Normal
-from numerate.models.trunk import Stack
+from numerate.models.initialization import Normal
 
 PUBLISHED = {"atol": 5e-6, "rtol": 0.0}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from numerate.mixers.mixer import Context, TokenMixer
+from numerate.models.backbone import Stack
 from numerate.models.block import Block, FeedForward, make_norm
-from numerate.models.trunk import Stack
 
 
 def inputs(*shape: int) -> torch.Tensor:

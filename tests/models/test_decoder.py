@@ -13,12 +13,12 @@ from numerate.config import identity
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Loop, Stack
+from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned, Sinusoidal
-from numerate.positions.numbering import DigitIndex, Shifted
+from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
 

@@ -18,8 +18,8 @@ from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import corrected, current, published
 from numerate.models.dual_attention_weights import from_published, to_published
-from numerate.models.held import without_memory
-from numerate.models.initialisation import Normal, TorchDefault
+from numerate.models.hugging_face import without_memory
+from numerate.models.initialization import Normal, TorchDefault
 from numerate.models.tiny_names import RUNS, presets
 from numerate.positions.rotary import Rotary
 from numerate.training.optimizer import AdamW

@@ -11,16 +11,16 @@ from numerate.config import Span
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context, Mixer, at_places
 from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
-from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex, PositionIds, Sequential, Shifted
 from numerate.positions.position import Bias, Position
+from numerate.positions.position_ids import DigitIndex, PositionIds, Sequential, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 
 
 class Distances(Position):

@@ -14,8 +14,8 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
-from numerate.laboratory.train import dry_run, train
-from numerate.models.held import build, origin_of
+from numerate.experiments.train import dry_run, train
+from numerate.models.hugging_face import build, origin_of
 from numerate.models.pretrained import PretrainedDecoder
 from numerate.models.t5 import SIZES as PUBLISHED_SIZES
 from numerate.models.t5 import T5
@@ -28,7 +28,7 @@ pytest.importorskip("tokenizers", reason="the extra huggingface is not installed
 
 torch.set_num_threads(1)
 
-TOKENS = Path(__file__).parent.parent / "tokens" / "tiny"
+TOKENS = Path(__file__).parent.parent / "tokenizers" / "tiny"
 ROWS = 300
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16}
 LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

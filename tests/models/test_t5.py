@@ -12,15 +12,15 @@ import torch
 from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.evaluation.beams import beam_search
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.exact_match import mark, mark_by_decoding
 from numerate.evaluation.generate import greedy, greedy_uncached
-from numerate.evaluation.marks import mark, mark_by_decoding
 from numerate.models.number_inputs import NumberHead
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Seq2Seq
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.tokenizer import Characters
 from numerate.vocabulary import END, PAD, Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")

@@ -16,7 +16,7 @@ import numerate
 from numerate import AbacusEmbedding
 from numerate.batch import StepContext, Tokens
 from numerate.positions import abacus_embedding
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.vocabulary import Vocabulary
 
 ROW = [7, 6, 5, 14, 10, 9, 8, 17, 13, 11, 9, 3]  # 321+654=975 and its end

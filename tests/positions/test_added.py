@@ -12,10 +12,10 @@ from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Initialization
+from numerate.models.initialization import Initialization
 from numerate.positions.added import Learned, LearnedTable, Scalar, ScaledSinusoidal, Sinusoidal
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
-from numerate.positions.numbering import DigitIndex, Sequential, Shifted, Zooming
+from numerate.positions.position_ids import DigitIndex, Sequential, Shifted, Zooming
 from numerate.positions.rotary import Rotary
 
 

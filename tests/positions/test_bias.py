@@ -10,10 +10,10 @@ import torch
 from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.bias import FIRE, ALiBi, BucketTable, DistanceNetwork, Slopes, T5Bias
-from numerate.positions.numbering import RandomSubset
+from numerate.positions.position_ids import RandomSubset
 from numerate.vocabulary import Vocabulary
 
 

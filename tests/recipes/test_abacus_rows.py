@@ -12,20 +12,20 @@ from numerate import catalogue
 from numerate.batch import StepContext
 from numerate.config import Span, identity, override
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
-from numerate.laboratory.train import debug, dry_run, train
+from numerate.experiments.train import debug, dry_run, train
+from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Loop, Stack
+from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
-from numerate.positions.numbering import DigitIndex, RandomSubset
+from numerate.positions.position_ids import DigitIndex, RandomSubset
 from numerate.positions.rotary import Rotary
 from numerate.recipes.papers import PAPERS
-from numerate.tokens.layout import Continuation
-from numerate.tokens.numbers import Digits
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.number_formats import Digits
 from numerate.training.recipe import Recipe
 
 PUBLISHED = [

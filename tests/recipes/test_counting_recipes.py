@@ -15,19 +15,19 @@ from numerate.batch import Model, StepContext
 from numerate.config import override
 from numerate.data.published import files
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Normal
+from numerate.models.initialization import Normal
 from numerate.positions.added import Learned
-from numerate.positions.numbering import Sequential
+from numerate.positions.position_ids import Sequential
 from numerate.recipes.counting_family import MODELS, make, names
 from numerate.studies.naming import named_recipe
 from numerate.tasks.counting_names import PublishedTask, named_tasks
-from numerate.tokens.layout import TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
 
@@ -63,7 +63,7 @@ def test_there_is_a_name_for_every_published_task_with_every_model() -> None:
     assert (len(TASKS), len(MODELS), len(NAMES)) == (67, 12, 804)
     assert [f"{task.rstrip('_')}_{model}" for task in TASKS for model in MODELS] == NAMES
     module = catalogue.families("Recipe")["counting_TASK_MODEL"]
-    assert f"each of its {len(TASKS)} tasks with each of {len(MODELS)} models" in catalogue.told(module)
+    assert f"each of its {len(TASKS)} tasks with each of {len(MODELS)} models" in catalogue.module_summary(module)
     assert {model for name in SOME for model in MODELS if name.endswith(f"_{model}")} == set(MODELS)
 
 

@@ -10,9 +10,9 @@ import numerate
 from numerate import catalogue
 from numerate.batch import StepContext
 from numerate.config import Span, override
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
 from numerate.recipes.papers import PAPERS
 from numerate.tasks.counting import Counting

@@ -7,7 +7,7 @@ import pytest
 import numerate
 from numerate.config import Span, override
 from numerate.evaluation.grid import Grid
-from numerate.laboratory.train import debug, train
+from numerate.experiments.train import debug, train
 from numerate.studies.naming import named
 
 NAMES = [f"counting_universal_{way}" for way in ("shifted", "modular", "items")]

@@ -10,21 +10,21 @@ import numerate
 from numerate import catalogue
 from numerate.config import identity
 from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.numbers_said import XValLoss
 from numerate.models.numformer import Numformer
 from numerate.models.t5 import SIZES, T5
 from numerate.recipes import number_loss_paper as paper
 from numerate.recipes.papers import PAPERS
-from numerate.tasks.jokes import RJokes
+from numerate.tasks.gsm8k import GSM8K
 from numerate.tasks.mathematics import Mathematics
-from numerate.tasks.reading import MultiRC
-from numerate.tasks.word_problems import GSM8K
-from numerate.tokens.layout import Masked, Seq2Seq
-from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import AsIs, PerDigit
-from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.tasks.multirc import MultiRC
+from numerate.tasks.rjokes import RJokes
+from numerate.tokenizers.layout import Masked, Seq2Seq
+from numerate.tokenizers.regression_transformer import RegressionTransformer
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import AsIs, PerDigit
+from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Plateau
 

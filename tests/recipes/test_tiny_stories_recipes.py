@@ -11,7 +11,7 @@ import numerate
 from numerate import catalogue
 from numerate.config import identity
 from numerate.errors import UserError
-from numerate.laboratory.trial import debug
+from numerate.experiments.trial import debug
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
@@ -21,9 +21,9 @@ from numerate.recipes.papers import PAPERS
 from numerate.recipes.tiny_stories_controls import equal_in, flops_of, parameters_of, step_seconds, transformer_of
 from numerate.recipes.tiny_stories_family import CONTROLS, names
 from numerate.recipes.tiny_stories_paper import control_beside
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.pieces import opened
-from numerate.tokens.token_ids import TokenIds, vocabulary_of
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.stored_tokenizer import opened
+from numerate.tokenizers.token_ids import TokenIds, vocabulary_of
 from numerate.training.schedule import Constant, Cosine
 
 DUAL = "tiny_stories_d64_l4_4+4_symbolic"

@@ -12,7 +12,7 @@ from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
-from numerate.laboratory.results import Results
+from numerate.experiments.results import Results
 from numerate.reports.answers import answer_text, answers, by_seed, measured, pairs_by
 from numerate.reports.compare import write_comparison, write_figure
 from numerate.reports.groups import grouped

@@ -19,8 +19,8 @@ from numerate.evaluation.statistics import wilson
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Loop
 from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
@@ -35,7 +35,7 @@ from numerate.reports.records import read, read_each
 from numerate.reports.success import by_length, study_finding, success_rows
 from numerate.reports.symmetry import same_everywhere
 from numerate.tasks.counting import Counting
-from numerate.tokens.words import Words
+from numerate.tokenizers.words import Words
 
 TRAINED, LONGEST = 5, 12
 RECIPE: dict[str, Any] = {
@@ -399,8 +399,8 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     """And it is one: the model itself, with any weights, says the same at every place of a row, or it does not."""
     import torch
 
-    from numerate.evaluation.exam import EvaluationData
-    from numerate.tokens.layout import TokenClassification
+    from numerate.evaluation.evaluation_data import EvaluationData
+    from numerate.tokenizers.layout import TokenClassification
 
     recipe = {"task": to_tree(task), "model": to_tree(model), "tokenizer": to_tree(tokenizer)}
     assert same_everywhere(recipe) is theorem

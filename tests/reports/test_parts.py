@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from numerate.cli import main
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exam import EvaluationData
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson
 from numerate.models.decoder import Decoder
@@ -28,9 +28,9 @@ from numerate.reports.part_chart import part_chart, wrapped
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read, read_each
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 
 NAMES = ("add", "mul_of_two_numbers_and_three_more_of_them", "add_big", "mul_big")
 TRAINED = 2

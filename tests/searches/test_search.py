@@ -23,14 +23,14 @@ from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.searches.space import Between, Choice, Space
 from numerate.studies.naming import named_recipe
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
-from numerate.tasks.written import ExampleFile
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run import RunFolder
 from numerate.training.stopping import Stop
@@ -400,7 +400,7 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
         raise OperationalError("the disk is full") from OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("numerate.laboratory.train.train", full)
+        patch.setattr("numerate.experiments.train.train", full)
         with pytest.raises(OperationalError, match="the disk is full"):
             search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
     found = search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)

@@ -6,7 +6,7 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.models.held import without_memory
+from numerate.models.hugging_face import without_memory
 from numerate.recipes import tiny_stories_laptop as laptop
 from numerate.studies.study import run_study
 from numerate.studies.tiny_stories import tiny_stories_laptop

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS
 

@@ -6,7 +6,7 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.bitwise import BitwiseOr
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 

@@ -14,9 +14,9 @@ from numerate.errors import UserError
 from numerate.tasks import GSM8K, Mathematics, Mixture, MultiRC, QuestionFiles, RJokes, contents
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.contents import named, sha256_of
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 
 TEXTS = Path(__file__).parent / "texts"
 

@@ -340,7 +340,7 @@ def test_a_number_line_reads_only_lines(text: str) -> None:
 
 
 def test_words_of_every_task_are_written_and_read_back() -> None:
-    words = pytest.importorskip("numerate.tokens.words", reason="the tokenizer of words").Words()
+    words = pytest.importorskip("numerate.tokenizers.words", reason="the tokenizer of words").Words()
     for name in (
         "counting_samesymbol_mod10bos",
         "counting_samesymbol_padhelper",

@@ -11,11 +11,11 @@ from numerate.data.source import Source
 from numerate.data.writing import write
 from numerate.errors import UserError
 from numerate.tasks.counting import Counting
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import EMPTY
 from numerate.tasks.row_heads import head_bytes
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.words import Words
+from numerate.tokenizers.words import Words
 
 
 def written(folder: Path, form: str) -> ExampleFile:

@@ -10,8 +10,8 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.datasets_by_name import presets
+from numerate.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES, Mathematics, rows_of
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.plain import plain_text
 

@@ -11,17 +11,17 @@ import pytest
 
 from numerate.data.documents import ReadSoFar, documents, part_of
 from numerate.errors import UserError
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.file_sources import FileSource
-from numerate.tasks.jokes import Scored
+from numerate.tasks.gsm8k import Challenges, Larger, Perturbed, Solved
+from numerate.tasks.multirc import Passages
 from numerate.tasks.plain import plain_text
 from numerate.tasks.question_files import QuestionFiles, reader_of
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.readers import LONGEST, LONGEST_RECORD
-from numerate.tasks.reading import Passages
+from numerate.tasks.rjokes import Scored
 from numerate.tasks.text_files import open_lines, read_whole
-from numerate.tasks.word_problems import Challenges, Larger, Perturbed, Solved
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 
 BOM = b"\xef\xbb\xbf"
 LONG = "9" * (LONGEST + 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions, text_hash
 

@@ -15,9 +15,9 @@ from numerate.data.writing import write
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters
-from numerate.tokens.words import Words
+from numerate.tasks.example_file import ExampleFile
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
 
 
 @pytest.fixture(scope="module")

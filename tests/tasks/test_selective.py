@@ -9,7 +9,7 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 from numerate.tasks.selective import SelectiveCounting

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
 from numerate.tasks.sorting import Sorting
-from numerate.tokens.numbers import Digits
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.tokenizer import Characters
 from numerate.vocabulary import LABELS
 
 

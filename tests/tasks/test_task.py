@@ -13,7 +13,7 @@ from newcomers import on_the_page
 from numerate import tasks
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
 
@@ -221,5 +221,5 @@ def test_errors_say_what_would_be_right() -> None:
 
 
 def test_questions_are_drawn_and_tokenised_without_torch() -> None:
-    code = "import sys, numerate.tasks.arithmetic, numerate.tokens.tokenizer; sys.exit('torch' in sys.modules)"
+    code = "import sys, numerate.tasks.arithmetic, numerate.tokenizers.tokenizer; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0

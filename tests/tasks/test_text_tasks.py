@@ -13,10 +13,10 @@ import pytest
 from numerate.catalogue import presets
 from numerate.config import Span
 from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import questions_of, size_of
 from numerate.evaluation.evaluator import default_grid
-from numerate.evaluation.exam import questions_of, size_of
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes, text_task
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions

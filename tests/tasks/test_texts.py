@@ -6,7 +6,7 @@ import pytest
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.texts import Listed, Texts
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 
 PAIRS = (Example("1+1=", "2"), Example("what is 3x4?", "12"), Example("", "-0.5"))
 

@@ -12,13 +12,13 @@ import torch
 
 from numerate.api import recipe
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData
-from numerate.laboratory.train import TrainedRun, train
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
-from numerate.tokens.layout import Seq2Seq
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import XVal
-from numerate.tokens.tokenizer import Characters
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.experiments.train import TrainedRun, train
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import XVal
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.best import Criterion, Score
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder

@@ -13,7 +13,7 @@ import torch
 from numerate.api import recipe
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.laboratory.train import TrainedRun, debug, dry_run, train
+from numerate.experiments.train import TrainedRun, debug, dry_run, train
 from numerate.training import checkpoint
 from numerate.training.budget import Budget, flop_text
 from numerate.training.recipe import Recipe, Training

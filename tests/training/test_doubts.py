@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_token import NumberToken
 from numerate.tasks.question_files import QuestionFiles
-from numerate.tokens.coverage import Coverage
-from numerate.tokens.layout import Seq2Seq
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import PerDigit
+from numerate.tokenizers.coverage import Coverage
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import PerDigit
 from numerate.training.doubts import numbers_uncovered, rows_left_out
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from numerate.api import load, recipe
-from numerate.laboratory.stacked import why_not_stacked
-from numerate.laboratory.train import train
+from numerate.experiments.stacked import why_not_stacked
+from numerate.experiments.train import train
 from numerate.training.recipe import Recipe
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")

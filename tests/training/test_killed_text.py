@@ -18,13 +18,13 @@ import torch
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.mixers.dual_attention import DualAttention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
 from numerate.training.world import World

@@ -12,13 +12,13 @@ from numerate.catalogue import kinds
 from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
-from numerate.laboratory.run import Run, load
-from numerate.laboratory.train import train
+from numerate.experiments.run import Run, load
+from numerate.experiments.train import train
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run import RunFolder
 
-TINY = Path(__file__).parent.parent / "tokens" / "tiny"
+TINY = Path(__file__).parent.parent / "tokenizers" / "tiny"
 
 SMALL = [
     "task.digits=1:2",

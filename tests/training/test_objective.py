@@ -12,13 +12,13 @@ from numerate.batch import IGNORE, Batch, Model, StepContext
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
+from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Loop, Stack
 from numerate.positions.added import Learned
-from numerate.positions.numbering import DigitIndex
+from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Objective, Progressive, Supervised, loops_of
 
 TASK, TOKENIZER = Arithmetic(digits=Span(1, 4)), Characters()

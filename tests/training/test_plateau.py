@@ -11,7 +11,7 @@ import torch
 
 from numerate.api import recipe
 from numerate.batch import StepContext
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
 from numerate.training.schedule import Constant, Plateau

@@ -18,7 +18,7 @@ import torch
 import numerate
 from numerate.api import load, recipe
 from numerate.errors import UserError
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE
 from numerate.positions.rotary import Rotary

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from numerate.api import recipe
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 
 STEPS = 320
 RECIPE = (

@@ -14,9 +14,9 @@ from numerate.api import recipe
 from numerate.config import override
 from numerate.data.prepared import ready
 from numerate.errors import UserError
-from numerate.laboratory.train import train
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.experiments.train import train
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.doubts import validation_trained_on
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop

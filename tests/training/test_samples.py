@@ -14,16 +14,16 @@ import torch
 from numerate.api import recipe as named
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.laboratory.run import Run
-from numerate.laboratory.train import train
+from numerate.experiments.run import Run
+from numerate.experiments.train import train
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.layout import NextToken
-from numerate.tokens.pieces import pieces
-from numerate.tokens.token_ids import TokenIds
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.layout import NextToken
+from numerate.tokenizers.stored_tokenizer import pieces
+from numerate.tokenizers.token_ids import TokenIds
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import PUBLISHED, Samples
@@ -32,7 +32,7 @@ from numerate.training.world import World
 
 torch.set_num_threads(1)
 
-TINY = str(Path(__file__).parents[1] / "tokens" / "tiny")
+TINY = str(Path(__file__).parents[1] / "tokenizers" / "tiny")
 CONTEXT = 40
 
 

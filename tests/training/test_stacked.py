@@ -13,13 +13,13 @@ import numerate.training.stacked as stacked
 from numerate.api import recipe
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError, UserError
-from numerate.laboratory.stacked import why_not_stacked
+from numerate.experiments.stacked import why_not_stacked
+from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Loop
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
-from numerate.tokens.layout import Continuation, TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import Continuation, TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.flat import Flat
 from numerate.training.folding import Folding
 from numerate.training.objective import Objective, Progressive, Supervised, SupervisedPart

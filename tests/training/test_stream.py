@@ -12,8 +12,8 @@ from numerate.batch import Batch
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.layout import Continuation
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.layout import Continuation
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.stream import Stream, StreamPosition
 from numerate.vocabulary import PAD
 

@@ -10,7 +10,7 @@ import torch
 
 from numerate.api import recipe
 from numerate.errors import UserError
-from numerate.laboratory.train import train
+from numerate.experiments.train import train
 from numerate.training import timings as module
 from numerate.training.limits import Limit, limit_of, products_of, stated
 from numerate.training.optimizer import AdamW

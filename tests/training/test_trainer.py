@@ -14,9 +14,9 @@ import torch
 
 from numerate.api import load, recipe
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation import exam
-from numerate.evaluation.marks import mark
-from numerate.laboratory.train import TrainedRun, dry_run, train
+from numerate.evaluation import evaluation_data
+from numerate.evaluation.exact_match import mark
+from numerate.experiments.train import TrainedRun, dry_run, train
 from numerate.training import development
 from numerate.training.recipe import Recipe
 from numerate.training.run import RunFolder
@@ -217,7 +217,7 @@ def test_minutes_are_a_cap_that_the_next_start_goes_beyond(tmp_path: Path) -> No
 def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_resumes_bit_by_bit(
     stop_at: Callable[[int], Stop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exam, "PIECE", 40)  # so that evaluations have several batches
+    monkeypatch.setattr(evaluation_data, "PIECE", 40)  # so that evaluations have several batches
     chosen = ["training.steps=4", "training.evaluate_every=2", "training.log_every=1", "training.best_metric=loss"]
     chosen += [
         "training.evaluate_at_start=true",

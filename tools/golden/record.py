@@ -22,8 +22,8 @@ from cases import CASES
 
 import numerate
 from numerate.data.corpora import write_corpus
-from numerate.laboratory.trial import debug
-from numerate.tokens.tokenizer_files import CHARACTERS
+from numerate.experiments.trial import debug
+from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training import checkpoint
 from numerate.training.trainer import Trainer
 from numerate.training.world import World

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numerate.errors import UserError
-from numerate.laboratory.run import load
+from numerate.experiments.run import load
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import Missing, missing_of
 from numerate.training.run import runs_directory

@@ -5,7 +5,7 @@ import argparse
 from numerate.commands.words import first, options, settings
 from numerate.config import expand
 from numerate.errors import UserError
-from numerate.laboratory.run import load
+from numerate.experiments.run import load
 from numerate.reports.groups import settings_words
 
 

@@ -14,8 +14,8 @@ from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.corpus_files import published_split
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.language_modelling import PREPARED
-from numerate.tokens.pieces import pieces
+from numerate.tasks.language_modeling import PREPARED
+from numerate.tokenizers.stored_tokenizer import pieces
 from numerate.training import disk
 
 _SHOWN = 10

@@ -16,12 +16,12 @@ from numerate.data.statistics import Histogram, Statistics, statistics
 from numerate.data.writing import FORMATS, write
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.table import text_table
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.text_task import TextTask
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters, Tokenizer
-from numerate.tokens.words import Words
+from numerate.tokenizers.tokenizer import Characters, Tokenizer
+from numerate.tokenizers.words import Words
 from numerate.training import disk
 from numerate.training.progress import ProgressBar
 

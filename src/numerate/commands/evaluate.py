@@ -8,9 +8,9 @@ from numerate.commands.executing import executor_of, executor_requested
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.errors import UserError
-from numerate.laboratory.pieces import refuse_shard
-from numerate.laboratory.run import load
-from numerate.laboratory.tracking import track_results
+from numerate.experiments.run import load
+from numerate.experiments.shards import refuse_shard
+from numerate.experiments.tracking import track_results
 from numerate.training.progress import ProgressBar
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from numerate.commands.words import first, no_more, options, truth
 from numerate.errors import UserError
-from numerate.laboratory.exporting import export
-from numerate.laboratory.run import load
+from numerate.experiments.exporting import export
+from numerate.experiments.run import load
 
 _EXAMPLE = "numerate export latest out=exported"
 

@@ -16,7 +16,7 @@ from numerate.commands.words import first, options, settings, truth
 from numerate.config import expand
 from numerate.errors import UserError
 from numerate.evaluation.passages import Passage
-from numerate.laboratory.run import load
+from numerate.experiments.run import load
 from numerate.reports.groups import settings_words
 from numerate.training import disk
 

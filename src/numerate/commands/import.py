@@ -6,7 +6,7 @@ from typing import Any
 
 from numerate.commands.words import first, no_more, options, settings
 from numerate.config import override
-from numerate.laboratory.exporting import import_folder, import_published
+from numerate.experiments.exporting import import_folder, import_published
 from numerate.studies.naming import named_recipe
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from numerate.commands.words import first, no_more, options, settings, truth
 from numerate.config import expand
 from numerate.errors import UserError
-from numerate.laboratory.maps import keep
-from numerate.laboratory.run import load
+from numerate.experiments.maps import keep
+from numerate.experiments.run import load
 from numerate.reports.attention_maps import MOST_LETTERS, HeadSummary, letters, looks, maps_page, order_words, shortened
 from numerate.reports.map_records import FOLDER
 from numerate.reports.page import write_text

@@ -9,7 +9,7 @@ from numerate.commands.words import first, options, truth
 from numerate.config import expand, override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.laboratory.train import debug
+from numerate.experiments.train import debug
 from numerate.studies.naming import named
 from numerate.studies.study import Study
 from numerate.training.recipe import Recipe

@@ -3,7 +3,7 @@
 import argparse
 
 from numerate.commands.words import first, no_more, options
-from numerate.laboratory.run import load
+from numerate.experiments.run import load
 
 
 def command(given: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from numerate.data.prepared import ready
 from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.tasks.corpus_files import CORPUS, Corpus, held_out_shards
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 
 _COUNTED = 1 << 24

@@ -92,7 +92,7 @@ def _aligned(question: str, labels: str) -> str:
 
 def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
     from numerate.batch import StepContext
-    from numerate.evaluation.exam import EvaluationData
+    from numerate.evaluation.evaluation_data import EvaluationData
     from numerate.studies.naming import named_recipe
 
     recipe = override(named_recipe(name), words)

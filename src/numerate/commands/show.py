@@ -12,7 +12,7 @@ from numerate.batch import Model
 from numerate.commands.words import first, no_more
 from numerate.config import as_text, describe_settings, expand, identity, override
 from numerate.errors import OperationalError, UserError
-from numerate.models.held import without_memory
+from numerate.models.hugging_face import without_memory
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
 from numerate.studies.study import Study

@@ -7,7 +7,7 @@ from typing import Any
 
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson
-from numerate.laboratory.results import Results
+from numerate.experiments.results import Results
 from numerate.reports.answers import split_metric
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text

@@ -4,7 +4,7 @@ import argparse
 import os
 
 from numerate.commands.recipes import Wanted
-from numerate.laboratory.train import dry_run, train
+from numerate.experiments.train import dry_run, train
 
 
 def command(options: argparse.Namespace) -> int:

@@ -27,8 +27,8 @@ from numerate.data.documents import SEPARATOR, FileSpan, ReadSoFar, documents, p
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.corpus_files import CORPUS, FORMAT, HEAD, Corpus, block_sum, open_corpus
 from numerate.tasks.fetched_files import RECORD
-from numerate.tokens.pieces import StoredTokenizer, pieces
-from numerate.tokens.tokenizer_files import TokenizerFile
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 from numerate.training.lock import Lock
 

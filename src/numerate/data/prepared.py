@@ -20,9 +20,9 @@ from numerate.data.vocabularies import keep_tokenizer, library, tokenizer_file, 
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.corpus_files import Corpus, is_whole, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.language_modelling import PREPARED, LanguageModeling
-from numerate.tokens.pieces import StoredTokenizer, pieces
-from numerate.tokens.tokenizer_files import CHARACTERS, characters
+from numerate.tasks.language_modeling import PREPARED, LanguageModeling
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.tokenizers.tokenizer_files import CHARACTERS, characters
 from numerate.training.lock import Locked
 from numerate.training.progress import ProgressBar
 

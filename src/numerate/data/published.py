@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import UserError, did_you_mean
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.counting import Counting
 from numerate.tasks.counting_names import AUXILIARY, PublishedTask, named_tasks
-from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting

@@ -18,16 +18,16 @@ import numpy as np
 
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import UserError
+from numerate.tasks.counter_rng import key
 from numerate.tasks.datasets_by_name import presets
-from numerate.tasks.draws import key
-from numerate.tasks.jokes import RJokes
+from numerate.tasks.gsm8k import GSM8K, PREPARED
 from numerate.tasks.mathematics import SPLIT_FILES, Mathematics
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.reading import MultiRC
+from numerate.tasks.multirc import MultiRC
+from numerate.tasks.rjokes import RJokes
 from numerate.tasks.row_orders import shuffled
 from numerate.tasks.text_task import Holdings, Stock
 from numerate.tasks.texts import Example
-from numerate.tasks.word_problems import GSM8K, PREPARED
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")
 """What can be written."""

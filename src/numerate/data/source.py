@@ -9,11 +9,11 @@ import numpy as np
 from numerate.config import setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.questions import Questions
 from numerate.tasks.row_files import rows_at_once
 from numerate.tasks.task import SPLITS, Task
-from numerate.tasks.written import ExampleFile
-from numerate.tokens.tokenizer import Characters, Rows, Tokenizer
+from numerate.tokenizers.tokenizer import Characters, Rows, Tokenizer
 from numerate.vocabulary import Vocabulary
 
 BLOCK = 1 << 15

@@ -11,7 +11,7 @@ from numerate.data.repeats import MOST, Repeats
 from numerate.data.source import Source
 from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY, Questions
-from numerate.tokens.tokenizer import Rows
+from numerate.tokenizers.tokenizer import Rows
 from numerate.vocabulary import END, PAD, Vocabulary
 
 _SIDE = 1 << 12

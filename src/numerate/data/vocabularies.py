@@ -9,9 +9,9 @@ import numpy as np
 
 from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.errors import UserError, did_you_mean
-from numerate.tokens.pieces import StoredTokenizer, pieces
-from numerate.tokens.sentencepiece_files import SPACE, tokenizer_json
-from numerate.tokens.tokenizer_files import TokenizerFile
+from numerate.tokenizers.sentencepiece_files import SPACE, tokenizer_json
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 
 KINDS = ("characters", "bytes")

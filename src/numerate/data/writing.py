@@ -15,8 +15,8 @@ from numerate.data.new_folder import new_folder, refuse_taken
 from numerate.data.source import Source
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.row_heads import FORMAT, HEAD, head_bytes
-from numerate.tokens.numbers import id_type
-from numerate.tokens.tokenizer import Rows
+from numerate.tokenizers.number_formats import id_type
+from numerate.tokenizers.tokenizer import Rows
 from numerate.training import disk
 from numerate.training.provenance import versions
 from numerate.vocabulary import BEGIN, END, PAD, Vocabulary

@@ -116,9 +116,9 @@ def paired_permutation(
         for gap in gaps[1:]:
             sums = np.concatenate([sums + gap, sums - gap])
         return float(np.mean(np.abs(sums) >= seen - tie))
-    from numerate.tasks import draws
+    from numerate.tasks import counter_rng
 
-    source, hits = draws.CounterRNG(draws.key("paired permutation", *key)), 0
+    source, hits = counter_rng.CounterRNG(counter_rng.key("paired permutation", *key)), 0
     for start in range(0, resamples, 4096):
         signs = 2 * source.below(2, (min(4096, resamples - start), len(gaps)), np.int64) - 1
         hits += int(np.sum(np.abs(signs @ gaps) >= seen - tie))
@@ -148,9 +148,9 @@ def permutation(first: Sequence[float], second: Sequence[float], *key: object, r
     if comb(len(both), count) <= MOST_SPLITS:
         chosen = np.array(list(combinations(range(len(both)), count)))
         return float(np.mean(np.abs(both[chosen].sum(axis=1) - middle) >= seen - tie))
-    from numerate.tasks import draws
+    from numerate.tasks import counter_rng
 
-    source, hits = draws.CounterRNG(draws.key("permutation", *key)), 0
+    source, hits = counter_rng.CounterRNG(counter_rng.key("permutation", *key)), 0
     for start in range(0, resamples, 4096):
         rows = min(4096, resamples - start)
         order = np.argsort(source.words(rows * len(both)).reshape(rows, -1), axis=1, kind="stable")

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Cell
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 
 COST_DRAWS = 8
 """Questions from which the cost of a cell is estimated."""

@@ -15,14 +15,14 @@ import numpy as np
 from numerate.batch import IGNORE, Model
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.evaluation.exam import SPARE, EvaluationData, chunks, questions_of
+from numerate.evaluation.evaluation_data import SPARE, EvaluationData, chunks, questions_of
+from numerate.evaluation.exact_match import decode_with_predictions, labels_of, likelihood, mark_with_predictions
 from numerate.evaluation.grid import Grid, fits
 from numerate.evaluation.labels import Labels
-from numerate.evaluation.marks import decode_with_predictions, labels_of, likelihood, mark_with_predictions
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
+from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
-from numerate.tasks.written import ExampleFile
 from numerate.vocabulary import PAD
 
 Method = Literal["one pass", "decoding", "beams"]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from numerate.batch import IGNORE, Batch, Model, StepContext
 from numerate.config import Span
+from numerate.evaluation.evaluation_data import CHUNK, PIECE, EvaluationData, rows_of
 from numerate.evaluation.evaluator import refuse_ahead
-from numerate.evaluation.exam import CHUNK, PIECE, EvaluationData, rows_of
 from numerate.evaluation.likelihoods import FIRST, Likelihoods
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 
 HEAD = {"cpu": 2**23}

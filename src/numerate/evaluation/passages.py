@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numerate.batch import Model
-from numerate.evaluation.exam import CHUNK
+from numerate.evaluation.evaluation_data import CHUNK
 from numerate.evaluation.prompts import Prompt, TextStreamer, Writing, tokens_of
 from numerate.evaluation.sampling import Sampling, generate
 

@@ -9,9 +9,9 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import UserError
-from numerate.evaluation.exam import SPARE, EvaluationData, prompts_of
+from numerate.evaluation.evaluation_data import SPARE, EvaluationData, prompts_of
 from numerate.evaluation.text_answers import plainly
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
 MOST = 200

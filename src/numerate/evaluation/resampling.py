@@ -92,11 +92,13 @@ def bootstrap_interval(
 
     Raises `UserError` without values, and for a level outside 0 to 1.
     """
-    from numerate.tasks import draws
+    from numerate.tasks import counter_rng
 
     sample = checked_values(values, "the bootstrap")
     checked_level(level)
-    drawn = draws.CounterRNG(draws.key("bootstrap", *key)).below(len(sample), (resamples, len(sample)), np.int64)
+    drawn = counter_rng.CounterRNG(counter_rng.key("bootstrap", *key)).below(
+        len(sample), (resamples, len(sample)), np.int64
+    )
     found = np.array([statistic(row) for row in sample[drawn].tolist()])
     return _percentiles(found, level)
 
@@ -125,13 +127,13 @@ def stratified_bootstrap(
 
     Raises `UserError` without strata, for a stratum without values, and for a level outside 0 to 1.
     """
-    from numerate.tasks import draws
+    from numerate.tasks import counter_rng
 
     if len(strata) == 0:
         raise UserError("strata: the bootstrap of nothing; give one list of values per stratum")
     samples = [checked_values(values, "the bootstrap") for values in strata]
     checked_level(level)
-    source = draws.CounterRNG(draws.key("stratified bootstrap", *key))
+    source = counter_rng.CounterRNG(counter_rng.key("stratified bootstrap", *key))
     drawn = [sample[source.below(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
     return _percentiles(statistic(np.concatenate(drawn, axis=1)), level)
 

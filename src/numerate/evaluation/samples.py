@@ -10,10 +10,10 @@ from torch.nn.functional import pad
 
 from numerate.batch import IGNORE, Batch, Model, StepContext, Tokens
 from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
+from numerate.evaluation.evaluation_data import SPARE, EvaluationData, chunks, pieces, prompts_of
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.exam import SPARE, EvaluationData, chunks, pieces, prompts_of
+from numerate.evaluation.exact_match import MatchCounts, marked
 from numerate.evaluation.generate import greedy
-from numerate.evaluation.marks import MatchCounts, marked
 from numerate.evaluation.text_answers import plainly
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions

@@ -29,7 +29,7 @@ from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.generate import Cached, Choose, Generated, ModelReader, OnTokens, Plain, most_probable, speak
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 from numerate.vocabulary import END
 
 NEVER = float("-inf")

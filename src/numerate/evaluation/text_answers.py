@@ -8,7 +8,7 @@ from numerate.evaluation.numbers_in_texts import Found, last_number, whole_numbe
 from numerate.evaluation.text_metrics import TextScores
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Questions
-from numerate.tokens.tokenizer import Characters, Tokenizer
+from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.vocabulary import END, Vocabulary
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tokens.pieces import StoredTokenizer
-from numerate.tokens.sentencepiece_files import BYTE, SPACE
+from numerate.tokenizers.sentencepiece_files import BYTE, SPACE
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer
 
 _BYTE_SPACE = "Ġ"
 """The space as tokenizers of bytes (GPT-2) write it."""

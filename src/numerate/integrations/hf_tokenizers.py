@@ -7,10 +7,10 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.tasks.task import Task
-from numerate.tokens.pieces import StoredTokenizer
-from numerate.tokens.token_ids import TokenIds, pieces_of
-from numerate.tokens.tokenizer import Characters, Tokenizer
-from numerate.tokens.words import Words
+from numerate.tokenizers.stored_tokenizer import StoredTokenizer
+from numerate.tokenizers.token_ids import TokenIds, pieces_of
+from numerate.tokenizers.tokenizer import Characters, Tokenizer
+from numerate.tokenizers.words import Words
 from numerate.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary
 
 

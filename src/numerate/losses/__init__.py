@@ -8,9 +8,9 @@ CATALOGUE = {
         "GaussianCrossEntropy": "number_token",
         "NumberLevel": "number_level",
         "NumberToken": "number_token",
-        "Regression": "numbers_said",
+        "Regression": "number_heads",
         "SoftLabels": "soft_labels",
-        "XValLoss": "numbers_said",
+        "XValLoss": "number_heads",
     }
 }
 __getattr__ = lazily("losses", CATALOGUE)

@@ -93,7 +93,7 @@ class GRU(Recurrence):
 
 @dataclass(frozen=True)
 class LSTM(Recurrence):
-    """Long short-term memory (`torch.nn.LSTM`).
+    """Long short-term memory, as `torch.nn.LSTM`.
 
     Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
 

@@ -14,13 +14,13 @@ CATALOGUE = {
         "XValScaling": "number_inputs",
         "FoNEEmbedding": "number_inputs",
     },
-    "Backbone": {"Loop": "trunk", "Stack": "trunk"},
+    "Backbone": {"Loop": "backbone", "Stack": "backbone"},
     "Initialization": {
-        "DeepNorm": "initialisation",
-        "FanIn": "initialisation",
-        "Normal": "initialisation",
-        "TorchDefault": "initialisation",
-        "Xavier": "initialisation",
+        "DeepNorm": "initialization",
+        "FanIn": "initialization",
+        "Normal": "initialization",
+        "TorchDefault": "initialization",
+        "Xavier": "initialization",
     },
 }
 PRESETS = {"ModelSpec": ("tiny_names",)}

@@ -13,9 +13,9 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, OfAllRows
+from numerate.models.backbone import Backbone, Stack
 from numerate.models.block import Block, Drops, FeedForward, Norm, make_norm
-from numerate.models.initialisation import FanIn, Initialization
-from numerate.models.trunk import Backbone, Stack
+from numerate.models.initialization import FanIn, Initialization
 from numerate.positions.position import InputPosition, Position
 from numerate.vocabulary import Vocabulary
 

@@ -13,10 +13,10 @@ from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.relational import Activation, Kind
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, Symbols
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward, Norm
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import Normal, TorchDefault
-from numerate.models.trunk import Stack
+from numerate.models.initialization import Normal, TorchDefault
 from numerate.positions.added import Learned
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary

@@ -18,10 +18,10 @@ from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights
-from numerate.models.trunk import Stack
 from numerate.positions.added import Learned
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary

@@ -13,7 +13,7 @@ from numerate.batch import Loops, ModelSpec, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps, weights_of
-from numerate.models.held import HuggingFaceModel, real_places
+from numerate.models.hugging_face import HuggingFaceModel, real_places
 from numerate.models.number_inputs import NumberEmbedding, NumberHead, XValScaling
 from numerate.vocabulary import Vocabulary
 

@@ -14,7 +14,7 @@ from numerate.batch import Loops, Output, Started, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.maps import LayerMaps
-from numerate.models.held import (
+from numerate.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,

@@ -4,13 +4,13 @@ from numerate.catalogue import lazily
 
 CATALOGUE = {
     "PositionIds": {
-        "Sequential": "numbering",
-        "DigitIndex": "numbering",
-        "Coupled": "numbering",
-        "NumberIndex": "numbering",
-        "Shifted": "numbering",
-        "RandomSubset": "numbering",
-        "Zooming": "numbering",
+        "Sequential": "position_ids",
+        "DigitIndex": "position_ids",
+        "Coupled": "position_ids",
+        "NumberIndex": "position_ids",
+        "Shifted": "position_ids",
+        "RandomSubset": "position_ids",
+        "Zooming": "position_ids",
     },
     "Position": {
         "Learned": "added",

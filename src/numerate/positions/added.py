@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import InputPosition, Position
+from numerate.positions.position_ids import PositionIds, Sequential
 
 
 @dataclass(frozen=True)

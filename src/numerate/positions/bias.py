@@ -10,8 +10,8 @@ from torch.nn.functional import linear, relu
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import Bias, Position
+from numerate.positions.position_ids import PositionIds, Sequential
 
 
 @dataclass(frozen=True)

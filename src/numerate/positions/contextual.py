@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.numbering import Sequential
 from numerate.positions.position import Contextual, Position
+from numerate.positions.position_ids import Sequential
 
 
 @dataclass(frozen=True)

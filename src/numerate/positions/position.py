@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.positions.numbering import PositionIds
+from numerate.positions.position_ids import PositionIds
 
 
 class Position(ABC):

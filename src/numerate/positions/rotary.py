@@ -11,8 +11,8 @@ from torch.autograd.function import Function, once_differentiable
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.numbering import PositionIds, Sequential
 from numerate.positions.position import Position, Rotation
+from numerate.positions.position_ids import PositionIds, Sequential
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
+from numerate.models.backbone import Backbone, Loop, Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Backbone, Loop, Stack
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
-from numerate.positions.numbering import Coupled, DigitIndex, NumberIndex
 from numerate.positions.position import Position
+from numerate.positions.position_ids import Coupled, DigitIndex, NumberIndex
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.numbers import Digits
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay

@@ -11,10 +11,10 @@ offsets reach is a setting: `model.positions.0.position_ids.max_offset=50`.
 from dataclasses import replace
 
 from numerate.config import Span
-from numerate.models.trunk import Backbone
+from numerate.models.backbone import Backbone
 from numerate.positions.bias import FIRE
-from numerate.positions.numbering import RandomSubset
 from numerate.positions.position import Position
+from numerate.positions.position_ids import RandomSubset
 from numerate.recipes.abacus_paper import (
     NOPE,
     WITH_ABACUS,
@@ -28,7 +28,7 @@ from numerate.recipes.abacus_paper import (
 )
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 
 

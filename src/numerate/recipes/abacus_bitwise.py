@@ -9,11 +9,11 @@ the three that the paper compares throughout are given.
 """
 
 from numerate.config import Span
-from numerate.models.trunk import Backbone
+from numerate.models.backbone import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import DAY, NOPE, WITH_ABACUS, WITH_FIRE, injected, looped, published
 from numerate.tasks.bitwise import BitwiseOr
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 
 

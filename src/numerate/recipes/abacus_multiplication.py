@@ -13,7 +13,7 @@ from numerate.losses.cross_entropy import CrossEntropy
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import DAY, WITH_ABACUS, WITH_BOTH, WITH_FIRE, looped, published
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Progressive
 from numerate.training.recipe import Recipe
 

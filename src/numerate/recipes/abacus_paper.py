@@ -8,17 +8,17 @@ in docs/coming-from-arithmetic.md.
 from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Backbone, Loop, Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import DeepNorm
-from numerate.models.trunk import Backbone, Loop, Stack
+from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
-from numerate.positions.numbering import DigitIndex
 from numerate.positions.position import Position
+from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
 from numerate.tasks.task import Task
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Objective, Progressive, Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

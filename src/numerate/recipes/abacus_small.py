@@ -7,11 +7,11 @@ core; not rows of the paper. 20,000 steps are 1.28 million sums.
 from dataclasses import replace
 
 from numerate.config import Span
-from numerate.models.trunk import Backbone
+from numerate.models.backbone import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import WITH_ABACUS, WITH_FIRE, decoder, looped, published, standard
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe, Training
 
 

@@ -6,11 +6,11 @@ measures, everything right and the first label right.
 """
 
 from numerate.config import Span
-from numerate.models.trunk import Backbone
+from numerate.models.backbone import Backbone
 from numerate.positions.position import Position
 from numerate.recipes.abacus_paper import WITH_ABACUS, WITH_BOTH, WITH_FIRE, injected, looped, published, standard
 from numerate.tasks.sorting import Sorting
-from numerate.tokens.tokenizer import Characters
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 
 

@@ -35,13 +35,13 @@ from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM, RNN
 from numerate.mixers.rwkv6 import RWKV6
 from numerate.mixers.s4 import S4
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.initialisation import FanIn, Normal
-from numerate.models.trunk import Stack
+from numerate.models.initialization import FanIn, Normal
 from numerate.positions.added import Learned, Scalar, Sinusoidal
-from numerate.positions.numbering import RandomSubset, Sequential, Shifted, Zooming
 from numerate.positions.position import Position
+from numerate.positions.position_ids import RandomSubset, Sequential, Shifted, Zooming
 from numerate.positions.rotary import Rotary
 from numerate.tasks.counting import Counting
 from numerate.tasks.counting_names import PublishedTask, named_tasks
@@ -49,8 +49,8 @@ from numerate.tasks.mixture import Mixture
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
-from numerate.tokens.layout import TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant

@@ -20,16 +20,16 @@ from numerate.mixers.min_gru import MinGRU
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM, RNN
 from numerate.mixers.slot_lstm import SlotLSTM
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.positions.added import Sinusoidal
 from numerate.positions.bias import ALiBi
-from numerate.positions.numbering import Shifted
 from numerate.positions.position import Position
+from numerate.positions.position_ids import Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.counting_names import named_tasks
-from numerate.tokens.layout import TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

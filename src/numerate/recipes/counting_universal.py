@@ -7,13 +7,13 @@ trained on each task by itself up to 50 symbols, and evaluated up to 200 (items:
 from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.phasor import Phasor
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.trunk import Stack
 from numerate.tasks.counting_names import named_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.task import Task
-from numerate.tokens.layout import TokenClassification
-from numerate.tokens.words import Words
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

@@ -9,7 +9,7 @@ from numerate.losses.loss import Loss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, ntl, published
 from numerate.tasks.mathematics import arithmetic
-from numerate.tokens.text_spellings import TextNumberFormat
+from numerate.tokenizers.text_number_formats import TextNumberFormat
 from numerate.training.recipe import Recipe
 
 

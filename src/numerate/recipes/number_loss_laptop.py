@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from numerate.recipes import number_loss_small as small
 from numerate.tasks.mathematics import Mathematics
-from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import PerDigit, TextNumberFormat, XVal
+from numerate.tokenizers.regression_transformer import RegressionTransformer
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import PerDigit, TextNumberFormat, XVal
 from numerate.training.recipe import Recipe
 
 MODULES = ("numbers__place_value", "numbers__round_number", "arithmetic__add_or_sub")

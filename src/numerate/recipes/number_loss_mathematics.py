@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.losses.loss import Loss
-from numerate.losses.numbers_said import XValLoss
+from numerate.losses.number_heads import XValLoss
 from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.models.numformer import Numformer
 from numerate.recipes.number_loss_paper import (
@@ -25,10 +25,10 @@ from numerate.recipes.number_loss_paper import (
     t5,
 )
 from numerate.tasks.mathematics import Mathematics
-from numerate.tokens.layout import Masked
-from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.text_spellings import TextNumberFormat
-from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.tokenizers.layout import Masked
+from numerate.tokenizers.regression_transformer import RegressionTransformer
+from numerate.tokenizers.text_number_formats import TextNumberFormat
+from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant

@@ -20,9 +20,9 @@ from numerate.losses.loss import Loss
 from numerate.losses.number_token import NumberToken
 from numerate.models.t5 import SIZES, T5
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Layout, Seq2Seq
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import AsIs, PerDigit, TextNumberFormat
+from numerate.tokenizers.layout import Layout, Seq2Seq
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

@@ -17,22 +17,22 @@ from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
+from numerate.losses.number_heads import Regression, XValLoss
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.numbers_said import Regression, XValLoss
 from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.models.t5 import T5
-from numerate.models.trunk import Stack
 from numerate.positions.rotary import Rotary
-from numerate.tasks.mathematics_stand_in import GeneratedMathematics
-from numerate.tokens.layout import Continuation, Seq2Seq
-from numerate.tokens.numbers import Digits
-from numerate.tokens.regression_transformer import RegressionTransformer
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import XVal as Numbers
-from numerate.tokens.tokenizer import Characters
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tokenizers.layout import Continuation, Seq2Seq
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.regression_transformer import RegressionTransformer
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import XVal as Numbers
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.losses.loss import Loss
+from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import NumberToken
-from numerate.losses.numbers_said import XValLoss
 from numerate.models.number_inputs import NumberHead, XValScaling
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, computed_again, ntl, published, t5
-from numerate.tasks.jokes import RJokes
-from numerate.tasks.reading import MultiRC
-from numerate.tasks.word_problems import GSM8K
-from numerate.tokens.text_spellings import TextNumberFormat
-from numerate.tokens.text_spellings import XVal as Numbers
+from numerate.tasks.gsm8k import GSM8K
+from numerate.tasks.multirc import MultiRC
+from numerate.tasks.rjokes import RJokes
+from numerate.tokenizers.text_number_formats import TextNumberFormat
+from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.recipe import Recipe
 
 REGRESSION = replace(t5(), number_embedding=XValScaling(), number_head=NumberHead(read_at="start"))

@@ -17,10 +17,10 @@ from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.dual_attention import DualAttention
+from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.held import without_memory
-from numerate.models.trunk import Stack
+from numerate.models.hugging_face import without_memory
 from numerate.training.recipe import Recipe
 from numerate.training.world import device_of
 from numerate.vocabulary import Vocabulary

@@ -5,9 +5,9 @@ prepare tiny_stories_2048` makes both. The three Transformers are equal to it in
 """
 
 from numerate.models.dual_attention_models import corrected
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.layout import NextToken
-from numerate.tokens.token_ids import TokenIds
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.layout import NextToken
+from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Cosine

@@ -17,9 +17,9 @@ from numerate.models.decoder import Decoder
 from numerate.models.dual_attention_models import published
 from numerate.models.tiny_names import PublishedRun, beside
 from numerate.recipes.tiny_stories_controls import Control, equal_in
-from numerate.tasks.language_modelling import LanguageModeling
-from numerate.tokens.layout import NextToken
-from numerate.tokens.token_ids import TokenIds
+from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tokenizers.layout import NextToken
+from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant, Cosine, Schedule

@@ -153,7 +153,7 @@ def _from_there(recipe: Recipe, runs: Path) -> Recipe:
     """A recipe that begins with another run's weights, with that run named for good: `latest` would soon be a trial."""
     if recipe.init_from is None:
         return recipe
-    from numerate.laboratory.start import source_of
+    from numerate.experiments.start import source_of
 
     source = source_of(recipe, runs)
     return recipe if source is None else replace(recipe, init_from=source.id)

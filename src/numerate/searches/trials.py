@@ -73,7 +73,7 @@ class Trials(Work):
     command: str
 
     def open(self, context: WorkerContext) -> Callable[[Any], Any]:
-        from numerate.laboratory import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
+        from numerate.experiments import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
         recipe = from_tree(dict(self.tree), "search", declared=Recipe)
         journal = Journal(self.folder, self.plan.space, minimise=self.plan.minimise)
@@ -155,7 +155,7 @@ class _Doing:
 
     def _train(self, recipe: Recipe, *, judged: bool) -> dict[str, Any]:
         """Trains one run, or waits for who trains it already, and returns what is to be known of it."""
-        from numerate.laboratory.train import train
+        from numerate.experiments.train import train
 
         while True:
             watch = _Watch(self, recipe, judged=judged)

@@ -128,7 +128,7 @@ class Running:
         """Prints why runs are trained one by one where stacks were requested."""
         if self.executor.stack_size == 1:
             return
-        from numerate.laboratory.stacked import why_not_stacked
+        from numerate.experiments.stacked import why_not_stacked
 
         reasons = Counter(why_not_stacked(self.recipes[planned.run]) for planned in self.left)
         for why, count in reasons.items():
@@ -291,7 +291,7 @@ def ordered(plan: Sequence[Planned], recipes: Mapping[str, Recipe], stack: int =
 
 
 def _stacks(plan: Sequence[Planned], recipes: Mapping[str, Recipe], stack: int) -> list[Item]:
-    from numerate.laboratory.stacked import stack_key
+    from numerate.experiments.stacked import stack_key
 
     groups: dict[Hashable, list[Planned]] = {}
     for planned in plan:

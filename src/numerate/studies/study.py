@@ -9,7 +9,7 @@ from numerate.config import expand, identity, override, to_tree
 from numerate.config.saving import Known
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.laboratory.start import source_of
+from numerate.experiments.start import source_of
 from numerate.reports.compare import comparison_page
 from numerate.reports.figures import save
 from numerate.reports.groups import grouped

@@ -18,11 +18,11 @@ from numerate.evaluation.evaluator import grid_of
 from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import ran_out
 from numerate.executors.worker import failure_of
-from numerate.laboratory.plan import usual_count
-from numerate.laboratory.results import Results
-from numerate.laboratory.start import TrainedRun
-from numerate.laboratory.tracking import track_results
-from numerate.laboratory.train import train
+from numerate.experiments.plan import usual_count
+from numerate.experiments.results import Results
+from numerate.experiments.start import TrainedRun
+from numerate.experiments.tracking import track_results
+from numerate.experiments.train import train
 from numerate.studies.folder import Planned, StudyFolder, is_done
 from numerate.studies.state import State
 from numerate.training import checkpoint, disk
@@ -227,7 +227,7 @@ class _Worker:
     def _stacked(self, group: Sequence[Planned]) -> dict[str, Mapping[str, Any]]:
         """The records of runs that were trained as one model; of none where that failed, and each is then done by
         itself, so that only the one at fault fails."""
-        from numerate.laboratory.stacked import train_stacked
+        from numerate.experiments.stacked import train_stacked
 
         began, before = time.monotonic(), [(self._steps(planned), self._seconds(planned)) for planned in group]
         recipes = [self._recipe(planned) for planned in group]

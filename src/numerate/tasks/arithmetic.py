@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks import carry, decimals
-from numerate.tasks.draws import CounterRNG, mix
+from numerate.tasks.counter_rng import CounterRNG, mix
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task, large_enough
 

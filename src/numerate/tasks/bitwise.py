@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG, key, mix
+from numerate.tasks.counter_rng import CounterRNG, key, mix
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks import decimals
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 
 _ABSENT, _FREE, _LEADING = range(3)
 """What a column is to an operand: beyond its first digit, any digit, or its first digit, which is not 0."""

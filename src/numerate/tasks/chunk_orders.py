@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 
 
 class Places(NamedTuple):

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 
 

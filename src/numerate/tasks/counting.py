@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible, held_out, into_splits, next_counts
 from numerate.tasks.task import Task, large_enough

@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from numerate.tasks.jokes import RJokes
+from numerate.tasks.gsm8k import GSM8K
 from numerate.tasks.mathematics import Mathematics, arithmetic
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.reading import MultiRC
+from numerate.tasks.multirc import MultiRC
+from numerate.tasks.rjokes import RJokes
 from numerate.tasks.task import Task
-from numerate.tasks.word_problems import GSM8K
 
 
 @cache

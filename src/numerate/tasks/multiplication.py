@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.draws import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 

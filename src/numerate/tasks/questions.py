@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 from numerate.tasks.texts import Example as Example
 from numerate.tasks.texts import Texts, TextSource
 from numerate.tasks.token_rows import TokenRows as TokenRows

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.counting import MOST_NUMBER
-from numerate.tasks.draws import CounterRNG, key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible, next_counts
 from numerate.tasks.task import Task

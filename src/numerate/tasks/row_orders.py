@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import CounterRNG, key, mix
+from numerate.tasks.counter_rng import CounterRNG, key, mix
 
 
 def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:

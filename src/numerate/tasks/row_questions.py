@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError
 from numerate.tasks import decimals
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 from numerate.tasks.labelled_files import LabelledFile
 from numerate.tasks.questions import EMPTY, Numbers, Questions, text_hash
 from numerate.tasks.readers import is_object

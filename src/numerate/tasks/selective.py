@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import HELPERS, MOST_NUMBER, check_begin, check_modulus
-from numerate.tasks.draws import CounterRNG
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import feasible, next_counts
 from numerate.tasks.task import Task, large_enough

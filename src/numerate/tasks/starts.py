@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 from numerate.tasks.task import SPLITS
 
 Cells = NDArray[np.int64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import named, sha256_of
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example
 from numerate.tasks.questions import Numbers as Numbers

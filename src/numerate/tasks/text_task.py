@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import named
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.file_sources import FileSource, JoinedSources
 from numerate.tasks.questions import Questions
 from numerate.tasks.row_orders import chances, in_order, shuffled

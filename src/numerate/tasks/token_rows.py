@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.draws import mix
+from numerate.tasks.counter_rng import mix
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ import torch
 
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData, at_most, pieces
+from numerate.evaluation.evaluation_data import EvaluationData, at_most, pieces
+from numerate.evaluation.exact_match import MatchCounts, mark
 from numerate.evaluation.language import chunks_of, portions, read_chunks
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.evaluation.marks import MatchCounts, mark
 from numerate.evaluation.statistics import wilson
 from numerate.training.best import Criterion, Score
 from numerate.training.objective import ObjectivePart

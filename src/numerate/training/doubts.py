@@ -10,14 +10,14 @@ from numerate.errors import UserError
 from numerate.losses.number_token import NumberTokenPart
 from numerate.losses.number_tokens import NumberTable
 from numerate.losses.token_level import outweighs
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import plain_text
 from numerate.tasks.questions import Example
 from numerate.tasks.task import Task
 from numerate.tasks.text_task import TextTask
-from numerate.tokens.coverage import Coverage
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.text_spellings import PerDigit
+from numerate.tokenizers.coverage import Coverage
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import PerDigit
 from numerate.training.objective import ObjectivePart
 from numerate.training.recipe import Recipe
 

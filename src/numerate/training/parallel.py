@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from numerate.batch import Model
+from numerate.models.backbone import LoopPart
 from numerate.models.block import Block
-from numerate.models.held import HuggingFaceModel
+from numerate.models.hugging_face import HuggingFaceModel
 from numerate.models.strict_weights import weights_of
-from numerate.models.trunk import LoopPart
 from numerate.training.world import World
 
 _BESIDE = "shared_by_blocks"

@@ -10,8 +10,8 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Continuation, Layout
-from numerate.tokens.tokenizer import Characters, Tokenizer
+from numerate.tokenizers.layout import Continuation, Layout
+from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.training.objective import Objective, Supervised
 from numerate.training.optimizer import AdamW, Optimizer
 from numerate.training.samples import Samples

@@ -8,12 +8,12 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import grid_of, replaced_grid
-from numerate.evaluation.exam import EvaluationData
-from numerate.tasks.language_modelling import LanguageModeling
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
-from numerate.tokens.subwords import Subwords
-from numerate.tokens.tokenizer import Tokenizer
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.tokenizer import Tokenizer
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.world import World

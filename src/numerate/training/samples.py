@@ -9,7 +9,7 @@ import torch
 from numerate.batch import Model
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.evaluation.exam import EvaluationData
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.passages import passages_after
 from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
 from numerate.evaluation.sampling import Sampling

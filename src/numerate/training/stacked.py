@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 
 from numerate.batch import IGNORE, Batch, Model, StepContext, Tokens
 from numerate.errors import UserError
-from numerate.tokens.tokenizer import Rows
+from numerate.tokenizers.tokenizer import Rows
 from numerate.training.flat import Flat
 from numerate.training.folding import Folding
 from numerate.training.objective import ObjectivePart

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.tasks.draws import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.task import Task
-from numerate.tokens.layout import Layout
-from numerate.tokens.tokenizer import Rows, Tokenizer
+from numerate.tokenizers.layout import Layout
+from numerate.tokenizers.tokenizer import Rows, Tokenizer
 
 
 @dataclass(frozen=True)

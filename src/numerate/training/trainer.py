@@ -10,9 +10,9 @@ import torch
 
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import refuse_ahead
-from numerate.evaluation.exam import EvaluationData
-from numerate.models.held import build, origin_of, without_memory
+from numerate.models.hugging_face import build, origin_of, without_memory
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
 from numerate.training.development import Development

@@ -1,0 +1,109 @@
+"""A trained run in its folder: recipe, checkpoints, and model."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from numerate.batch import Model
+from numerate.config import from_tree
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.experiments.changes import changed, differences
+from numerate.models.hugging_face import build
+from numerate.models.strict_weights import weights_of
+from numerate.training import checkpoint
+from numerate.training.recipe import Recipe
+from numerate.training.refusals import refuse_other_contents, refuse_other_tokenizer
+from numerate.training.run import RunFolder
+from numerate.training.world import device_of
+
+
+class StoredRun:
+    """A run as stored in its folder: all that plans, workers and maps need. Users have a `Run`."""
+
+    def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.device, self.changes = device, tuple(changes)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def trained_recipe(self) -> Recipe:
+        """The recipe that it was trained by."""
+        found = from_tree(self.folder.head()["recipe"], self.folder.file("recipe.yaml"), declared=Recipe)
+        assert isinstance(found, Recipe)
+        return found
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe that it is run by: as trained, unless `with_settings` changed it."""
+        return changed(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Settings that differ from training: {} unless `with_settings` changed something."""
+        return differences(self.trained_recipe, self.recipe)
+
+    def with_settings(self, *settings: str) -> Self:
+        """The same weights with other settings: more loop iterations, another scale of the attention logits.
+
+        >>> run.with_settings("model.backbone.num_loops=8").ask("321+654=")
+
+        Raises `UserError` for settings that are not the model's, and for those by which it would have other weights.
+        """
+        if not settings:
+            return self
+        other = type(self)(self.folder, device=self.device, changes=(*self.changes, *settings))
+        blank = other.blank
+        try:
+            weights_of(blank, self.blank.state_dict(), "the trained model")
+        except UserError as error:
+            raise UserError(
+                f"{', '.join(settings)}: this model would have other weights ({error}); an evaluation may change "
+                "only what leaves their names and shapes alone"
+            ) from error
+        return other
+
+    @cached_property
+    def exam(self) -> EvaluationData:
+        return EvaluationData(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
+
+    @cached_property
+    def blank(self) -> Model:
+        """The initialised model on the CPU, for what needs no trained weights (position offsets, tables)."""
+        origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        return build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, origin)
+
+    def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
+        """The checkpoints meant by `final`, `best`, `all` or a step."""
+        found, warnings = checkpoint.by_name(self.folder.checkpoints, str(name))
+        for text in warnings:
+            self.warn(text)
+        return found
+
+    def refuse_other_contents(self) -> None:
+        """Raises `UserError` where files that it was trained on have changed since it was begun."""
+        refuse_other_contents(self.trained_recipe.task, self.folder.head(), self.path)
+
+    def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
+        """The model with the weights of a checkpoint, ready to answer (dropout off).
+
+        Raises `UserError` where it was trained with another tokenizer file of the same name, or on questions of files
+        that have changed since."""
+        found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
+        if not self.recipe.task.running and self.recipe.tokenizer.fingerprint() is None:
+            self.refuse_other_contents()  # its vocabulary is what its questions have
+        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
+        weights = found.read(only=["weights"])["weights"]
+        model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
+        model.load_state_dict(weights_of(model, weights, str(found.path)))
+        return model.to(device_of(self.device or self.recipe.device)).eval()
+
+    def warn(self, text: str) -> None:
+        """Issues a Python warning."""
+        import warnings
+
+        warnings.warn(text, stacklevel=3)

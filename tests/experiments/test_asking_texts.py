@@ -1,0 +1,94 @@
+"""Promises of questions to a model of texts: any text is a question, and its correct answer is unknown."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.cli import main
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.experiments.run import Run
+from numerate.experiments.train import train
+from numerate.losses.number_heads import XValLoss
+from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tasks.question_files import QuestionFiles
+from numerate.tokenizers.layout import Masked
+from numerate.tokenizers.subwords import Subwords
+from numerate.tokenizers.text_number_formats import XVal as Numbers
+from numerate.tokenizers.tokenizer import Characters
+from numerate.training.objective import Supervised
+from numerate.training.recipe import Recipe, Training
+
+torch.set_num_threads(1)
+
+SMALL = Recipe(
+    task=GeneratedMathematics(kinds=("mul",), digits=Span(1, 2)),
+    tokenizer=Characters(),
+    model=Decoder(hidden_size=16),
+    training=Training(
+        steps=2, batch_size=8, shuffle_window=4, threads=1, log_every=1, evaluate_every=2, checkpoint_every=2
+    ),
+    evaluation=Evaluation(grid="1", examples_per_cell=4, validation_examples=4),
+    device="cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("texts")
+    pairs = [(f"What is {n} + 3?", f"{n + 3}") for n in range(40)]
+    file = folder / "mine.jsonl"
+    file.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs))
+    return train(replace(SMALL, task=QuestionFiles(train_file=str(file))), runs_dir=folder / "runs", quiet=True).run
+
+
+def test_any_text_is_answered_by_the_command_and_nothing_is_judged(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", str(run.path), "What is 3 + 4?", "Why?"]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split("   ")[0] for line in output] == ["What is 3 + 4?", "Why?"]
+    assert all(line.split("   ")[2].endswith("% sure") for line in output)
+    assert not any(word in line for word in ("right", "wrong", "None") for line in output)
+    with pytest.raises(UserError, match=r"^question: is empty"):
+        run.ask(" ")
+
+
+def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
+    answer = run.ask("What is 3 + 4?")
+    assert (answer.gold, answer.right, answer.first_wrong) == (None, None, None)
+    longest = run.exam.batch(run._longest()).target_ids.shape[1]
+    assert answer.ended or len(answer.as_written) >= len("What is 3 + 4?") + longest
+
+
+def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+    numbers = replace(
+        SMALL,
+        model=Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64),
+        tokenizer=Subwords("characters", Numbers()),
+        layout=Masked(),
+        objective=Supervised(XValLoss()),
+    )
+    run = train(numbers, runs_dir=tmp_path, quiet=True).run
+    assert run.folder.head()["best"]["by"] == "loss"
+    model: Any = run.model()
+    with torch.no_grad():
+        model.held["head"].bias[run.exam.vocabulary.ids["[NUM]"]] += 100.0
+    monkeypatch.setattr(Run, "model", lambda self, name: model)
+    words = run.ask("Calculate 7*8.").said.split()
+    assert words
+    assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
+    with pytest.raises(
+        UserError, match=r"^method: 'beams' is for answers decoded token by token; layout=Masked predicts"
+    ):
+        run.evaluate(method="beams")

@@ -1,0 +1,155 @@
+"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the floor."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numerate.commands.showing import show_evaluation
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.evaluation.labels import METRICS, Labels
+from numerate.evaluation.statistics import wilson
+from numerate.experiments.run import Run, load
+from numerate.experiments.train import TrainedRun, train
+from numerate.mixers.attention import Attention
+from numerate.models.backbone import Stack
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Scalar, Sinusoidal
+from numerate.positions.position_ids import Shifted, Zooming
+from numerate.studies.work import regions
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
+from numerate.tokenizers.layout import TokenClassification
+from numerate.tokenizers.words import Words
+from numerate.training.optimizer import AdamW
+from numerate.training.recipe import Recipe, Training
+
+PLACES = Sinusoidal(position_ids=Shifted(max_shift=8, num_eval_offsets=2))
+SMALL = Recipe(
+    task=Counting(count=Span(1, 10), modulus=3),
+    tokenizer=Words(),
+    layout=TokenClassification(),
+    model=Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2), positions=(PLACES,)),
+    training=Training(
+        steps=24, batch_size=8, shuffle_window=2, threads=1, log_every=6, evaluate_every=6, keep_checkpoints=None
+    ),
+    optimizer=AdamW(learning_rate=0.01),
+    evaluation=Evaluation(grid="8:15", examples_per_cell=12, validation_examples=8),
+    title="modular",
+    seed=5,  # which does best in between: neither the first nor the last step is right by chance
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    return train(SMALL, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def run(trained: TrainedRun) -> Run:
+    trained.run.evaluate()
+    return trained.run
+
+
+def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: TrainedRun) -> None:
+    """Exact match is 0 at every step of so short a training, and would have chosen the last one."""
+    lines = trained.run.folder.records("metrics.jsonl")
+    band = {line["step"]: line for line in lines if line.get("split") == "beyond-development"}
+    assert sorted(band) == [6, 12, 18, 24]
+    assert {line["exact"] for line in band.values()} == {0.0}
+    assert all(0.0 <= line["unseen"] <= 1.0 for line in band.values())
+    best = trained.run.folder.head()["best"]
+    highest = max(line["accuracy"] for line in band.values())
+    assert band[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
+    assert best["step"] == 12
+    assert best["chosen_on"] == "beyond-development"
+    inside = [line for line in lines if line.get("split") == "development"]
+    assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
+
+
+def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counting one symbol has no other rows for the band: what training scored is what the grid has at these."""
+    run = train(SMALL, runs_dir=tmp_path, quiet=True).run
+    lines = run.folder.records("metrics.jsonl")
+    chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "beyond-development"}
+    records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "ood_validation"]
+    drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).facts["count"].tolist()
+
+    def score(step: int, position_offset: int) -> float:
+        """The share of labels right of what was drawn in training, by the rows of the grid."""
+        there = [one for one in records if (one["step"], one["position_offset"]) == (step, position_offset)]
+        found = {one["cell"]["count"]: one["labels"] for one in there}
+        assert found.keys() == set(drawn)
+        right, targets = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
+        return float(right / targets)
+
+    steps = sorted({one["step"] for one in records} & chosen.keys())
+    assert len(steps) > 1
+    assert [score(step, 0) for step in steps] == pytest.approx([chosen[step] for step in steps], abs=1e-6)
+    assert [score(step, 1) for step in steps] != pytest.approx([chosen[step] for step in steps], abs=1e-6)
+    show_evaluation(run.evaluate(checkpoint="best"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on OOD validation, so that what it has there says how it was chosen, not how good it is" in out
+    show_evaluation(run.evaluate(checkpoint="best", grid="15"))
+    assert "how it was chosen" not in capsys.readouterr().out
+
+
+def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_reported(run: Run) -> None:
+    results = run.evaluate()
+    beyond = [record for record in results if record["region"] == "ood_test"]
+    assert {record["position_offset"] for record in beyond} == {0, 1}
+    (line,) = [line for line in results.over_placements() if line["region"] == "ood_test"]
+    assert line["position_offset"] == "mean of 2"
+    shares = []
+    for position_offset in (0, 1):
+        each = [Labels.read(record) for record in beyond if record["position_offset"] == position_offset]
+        together = Labels.together(labels for labels in each if labels is not None)
+        (own,) = [
+            one for one in results.regions() if (one["region"], one["position_offset"]) == ("ood_test", position_offset)
+        ]
+        for metric in METRICS:
+            assert own["labels"][metric]["value"] == together.share(metric)
+            assert own["labels"][metric]["floor"] == together.floor(metric)
+        shares.append(together.share("accuracy"))
+    assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
+    last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
+    assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), (
+        "about rows, each measured twice"
+    )
+    assert regions(results)["ood_test"]["labels"] == line["labels"], "what a study records"
+    assert list(regions(results)) == ["in_distribution", "ood_validation", "ood_test"], "also of what training has seen"
+    text = str(results)
+    assert "mean of 2" in text
+    assert f"({line['labels']['unseen']['floor']:.1%})" in text
+    assert "In brackets the floor" in text
+
+
+def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
+    whole = run.folder.file("evaluation.jsonl").read_bytes()
+    assert all("floor" in json.loads(line)["labels"] for line in whole.splitlines())
+    run.folder.file("evaluation.jsonl").unlink()
+    for number in (1, 2):
+        load(run.path).evaluate(shard=f"{number}/2")
+    load(run.path).evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == whole
+
+
+def test_a_run_of_labels_has_a_report(run: Run) -> None:
+    page = run.report().read_text()
+    assert "Accuracy per count" in page
+    assert "Development, in distribution" in page
+    assert "label accuracy, %" in page
+
+
+def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
+    zooming = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
+    with pytest.raises(UserError, match=r"Zooming.*cannot answer by continuing a text"):
+        train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
+    seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
+    assert "no claim: " in str(seen)
+    assert all("Zooming" in region["sees_future"] for region in regions(seen).values())

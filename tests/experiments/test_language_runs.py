@@ -1,0 +1,190 @@
+"""Promises of runs on running text from the outside: evaluation in portions, tables, reports, what a terminal shows."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate import cli
+from numerate.errors import UserError
+from numerate.evaluation import language
+from numerate.executors import Local
+from numerate.experiments.plan import EvaluatedModel
+from numerate.experiments.run import Run, load
+from numerate.experiments.train import train
+from numerate.reports.compare import comparison_page, comparison_text
+from numerate.reports.groups import grouped
+from numerate.reports.language import MeanWithInterval, over_seeds, student
+from numerate.reports.plots import write_plot
+from numerate.reports.records import read
+from numerate.training.run import RunFolder
+
+pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+
+from running_text import recipe_of, task_in
+
+PORTION = 8 * 16
+"""Tokens of a portion here: eight chunks."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two seeds, never evaluated, in `runs/`."""
+    place = tmp_path_factory.mktemp("text")
+    recipe = recipe_of(task_in(place))
+    for seed in (0, 1):
+        train(replace(recipe, seed=seed, name=f"seed{seed}"), runs_dir=place / "runs", quiet=True)
+    return place / "runs"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(language, "PORTION", PORTION)
+    shutil.copytree(trained, tmp_path / "runs")
+    return load("seed0", tmp_path / "runs")
+
+
+def chunks_of(run: Run) -> int:
+    return run.recipe.task.chunks("test")  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the_same(run: Run, trained: Path) -> None:
+    results = run.evaluate()
+    chunks = chunks_of(run)
+    (line,) = results.regions()
+    assert len(results) == -(-chunks // 8)
+    assert (line["language"]["chunks"], line["region"], line["context_length"]) == (chunks, "in_distribution", 16)
+    left = run.folder.file("evaluation.jsonl").read_bytes()
+    for number in (1, 2, 3):
+        run.folder.file("evaluation.jsonl").unlink(missing_ok=True) if number == 1 else None
+        run.evaluate(shard=f"{number}/3")
+    run.evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == left
+
+
+def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(done: int, of: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.evaluate(on_progress=stops)
+    assert len(run.folder.records("evaluation.jsonl")) == 3
+    counted: list[int] = []
+    original = EvaluatedModel.score
+    monkeypatch.setattr(EvaluatedModel, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
+    assert len(run.evaluate()) == len(counted) + 3
+
+
+def test_workers_leave_the_same_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "PORTION", 2**17)  # as it is in the workers
+    run.evaluate("8+16")
+    left = run.folder.file("evaluation.jsonl").read_bytes()
+    run.folder.file("evaluation.jsonl").unlink()
+    run.evaluate("8+16", executor=Local(workers=1))
+    assert run.folder.file("evaluation.jsonl").read_bytes() == left
+
+
+def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_counts_twice(run: Run) -> None:
+    (few,) = run.evaluate(count=10).regions()
+    assert few["language"]["chunks"] == 10
+    lines = run.evaluate("8+16+32").regions()
+    assert [(line["context_length"], line["region"]) for line in lines] == [
+        (8, "below"),
+        (16, "in_distribution"),
+        (32, "ood_test"),
+    ]
+    assert len({line["language"]["bytes"] for line in lines}) <= 3
+    by_context = {one.context: one.found for one in read(run.path).language}
+    assert by_context[16].chunks == chunks_of(run)
+    with pytest.raises(UserError, match="method: 'decoding' is for answers, and running text has none"):
+        run.evaluate(method="decoding")
+
+
+def test_predictions_are_the_loss_of_every_chunk(run: Run) -> None:
+    (line,) = run.evaluate(predictions=True).regions()
+    lines = run.folder.records("predictions.jsonl")
+    assert [one["cell"]["chunk"] for one in lines] == list(range(chunks_of(run)))
+    nll = sum(one["loss"] * one["tokens"] for one in lines)
+    assert nll / sum(one["tokens"] for one in lines) == pytest.approx(line["language"]["loss"], abs=1e-4)
+
+
+def test_the_terminal_shows_loss_perplexity_and_bits_and_nothing_of_exact_match(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"runs_dir={run.path.parents[1]}"
+    for words in (["evaluate", "seed0", "checkpoint=best"], ["evaluate", "seed0"], ["compare", "seed0"]):
+        more = [f"out={run.path / 'compare.html'}"] if words[0] == "compare" else []
+        assert cli.main([*words, *more, where]) == 0
+        captured = capsys.readouterr()
+        text = captured.out + captured.err
+        assert "perplexity" in text
+        assert "bits per byte" in text
+        assert "exact" not in text
+        assert "0.0%" not in text
+    log = run.folder.file("log.txt").read_text()
+    assert "validation loss" in log
+    assert "right" not in log
+
+
+def test_the_page_of_a_run_has_measures_curves_and_drawn_texts(run: Run) -> None:
+    run.evaluate()
+    run.evaluate(checkpoint="best")
+    line = {"step": 4, "prompt": "Once upon", "text": " a time & more", "tokens": 9}
+    run.folder.write("samples.jsonl", json.dumps(line) + "\n")
+    page = run.report().read_text()
+    for part in (
+        "bits per byte",
+        "Validation loss by step",
+        "Training loss",
+        "a time &amp; more",
+        "perplexity",
+        "best",
+    ):
+        assert part in page
+    assert "xact match" not in page
+
+
+def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_differ(run: Run, tmp_path: Path) -> None:
+    folders = [run.path, load("seed1", tmp_path / "runs").path]
+    for folder in folders:
+        load(folder).evaluate()
+    alike = comparison_text(grouped([read(folder) for folder in folders]))
+    assert "text (2 seeds): loss" in alike
+    others = []
+    for folder in folders:
+        other = tmp_path / "runs" / "other" / folder.name
+        shutil.copytree(folder, other)
+        _changed(other / "evaluation.jsonl", lambda line: line | {"tokenizer": "another"})
+        RunFolder(other).update_head(variant="another")
+        others.append(other)
+    groups = grouped([read(folder) for folder in [*folders, *others]])
+    assert len(groups) == 2
+    for page in (comparison_text(groups), comparison_page(groups)):
+        assert " ".join(["second", "is", "lower", "by,", "bits", "per", "byte"]) in page
+        assert "tokenizers differ" in " ".join(page.split())
+    figure = write_plot("validation", [*folders, *others], tmp_path / "curves.svg")
+    assert figure.stat().st_size > 10_000
+
+
+def _changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
+
+
+def test_intervals_over_seeds_are_students() -> None:
+    assert [student(freedom) for freedom in (1, 2, 10)] == [12.706, 4.303, 2.228]
+    assert student(30) == pytest.approx(2.0423, abs=1e-3)
+    found, half = over_seeds([1.0, 2.0, 3.0]), 4.303 / 3**0.5
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
+    assert over_seeds([1.0], (0.5, 1.5)) == MeanWithInterval(1.0, 0.5, 1.5)
+
+
+def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:
+    answer = run.ask("Story")
+    assert (answer.question, answer.gold, answer.right) == ("Story", None, None)
+    assert answer.as_written.startswith("Story")

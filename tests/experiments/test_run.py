@@ -1,0 +1,602 @@
+"""A stored run: found again, evaluated to the byte, questioned, reported, continued."""
+
+import json
+import re
+import shutil
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import numerate
+from numerate.config import Span, identity
+from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.experiments import trial
+from numerate.experiments.run import Run, load
+from numerate.experiments.train import debug, dry_run, train
+from numerate.models.decoder import Decoder
+from numerate.models.numformer import Numformer
+from numerate.models.t5 import T5, T5Model
+from numerate.positions.added import Learned
+from numerate.positions.position_ids import DigitIndex, Shifted
+from numerate.recipes.number_loss_small import number_loss_small_was
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.tasks.multiplication import Multiplication
+from numerate.tasks.question_files import QuestionFiles
+from numerate.tasks.rjokes import RJokes
+from numerate.training.recipe import Recipe, Training
+from numerate.training.stream import StreamPosition
+from numerate.training.trainer import Trainer
+from numerate.training.world import World
+from numerate.vocabulary import Vocabulary
+
+SMALL = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(
+        hidden_size=32, positions=(Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
+    ),
+    training=Training(
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=2,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
+    name="small",
+    title="adding",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    return train(SMALL, runs_dir=runs, quiet=True).run.path
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Run:
+    """A copy, so that every test has a run of its own."""
+    place = tmp_path / "runs" / "adding" / trained.name
+    shutil.copytree(trained, place)
+    return load(place)
+
+
+def test_a_run_is_found_by_path_id_name_and_as_the_latest(trained: Path) -> None:
+    runs = trained.parent.parent
+    for address in (trained, trained.name[:4], "small", "latest"):
+        assert load(address, runs).path == trained
+
+
+def test_the_recipe_of_a_run_comes_back_as_it_was(run: Run) -> None:
+    assert run.recipe == SMALL
+    assert identity(run.recipe) == run.path.name
+
+
+def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
+    run.evaluate()
+    first = run.folder.file("evaluation.jsonl").read_bytes()
+    samples = run.folder.file("samples.jsonl").read_bytes()
+    run.evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == first
+    run.folder.file("evaluation.jsonl").unlink()
+    run.evaluate()
+    assert run.folder.file("evaluation.jsonl").read_bytes() == first
+    assert run.folder.file("samples.jsonl").read_bytes() == samples
+
+
+def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numerate.experiments import plan
+
+    whole = [dict(record) for record in run.evaluate()]
+    file = run.folder.file("evaluation.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    computed = []
+    real = plan.evaluate_cell
+
+    def counted(model: object, exam: object, cell: object, **settings: object) -> object:
+        computed.append(cell)
+        return real(model, exam, cell, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan, "evaluate_cell", counted)
+    assert [dict(record) for record in run.evaluate()] == whole
+    assert len(computed) == 5
+    assert file.read_bytes() == b"".join(lines)
+
+
+def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
+    pieces = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
+    assert len(pieces) == 9
+    assert not run.folder.file("evaluation.jsonl").exists()
+    from numerate.experiments import plan
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a piece was computed again")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "evaluate_cell", never)
+        gathered = run.evaluate()
+    assert sorted(map(str, gathered)) == sorted(map(str, pieces))
+
+
+def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:
+    fast, slow = run.evaluate(), run.evaluate(method="decoding")
+    assert [record["correct"] for record in fast] == [record["correct"] for record in slow]
+    assert {record["method"] for record in slow} == {"decoding"}
+    assert len(run.folder.records("evaluation.jsonl")) == 18
+
+
+def test_predictions_are_those_of_the_method_and_say_which(run: Run) -> None:
+    predictions = {}
+    for method in ("one pass", "decoding", "beams"):
+        (record,) = run.evaluate("2x2", count=40, method=method, predictions=True)  # type: ignore[arg-type]
+        lines = run.folder.records("predictions.jsonl")
+        assert {line["method"] for line in lines} == {method}
+        assert sum(line["right"] for line in lines) == record["correct"]
+        predictions[method] = [line["said"] for line in lines]
+    assert predictions["one pass"] == predictions["decoding"] != predictions["beams"]
+
+
+def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
+    results = run.evaluate()
+    seen = {tuple(record["cell"].values()) for record in results if record["seen"]}
+    assert seen == {(1, 1), (1, 2), (2, 1)}
+    cells = {line["region"]: line["cells"] for line in results.regions()}
+    assert cells == {"in_distribution": 1, "ood_validation": 1, "ood_test": 4}
+    assert list(cells) == ["in_distribution", "ood_validation", "ood_test"]  # by their distance from training
+    assert "95 % interval" in str(results)
+    assert "<pre>" in results._repr_html_()
+
+
+def test_all_checkpoints_are_evaluated_and_best_says_what_it_was_chosen_on(run: Run) -> None:
+    assert {record["step"] for record in run.evaluate("1x1", checkpoint="all")} == {4, 8}
+    best = run.evaluate("1x1", checkpoint="best")
+    assert best.best is not None
+    assert best.best["chosen_on"] == "beyond-development"
+    assert {record["step"] for record in best} == {best.best["step"]}
+
+
+def test_a_final_checkpoint_that_is_no_longer_final_keeps_its_results_under_its_step(run: Run) -> None:
+    run.evaluate("1x1")
+    longer = replace(SMALL, training=replace(SMALL.training, steps=10))
+    train(longer, runs_dir=run.path.parent.parent, quiet=True)
+    Run(run.folder).evaluate("1x1")
+    labels = {(record["checkpoint"], record["step"]) for record in run.folder.records("evaluation.jsonl")}
+    assert labels == {("final", 10), ("step 8", 8)}
+
+
+def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> None:
+    results = run.evaluate(predictions=True)
+    lines = run.folder.records("predictions.jsonl")
+    assert len(lines) == 9 * 12
+    for record in results:
+        own = [line for line in lines if line["cell"] == record["cell"]]
+        assert sum(line["right"] for line in own) == record["correct"]
+    for line in lines:
+        first, second = line["question"].rstrip("=").split("+")
+        assert line["gold"] == str(int(first) + int(second))
+        assert (line["first_wrong"] is None) == line["right"]
+    before = run.folder.file("predictions.jsonl").read_bytes()
+    run.evaluate(predictions=True)
+    assert run.folder.file("predictions.jsonl").read_bytes() == before
+
+
+def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
+    answer = run.ask("12+9=")
+    assert (answer.question, answer.gold) == ("12+9=", "21")
+    assert answer.as_written.startswith("21+9=")
+    assert 0 < answer.probability <= 1
+    with pytest.raises(UserError, match="reads like 12"):
+        run.ask("twelve and nine")
+
+
+def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warned_of(run: Run) -> None:
+    with pytest.raises(UserError, match="beyond the table"):
+        run.ask("111111111111111+1=")
+    with pytest.warns(UserWarning, match="place 7 is the first that no training example had"):
+        run.ask("1111111+1=")
+
+
+def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
+    with pytest.raises(UserError, match=r"grid: 1:20x1:20: model.positions.0: place 2\d is beyond the table"):
+        run.evaluate("1:20x1:20")
+    assert not run.folder.file("evaluation.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"grid": "1:2x1:2x1:2"}, "has 3 axes, the task has 2"),
+        ({"grid": "3:1x1:2"}, "empty"),
+        ({"count": 0}, "measure nothing"),
+        ({"checkpoint": "finl"}, "none of final, best, all or a step"),
+        ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
+        ({"shard": "3/2"}, "is no piece"),
+        ({"method": "guessing"}, "none of: one pass, decoding, beams"),
+    ],
+)
+def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, settings: dict, reason: str) -> None:
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=reason):
+        run.evaluate(**settings)
+    after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    assert {path: after.get(path) for path in before} == before
+
+
+def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
+    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
+    recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
+    run = train(recipe, runs_dir=tmp_path, quiet=True).run
+    assert {record["position_offset"] for record in run.evaluate("1x1")} == {0, 1}
+
+
+def test_the_report_is_one_page_with_recipe_and_samples(run: Run) -> None:
+    run.evaluate()
+    page = run.report().read_text()
+    assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+    assert "http-equiv" not in page
+    assert "DigitIndex" in page
+    assert "<iframe" in run._repr_html_()
+
+
+def test_starting_from_another_run_takes_its_weights(trained: Path) -> None:
+    runs = trained.parent.parent
+    other = replace(SMALL, init_from="small", name="warm", training=replace(SMALL.training, steps=1), seed=5)
+    warm = train(other, runs_dir=runs, quiet=True).run
+    source = load("small", runs).model().state_dict()
+    distance = sum(float((warm.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    cold = train(replace(other, init_from=None, name="cold"), runs_dir=runs, quiet=True).run
+    far = sum(float((cold.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    assert distance < far / 10
+
+
+def test_a_finished_run_is_not_trained_again_and_a_larger_budget_continues(run: Run) -> None:
+    runs = run.path.parent.parent
+    again = train(SMALL, runs_dir=runs, quiet=True)
+    assert again.why == "done"
+    longer = train(replace(SMALL, training=replace(SMALL.training, steps=12)), runs_dir=runs, quiet=True)
+    assert longer.run.path == run.path
+    steps = [json.loads(line)["step"] for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 12
+
+
+def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    estimate = dry_run(SMALL)
+    model = SMALL.model.build(SMALL.tokenizer.build_vocabulary(SMALL.task), 0)
+    assert estimate.parameters == sum(p.numel() for p in model.parameters())
+    assert estimate.flops > 0
+    assert "FLOP a step" in str(estimate)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_counts_what_an_encoder_reads_among_the_tokens_of_a_batch() -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    recipe = debug(number_loss_small_was())
+    batch = Trainer(recipe, World.join("cpu")).stream.batch(StreamPosition())
+    assert batch.source is not None
+    time = batch.tokens.ids.shape[1] + batch.source.ids.shape[1]
+    assert dry_run(recipe, trials=1).batch == (8, time)
+
+
+def test_a_dry_run_of_billions_of_random_weights_counts_them_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    recipe = debug(number_loss_small_was())
+    tried = dry_run(recipe, trials=1)
+    devices: set[str] = set()
+    build = T5.build
+
+    def watched(self: T5, vocabulary: Vocabulary, seed: int) -> T5Model:
+        model = build(self, vocabulary, seed)
+        devices.update(parameter.device.type for parameter in model.parameters())
+        return model
+
+    monkeypatch.setattr(T5, "build", watched)
+    monkeypatch.setattr(trial, "MOST_TRIED", 1000)
+    counted = dry_run(recipe)
+    assert devices == {"meta"}, "a real one was built"
+    assert "time              not measured" in str(counted)
+    assert counted == replace(tried, seconds_per_step=None)
+
+
+def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> None:
+    run = train(SMALL, runs_dir=tmp_path, quiet=True).run
+    records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
+    loss = next(record["loss"] for record in reversed(records) if "loss" in record)
+    right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
+    last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
+    assert f"loss {loss:.4g}" in last
+    assert f"in distribution {right:.1%}" in last
+
+
+def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
+    large = debug(replace(SMALL, model=T5("base"), task=Multiplication()))
+    assert isinstance(large.model, T5)
+    assert (large.model.hidden_size, large.model.num_layers) == (32, 1)
+    assert large.model.weights is None
+    small = debug(replace(SMALL, model=Numformer(), task=GeneratedMathematics(kinds=("mul",))))
+    assert isinstance(small.model, Numformer)
+    assert small.model.hidden_size == 32
+    assert small.evaluation.grid == "1:1", "the one kind that is trained"
+
+
+def test_the_debug_preset_is_a_run_of_its_own(tmp_path: Path) -> None:
+    small = debug(SMALL)
+    assert small.title == "adding-debug"
+    run = train(small, runs_dir=tmp_path, quiet=True).run
+    assert run.path.parent.name == "adding-debug"
+    assert len(run.evaluate()) == 4
+
+
+def test_the_names_of_the_package_are_there() -> None:
+    assert set(numerate.__all__) <= set(dir(numerate)) | {"__version__"}
+    recipe = numerate.recipe("addition-abacus", "training.steps=7")
+    assert recipe.training.steps == 7
+    with pytest.raises(UserError, match="Did you mean 'addition_abacus'"):
+        numerate.recipe("addition_abcus")
+    with pytest.raises(AttributeError):
+        numerate.nothing  # noqa: B018
+
+
+def test_runs_go_where_the_argument_says_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_RUNS", str(tmp_path / "environment"))
+    short = replace(SMALL, training=replace(SMALL.training, steps=1))
+    assert train(short, quiet=True).run.path.is_relative_to(tmp_path / "environment")
+    assert train(short, runs_dir=tmp_path / "argument", quiet=True).run.path.is_relative_to(tmp_path / "argument")
+
+
+def test_opening_a_run_warns_of_nothing(trained: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(trained).recipe == SMALL
+
+
+def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
+    before = run.folder.file("recipe.yaml").read_bytes()
+    smaller = replace(SMALL, training=replace(SMALL.training, steps=3), name="other")
+    messages: list[str] = []
+    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, say=messages.append)
+    assert again.why == "done"
+    assert "already trained to step 8, beyond this budget of 3 steps" in messages[-1]
+    assert run.folder.file("recipe.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("grid", "reason"),
+    [
+        ("1:20x1:20", r"evaluation.grid: model.positions.0: place 2\d is beyond the table"),
+        ("abc", "evaluation.grid: 'abc' is no span"),
+        ("1:2x1:2x1:2", "evaluation.grid: '1:2x1:2x1:2' has 3 axes"),
+    ],
+)
+def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path: Path, grid: str, reason: str) -> None:
+    recipe = replace(SMALL, evaluation=replace(SMALL.evaluation, grid=grid))
+    with pytest.raises(UserError, match=reason):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
+    mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "tasks" / "texts" / "questions.jsonl"))
+    recipe = replace(number_loss_small_was(), task=mine, device="cpu")
+    message = (
+        r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
+    )
+    with pytest.raises(UserError, match=message):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported_as_replaced(tmp_path: Path) -> None:
+    jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
+    recipe = replace(
+        number_loss_small_was(),
+        task=jokes,
+        model=T5(hidden_size=8, num_layers=1, num_decoder_layers=1, num_heads=1, head_dim=8, intermediate_size=8),
+        training=replace(SMALL.training, steps=1, batch_size=2, evaluate_every=1),
+        evaluation=Evaluation(grid="1:12x1:12", examples_per_cell=43_246, validation_examples=43_246),
+        device="cpu",
+    )
+    messages: list[str] = []
+    run = train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append).run
+    warning = (
+        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so its default grid is taken, 1; "
+        "evaluation.grid=null names that one"
+    )
+    assert messages.count(f"warning: {warning}") == 1
+    with pytest.warns(UserWarning, match=re.escape(warning)) as warned:
+        (record,) = run.evaluate()
+    assert len(warned) == 1
+    assert record["count"] == jokes.rows_in("test")
+    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "development"]
+    assert developed["count"] == jokes.rows_in("development")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.evaluate("1")
+
+
+def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None:
+    with pytest.raises(UserError, match="grid: is empty"):
+        Evaluation(grid=" ")
+    for name in ("latest", "", "a/b", "../x"):
+        with pytest.raises(UserError, match=r"name: .* could not be found again"):
+            replace(SMALL, name=name)
+    for seed in (-1, 2**63):
+        with pytest.raises(UserError, match=r"seed: .* is out of range"):
+            replace(SMALL, seed=seed)
+
+
+def test_a_start_from_another_run_is_the_same_run_however_that_is_addressed(trained: Path) -> None:
+    runs = trained.parent.parent
+    short = replace(SMALL, name=None, seed=9, training=replace(SMALL.training, steps=1))
+    addresses = ("small", trained.name, trained.name[:5], str(trained))
+    paths = {train(replace(short, init_from=one), runs_dir=runs, quiet=True).run.path for one in addresses}
+    assert len(paths) == 1
+
+
+def test_the_latest_run_is_another_source_once_another_run_was_started(run: Run) -> None:
+    runs = run.path.parent.parent
+    warm = replace(SMALL, name=None, seed=9, init_from="latest", training=replace(SMALL.training, steps=1))
+    first = train(warm, runs_dir=runs, quiet=True).run
+    assert train(warm, runs_dir=runs, quiet=True).run.path == first.path
+    assert first.recipe.init_from == run.path.name
+    other = train(replace(SMALL, name=None, seed=3, training=warm.training), runs_dir=runs, quiet=True).run
+    second = train(warm, runs_dir=runs, quiet=True).run
+    assert second.path != first.path
+    assert second.recipe.init_from == other.path.name
+
+
+def test_a_quiet_run_keeps_its_log(run: Run) -> None:
+    assert "small 8/8" in run.folder.file("log.txt").read_text()
+
+
+def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.experiments.tracking import track_results
+    from numerate.integrations import trackers
+
+    calls: list[tuple[str, object]] = []
+
+    class Recorder(trackers.Tracker):
+        package, install = "json", "json"
+
+        def start(self, head: object, folder: Path, step: int) -> None:
+            calls.append(("start", (trackers.run_key(head), step)))  # type: ignore[arg-type]
+
+        def log(self, step: int, values: object) -> None:
+            calls.append(("log", step))
+
+        def figure(self, step: int, name: str, png: bytes) -> None:
+            calls.append(("figure", png[:4]))
+
+        def table(self, step: int, name: str, columns: object, rows: object) -> None:
+            calls.append(("table", name))
+
+        def finish(self) -> None:
+            calls.append(("finish", None))
+
+    monkeypatch.setitem(trackers.TRACKERS, "recorder", Recorder)
+    tracked = replace(SMALL, trackers=("recorder",))
+    run = train(tracked, runs_dir=tmp_path, quiet=True).run
+    train(replace(tracked, training=replace(SMALL.training, steps=10)), runs_dir=tmp_path, quiet=True)
+    run.evaluate()
+    track_results(run)
+    starts = [what for kind, what in calls if kind == "start"]
+    keys = {key for key, _ in starts}  # type: ignore[misc]
+    assert len(starts) == 3
+    assert len(keys) == 1
+    assert keys.pop().startswith(run.path.name)
+    assert [step for _, step in starts] == [0, 8, 10]  # type: ignore[misc]
+    assert ("figure", b"\x89PNG") in calls
+    assert ("table", "samples") in calls
+
+
+def test_results_show_themselves_as_their_table(run: Run) -> None:
+    results = run.evaluate("1x1")
+    assert repr(results) == str(results)
+
+
+def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
+    with run.folder.lock():
+        run.folder.update_head(best=None)
+    best = Run(run.folder).evaluate("1x1", checkpoint="best").best
+    assert best is not None
+    assert best["step"] in (4, 8)
+    assert best["chosen_on"] == "beyond-development"
+
+
+def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.tokenizers.tokenizer import Characters
+
+    monkeypatch.setattr(Characters, "unique", False)
+    results = run.evaluate("1:2x1")
+    assert {record["method"] for record in results} == {"decoding"}
+    before = run.folder.file("evaluation.jsonl").read_bytes()
+    run.evaluate("1:2x1")
+    assert run.folder.file("evaluation.jsonl").read_bytes() == before
+
+
+def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_reported_at_the_start(
+    tmp_path: Path,
+) -> None:
+    model = replace(SMALL.model, positions=(Learned(position_ids=DigitIndex(), max_position_embeddings=3),))
+    messages: list[str] = []
+    recipe = replace(
+        SMALL,
+        task=Arithmetic(digits=1),
+        model=model,
+        evaluation=Evaluation(validation_examples=8),
+        training=Training(steps=1, batch_size=8),
+    )
+    train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append)
+    assert any("too few questions to hold any out" in text for text in messages)
+    assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in messages)
+    messages.clear()
+    wider = replace(
+        recipe,
+        task=Arithmetic(digits=Span(1, 2)),
+        model=replace(model, positions=(Learned(max_position_embeddings=9),)),
+    )
+    train(wider, runs_dir=tmp_path, quiet=True, say=messages.append)
+    assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in messages)
+
+
+def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate import api
+    from numerate.experiments.train import TrainedRun
+
+    for status, error in ((130, KeyboardInterrupt), (143, SystemExit)):
+        monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: TrainedRun(None, "stopped", status))  # type: ignore[arg-type]
+        with pytest.raises(error):
+            numerate.train(SMALL, runs_dir=tmp_path)
+
+
+def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import subprocess
+    import sys
+
+    project, runs = tmp_path / "project", tmp_path / "runs"
+    project.mkdir()
+    (project / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from numerate.positions.position_ids import Sequential\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(Sequential):\n"
+        "    pass\n"
+    )
+    command = [sys.executable, "-m", "numerate"]
+    settings = [
+        "model.hidden_size=16",
+        "training.steps=2",
+        "training.batch_size=8",
+        "training.shuffle_window=1",
+        "evaluation.validation_examples=4",
+    ]
+    positions = "model.positions=[Rotary(position_ids=Mine)]"
+    train_line = [*command, "train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
+    done = subprocess.run(train_line, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (project / "mine.py").rename(elsewhere / "moved.py")
+    ask = [*command, "ask", "latest", "1+2=", f"runs_dir={runs}"]
+    lost = subprocess.run(ask, cwd=elsewhere, capture_output=True, text=True)
+    assert lost.returncode == 2
+    assert "--parts FILE" in lost.stderr
+    found = subprocess.run([*ask, "--parts", "moved.py"], cwd=elsewhere, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("1+2=")

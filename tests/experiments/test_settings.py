@@ -1,0 +1,269 @@
+"""A trained model run otherwise than it was trained: what may be changed, and that results are kept apart."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.experiments.changes import differences
+from numerate.experiments.run import Run, load
+from numerate.experiments.train import train
+from numerate.mixers.attention import Attention
+from numerate.models.backbone import Loop
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.reports.compare import write_comparison
+from numerate.reports.groups import grouped, settings_words
+from numerate.reports.records import read
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.example_file import ExampleFile
+from numerate.tasks.mixture import Mixture
+from numerate.training.recipe import Recipe, Training
+
+SMALL = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(hidden_size=32, positions=(Rotary(),)),
+    training=Training(
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=4,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
+    name="turning",
+    title="adding",
+)
+BASE = "model.positions.0.base"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(SMALL, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True).run.path
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Run:
+    place = tmp_path / "runs" / "adding" / trained.name
+    shutil.copytree(trained, place)
+    return load(place)
+
+
+def settings_of(records: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for record in records:
+        if (one := record.get("settings", {})) not in found:
+            found.append(one)
+    return found
+
+
+def test_the_same_weights_are_run_with_another_setting(run: Run) -> None:
+    other = run.with_settings(f"{BASE}=3")
+    assert other.recipe.model == replace(SMALL.model, positions=(Rotary(base=3.0),))
+    assert other.settings == {BASE: 3.0}
+    weights, own = (one.model().state_dict() for one in (other, run))
+    assert all(bool((weights[name] == own[name]).all()) for name in own)
+    batches = [one.exam.batch(one.exam.task.examples("test", 0, 0, 8)) for one in (run, other)]
+    logits = [one.model()(batch.tokens).logits for one, batch in zip((run, other), batches, strict=True)]
+    assert not logits[0].allclose(logits[1], atol=1e-3)
+    assert run.with_settings() is run
+
+
+def test_a_setting_as_trained_is_no_change(run: Run) -> None:
+    assert run.with_settings(f"{BASE}=10000").settings == {}
+    assert differences(SMALL, SMALL) == {}
+
+
+def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None:
+    results = run.evaluate("1:2", settings=[f"{BASE}=20,3,10000"])
+    assert settings_of(results) == [{BASE: 20.0}, {BASE: 3.0}, {}]
+    kept = run.folder.records("evaluation.jsonl")
+    assert len(kept) == 12
+    assert settings_of(kept) == [{}, {BASE: 3.0}, {BASE: 20.0}], "as trained first, then by size"
+    assert all(("settings" in record) == bool(record.get("settings")) for record in kept)
+    assert [line["settings"] for line in results.regions()] == [{BASE: 20.0}, {BASE: 3.0}, {}]
+    assert "base=20" in str(results)
+    assert "as trained" in str(results)
+
+
+def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.experiments import plan
+
+    sweep = [f"{BASE}=3,20", "model.dropout=0.5"]
+    run.evaluate("1:2", settings=sweep, predictions=True)
+    files = [run.folder.file(name) for name in ("evaluation.jsonl", "predictions.jsonl")]
+    before = [file.read_bytes() for file in files]
+    monkeypatch.setattr(plan, "evaluate_cell", None)
+    run.evaluate("1:2", settings=sweep, predictions=True)
+    assert [file.read_bytes() for file in files] == before
+    assert not run.folder.file("samples.jsonl").exists(), "samples are those of the model as trained"
+
+
+def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numerate.experiments import plan
+
+    pieces = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
+    monkeypatch.setattr(plan, "evaluate_cell", None)
+    gathered = run.evaluate(settings=[f"{BASE}=3,10000"])
+    assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, pieces))
+    assert len(gathered) == 18
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.hidden_size=64", r"model.hidden_size=64: this model would have other weights"),
+        ("model.positions=[]", None),
+        ("model.backbone.num_layers=3", r"model.backbone.num_layers=3: this model would have other weights"),
+        ("task.digits=1:9", r"task.digits: an evaluation changes how the model is run, by settings below model\."),
+        ("seed=3", r"seed: an evaluation changes how the model is run"),
+        ("model.hiden_size=3", r"model.hiden_size: .*Did you mean 'hidden_size'"),
+        (f"{BASE}=", r"."),
+        ("nothing", r"changes no setting"),
+    ],
+)
+def test_what_would_need_other_weights_is_refused_before_any_work(run: Run, setting: str, words: str | None) -> None:
+    if words is None:
+        assert run.with_settings(setting).settings == {"model.positions": []}, "rotary positions have no weights"
+        return
+    with pytest.raises(UserError, match=words):
+        run.evaluate(settings=[setting])
+    assert not run.folder.file("evaluation.jsonl").exists()
+
+
+def test_a_question_is_answered_by_the_model_as_it_is_run(run: Run) -> None:
+    as_trained, other = run.ask("12+9="), run.ask("12+9=", settings=[f"{BASE}=3"])
+    assert as_trained.probability != other.probability
+    assert run.with_settings(f"{BASE}=3").ask("12+9=") == other
+
+
+def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numerate.experiments import plan
+
+    best = run.evaluate("1:2", checkpoint="best")
+    assert best.records[0]["step"] == 8, "nothing is right beyond at any step, and ties go to the later one"
+    monkeypatch.setattr(plan, "evaluate_cell", None)
+    final = run.evaluate("1:2")
+    assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
+    assert {one["checkpoint"] for one in final} == {"final"}
+    assert {one["checkpoint"] for one in run.folder.records("evaluation.jsonl")} == {"best", "final"}
+
+
+def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> None:
+    run.evaluate(settings=[f"{BASE}=10000,3,20"])
+    groups = grouped([read(run.path)])
+    assert [group.label for group in groups] == ["turning", "turning, base=3", "turning, base=20"]
+    assert all(len(group.points) == 9 for group in groups)
+    assert read(run.path).select() == read(run.path).select(settings={})
+    page = run.report().read_text()
+    assert "Run with other settings" in page
+    assert "base=3" in page
+    compared = write_comparison([run.path], tmp_path / "compare.html").read_text()
+    assert "base=20" in compared
+    assert "a comparison \u00b7 1 run, 1 seed each" in compared, "run in three ways, it is one run"
+    assert "What differs between the recipes" not in compared
+
+
+def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run: Run) -> None:
+    run.evaluate("1:2", settings=[f"{BASE}=3"])
+    (group,) = grouped([read(run.path)])
+    assert group.label == "turning, base=3"
+    assert len(read(run.path).select()) == 4
+    assert "<html" in run.report().read_text()
+
+
+def test_settings_are_named_as_shortly_as_tells_them_apart() -> None:
+    assert settings_words({}) == ""
+    assert settings_words({"model.backbone.num_loops": 8}) == "num_loops=8"
+    assert settings_words({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
+
+
+def test_the_command_sweeps_and_labels(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    from numerate.cli import main
+
+    assert main(["evaluate", str(run.path), "grid=1:2", f"{BASE}=3,20"]) == 0
+    text = capsys.readouterr().out
+    assert "final checkpoint, step 8, base=3" in text
+    assert "final checkpoint, step 8, base=20" in text
+    assert main(["ask", str(run.path), "12+9=", f"{BASE}=3,10000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rsplit("   ", 1)[1] for line in lines] == ["base=3", "as trained"]
+    assert main(["evaluate", str(run.path), "task.digits=1:3"]) == 2
+    assert "task.digits: an evaluation changes how the model is run" in capsys.readouterr().err
+
+
+def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path) -> None:
+    looped = replace(
+        SMALL, model=Decoder(hidden_size=16, mixer=Attention(num_heads=2), backbone=Loop(num_layers=1, num_loops=2))
+    )
+    run = train(looped, runs_dir=tmp_path, quiet=True).run
+    sweep = ["model.backbone.num_loops=2,3", "model.mixer.logit_scale=1,1.4,log"]
+    results = run.evaluate("equal:1:3", settings=sweep)
+    assert settings_of(results) == [
+        {},
+        {"model.mixer.logit_scale": 1.4},
+        {"model.mixer.logit_scale": "log"},
+        {"model.backbone.num_loops": 3},
+        {"model.mixer.logit_scale": 1.4, "model.backbone.num_loops": 3},
+        {"model.mixer.logit_scale": "log", "model.backbone.num_loops": 3},
+    ]
+    labels = [group.label for group in grouped([read(run.path)])]
+    assert labels[0] == "turning"
+    assert "turning, num_loops=3, logit_scale=1.4" in labels
+    tokens = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
+    ways = [run.with_settings(*choice).model()(tokens).logits for choice in ([], ["model.backbone.num_loops=3"])]
+    assert not ways[0].allclose(ways[1], atol=1e-4)
+
+
+def test_the_tasks_of_a_mixture_are_distinguished(tmp_path: Path) -> None:
+    both = Mixture((Arithmetic(digits=Span(1, 2)), Arithmetic("-", digits=Span(1, 2))))
+    run = train(replace(SMALL, task=both), runs_dir=tmp_path, quiet=True).run
+    results = run.evaluate("2x2", count=20, settings=["task.task_index=0,1"])
+    assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
+    examples = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
+    assert set(examples.facts["task"].tolist()) == {1}
+    with pytest.raises(UserError, match="there is no task 2"):
+        run.evaluate("2x2", settings=["task.task_index=2"])
+    with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):
+        run.evaluate("2x2", settings=["task.weights=[1,3]"])
+
+
+def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_would_do(tmp_path: Path) -> None:
+    from numerate.positions.added import Learned
+    from numerate.positions.position_ids import DigitIndex
+
+    positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
+    run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*max_position_embeddings=162 "):
+        run.evaluate("1:2+equal:101:160")
+    assert not run.folder.file("evaluation.jsonl").exists()
+    assert len(run.evaluate("1:5x1+1x1:5")) == 9
+
+
+def test_a_cell_that_the_task_has_not_is_refused_before_any_work(run: Run) -> None:
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: a number has at least 1 digit, not 0"):
+        run.evaluate("1:2x1:2+0:1x1")
+    assert not run.folder.file("evaluation.jsonl").exists()
+
+
+def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text(
+        "".join(f"{a}+{b}={str(a + b)[::-1]}\n" for a in range(1, 6) for b in range(1, 6)) + "0001+0002=3\n"
+    )
+    recipe = replace(SMALL, task=ExampleFile(path=str(rows)), evaluation=replace(SMALL.evaluation, grid=None))
+    run = train(recipe, runs_dir=tmp_path / "runs", quiet=True).run
+    assert [record["cell"] for record in run.evaluate()] == [{"question_length": 4}, {"question_length": 10}]
+    with pytest.raises(UserError, match=r"^grid: 4:7: there is no question with question_length=5; there are 4\+10$"):
+        run.evaluate("4:7")

@@ -1,0 +1,614 @@
+"""A grid in pieces: the same bytes for any number of hands, and nothing lost or done twice however it ends."""
+
+import contextlib
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.config import Span
+from numerate.errors import OperationalError, UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
+from numerate.executors.submission import key_of
+from numerate.experiments import estimating, plan, store
+from numerate.experiments import shards as pieces
+from numerate.experiments.plan import EvaluatedModel, EvaluationRequest
+from numerate.experiments.run import Run, load
+from numerate.experiments.shards import GridShard, Measuring, pieces_of
+from numerate.experiments.store import Lines, Store
+from numerate.experiments.train import train
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.position_ids import DigitIndex
+from numerate.records.kinds import EVALUATION
+from numerate.records.reading import read
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training.lock import Lock
+from numerate.training.recipe import Recipe, Training
+from numerate.training.stopping import Stop
+
+SMALL = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(
+        hidden_size=32, positions=(Learned(position_ids=DigitIndex(max_offset=8), max_position_embeddings=20),)
+    ),
+    training=Training(
+        steps=8,
+        batch_size=16,
+        shuffle_window=4,
+        threads=1,
+        log_every=4,
+        evaluate_every=4,
+        checkpoint_every=4,
+        keep_checkpoints=None,
+    ),
+    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
+    name="small",
+    title="adding",
+)
+KILLED = Failure("died", "its worker was killed by signal 9 (SIGKILL)")
+FILES = ("evaluation.jsonl", "samples.jsonl", "predictions.jsonl")
+SWEEP = ["model.dropout=0,0.5"]
+
+
+@dataclass(frozen=True)
+class Here(Executor):
+    """In this process, each item as if it came from another; some fail, and one may ask for a stop before it."""
+
+    failing: tuple[int, ...] = ()
+    stopping: int | None = None
+
+    def run(
+        self,
+        work: Work,
+        items: Sequence[Any],
+        *,
+        folder: Path | None = None,
+        stop: Stop | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Finished]:
+        assert stop is not None
+        dos = [pickle.loads(pickle.dumps(work)).open(WorkerContext(f"here-{name}", 1, stop)) for name in "ab"]
+        for index, item in enumerate(items):
+            if index == self.stopping:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+            tick()
+            try:
+                if index in self.failing:
+                    yield Finished(index, failure=KILLED)
+                else:
+                    yield Finished(index, dos[index % 2](pickle.loads(pickle.dumps(item))))
+            except KeyboardInterrupt:
+                yield Finished(index, failure=Failure("stopped", "stopped", 130))
+
+    def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
+        return "\n".join(map(work.name_of, items))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    return train(SMALL, runs_dir=runs, quiet=True).run.path
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Callable[[str], Run]:
+    """copy("name"): the run once more, so that every evaluation has a folder of its own."""
+
+    def made(name: str) -> Run:
+        place = tmp_path / name / "adding" / trained.name
+        shutil.copytree(trained, place)
+        return load(place)
+
+    return made
+
+
+@pytest.fixture
+def run(copy: Callable[[str], Run]) -> Run:
+    return copy("runs")
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "SMALLEST", 1e6)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The cells that are computed from here on."""
+    cells: list[tuple[int, ...]] = []
+    real = plan.evaluate_cell
+
+    def counted(model: Any, exam: Any, cell: Any, **settings: Any) -> Any:
+        cells.append(tuple(cell.values()))
+        return real(model, exam, cell, **settings)
+
+    monkeypatch.setattr(plan, "evaluate_cell", counted)
+    return cells
+
+
+def bytes_of(run: Run) -> list[bytes | None]:
+    return [(run.path / name).read_bytes() if (run.path / name).exists() else None for name in FILES]
+
+
+def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
+    inquiry = EvaluationRequest.of(run, grid, None, "one pass", checkpoint, settings)
+    kept = Store(run.folder, None)
+    kept.relabel(inquiry.steps())
+    cells = inquiry.cells()
+    return pieces_of(inquiry, cells, inquiry.missing(cells, kept, False), workers, False)
+
+
+# Cutting -------------------------------------------------------------------------------------------------------------
+
+
+def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
+    found = cut(run, "1:8", 3, settings=SWEEP)
+    assert len(found) == 18
+    requested = [
+        (s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.left
+    ]
+    assert set(Counter(requested).values()) == {1}
+    assert len(requested) == 2 * 2 * 64
+    assert [(p.number, p.of) for p in found] == [(number, 18) for number in range(1, 19)]
+
+
+def test_pieces_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
+    inquiry = EvaluationRequest.of(run, "1:8", 100, "one pass", "final", ())
+    (_, plan), cells = inquiry.plans[0], inquiry.cells()
+    costs = plan.costs(run, cells)
+    found = pieces_of(inquiry, cells, inquiry.missing(cells, Store(run.folder, None), False), 1, False)
+    totals = [sum(costs[one.cell].score for s in piece.shares for one in s.left) for piece in found]
+    assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
+    for piece in found:
+        sizes = [
+            dict(one.cell)["first_digits"] + dict(one.cell)["second_digits"] for s in piece.shares for one in s.left
+        ]
+        assert 7 < sum(sizes) / len(sizes) < 11
+
+
+def test_a_piece_needs_few_checkpoints(run: Run) -> None:
+    assert all(len({share.step for share in piece.shares}) <= 2 for piece in cut(run, "1:8", 5))
+    assert {len(piece.shares) for piece in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"])} == {1}
+
+
+def test_a_small_evaluation_is_one_piece(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert len(cut(run, "1:3", 8)) == 1
+
+
+def test_a_piece_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
+    """So jobs that a stopped command left running are recognised by the next one."""
+    before = cut(run, "1:4", 2)
+    work = Measuring.of(EvaluationRequest.of(run, "1:4", None, "one pass", "all", ()))
+    keys = [key_of(work, piece) for piece in before]
+    run.evaluate("1:2", checkpoint="all")
+    run.evaluate("equal:1:4", checkpoint="8")
+    again = load(run.path)
+    after = {piece.number: piece for piece in cut(again, "1:4", 2)}
+    assert sum(len(share.left) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
+    work = Measuring.of(EvaluationRequest.of(again, "1:4", None, "one pass", "all", ()))
+    assert all(key_of(work, piece) == keys[number - 1] for number, piece in after.items())
+
+
+def test_a_piece_of_which_all_is_known_is_left_out(run: Run) -> None:
+    with pytest.raises(OperationalError):
+        run.evaluate("1:4", checkpoint="all", executor=Here(workers=2, failing=(1, 4)))
+    assert [piece.number for piece in cut(load(run.path), "1:4", 2)] == [2, 5]
+
+
+def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
+    cell = (("first_digits", 3), ("second_digits", 4))
+    costs = [EvaluationRequest.of(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
+    few, many = (plan.costs(run, [cell])[cell] for plan in costs)
+    assert 3 < many.score / few.score < 100, "a fixed part, and one for each token read"
+    assert few.say > few.score
+
+
+# Doing ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"predictions": True}, {"grid": "1:2", "checkpoint": "all", "predictions": True, "settings": SWEEP}]
+)
+def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], options: dict[str, Any]) -> None:
+    alone, spread = copy("alone"), copy("spread")
+    found = [run.evaluate(**options, executor=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
+    assert bytes_of(spread) == bytes_of(alone)
+    assert list(found[0]) == list(found[1])
+    assert not (spread.path / "pieces").exists()
+
+
+def test_all_placements_are_spread(tmp_path: Path) -> None:
+    from numerate.positions.position_ids import Shifted
+
+    positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
+    run = train(replace(SMALL, model=replace(SMALL.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
+    assert {record["position_offset"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
+
+
+def test_what_is_known_needs_no_worker(run: Run) -> None:
+    @dataclass(frozen=True)
+    class Never(Here):
+        def run(self, *_: Any, **__: Any) -> Iterator[Finished]:
+            raise AssertionError("a worker was begun")
+
+    run.evaluate(checkpoint="best")
+    before = bytes_of(run)
+    assert len(run.evaluate(checkpoint="best", executor=Never(workers=2))) == 9
+    assert bytes_of(run) == before
+
+
+def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -> None:
+    run.evaluate("1:2")
+    on_progress: list[tuple[int, int]] = []
+    run.evaluate(
+        "1:3", on_progress=lambda *counts: on_progress.append(counts), executor=Here(workers=2), predictions=True
+    )
+    assert on_progress[0] == (4, 18)
+    assert on_progress[-1] == (18, 18)
+    assert on_progress == sorted(on_progress)
+
+
+def test_an_executor_and_a_shard_are_one_too_many(run: Run) -> None:
+    with pytest.raises(UserError, match=r"^shard: an executor cuts the grid by itself"):
+        run.evaluate(shard="1/2", executor=Here(workers=2))
+
+
+def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> None:
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    shown = run.script(Here(workers=1), "1:3", checkpoint="all").splitlines()
+    assert len(shown) == 6
+    assert shown[0].startswith("piece 1 of 6 (3 cells: ")
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "cells", "left", "each"),
+    [
+        ((), "16 of 16 of the grid", "7 of 16; 9 are recorded", 12),
+        (("shard=1/2",), "8 of 16 of the grid", " of 8; ", 12),
+        (("count=5", "predictions=true"), "16 of 16 of the grid", "16 of 16; 0 are recorded", 5),
+        (("model.dropout=0,0.5",), "each 2 times (placements, checkpoints, settings)", "23 of 32; 9 are recorded", 12),
+    ],
+)
+def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
+    words: tuple[str, ...],
+    cells: str,
+    left: str,
+    each: int,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from numerate.cli import main
+
+    run.evaluate()
+    monkeypatch.setattr(store, "EVERY", 0.0)  # what is added is written at once
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["evaluate", str(run.path), "grid=1:4", "checkpoint=best", *words, "--dry-run"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert cells in shown["cells"]
+    assert left in shown["left"]
+    assert int(shown["questions"].split(",")[0]) == each * int(shown["left"].split()[0])
+    assert shown["arithmetic"].endswith("FLOP")
+    assert re.fullmatch(r"about 0:\d\d here, by a sample of \d cells", shown["time"])
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_recorded_takes_nothing(run: Run) -> None:
+    run.evaluate("1:3", shard="1/2")
+    cost = run.estimate("1:3", shard="1/2")
+    assert (cost.left, cost.questions, cost.flops, cost.seconds) == (0, 0, 0, 0.0)
+    assert len(str(cost).splitlines()) == 2, "no time is shown where nothing is left"
+
+
+def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[int] = []
+    real = EvaluatedModel.score
+
+    def noted(self: EvaluatedModel, *given: Any) -> dict[str, Any]:
+        sampled.append(self.plan.count)
+        return real(self, *given)
+
+    monkeypatch.setattr(EvaluatedModel, "score", noted)
+    monkeypatch.setattr(estimating, "SAMPLED", 1e8)
+    estimated = run.estimate("3x3", count=100_000)
+    assert estimated.samples == 1
+    assert max(sampled) < 10_000
+    assert estimated.questions == 100_000
+    assert estimated.seconds > 0
+
+
+def test_the_command_spreads_a_grid_where_its_words_say_so(
+    copy: Callable[[str], Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numerate.cli import main
+    from numerate.commands import evaluate
+
+    begun: list[Executor] = []
+    real = Here.run
+
+    def noted(self: Here, *given: Any, **more: Any) -> Iterator[Finished]:
+        begun.append(self)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Here, "run", noted)
+    read = evaluate.executor_of
+    monkeypatch.setattr(evaluate, "executor_of", lambda words: (read(words)[0], Here(workers=read(words)[1].workers)))
+    alone, spread = copy("alone"), copy("spread")
+    assert main(["evaluate", str(alone.path), "grid=1:3", "model.dropout=0,0.5"]) == 0
+    assert not begun
+    assert main(["evaluate", str(spread.path), "grid=1:3", "workers=2", "model.dropout=0,0.5"]) == 0
+    assert [executor.workers for executor in begun] == [2]
+    assert bytes_of(spread) == bytes_of(alone)
+    capsys.readouterr()
+    assert main(["evaluate", str(alone.path), "grid=1:4", "workers=1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("piece 1 of 6 (")
+    assert main(["evaluate", str(alone.path), "grid=1:4", "shard=1/2", "workers=1", "--dry-run"]) == 2
+    assert "an executor cuts the grid by itself" in capsys.readouterr().err
+    assert main(["evaluate", str(alone.path), "worker=2"]) == 2
+    assert "Did you mean 'workers'?" in capsys.readouterr().err
+    assert bytes_of(alone) == bytes_of(spread), "nothing was written"
+
+
+# Failing and going on ------------------------------------------------------------------------------------------------
+
+
+def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
+    copy: Callable[[str], Run], computed: list[tuple[int, ...]]
+) -> None:
+    undisturbed, run = copy("undisturbed"), copy("run")
+    undisturbed.evaluate()
+    computed.clear()
+    text = (
+        r"^piece 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more piece "
+        r"failed\. 0 of its 1 cell are kept, and all that other pieces recorded; the same command resumes$"
+    )
+    with pytest.raises(OperationalError, match=text):
+        run.evaluate(executor=Here(workers=1, failing=(2, 5)))
+    kept = len(run.folder.records("evaluation.jsonl"))
+    assert kept == len(computed) == 6
+    run.evaluate(executor=Here(workers=1))
+    assert len(computed) == len(set(computed)) == 9
+    assert bytes_of(run) == bytes_of(undisturbed)
+    assert not (run.path / "pieces").exists()
+
+
+def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None:
+    """On a machine without the file system of the command."""
+
+    @dataclass(frozen=True)
+    class Elsewhere(Here):
+        def run(self, work: Work, items: Sequence[Any], **_: Any) -> Iterator[Finished]:
+            return (Finished(index, 1) for index, _ in enumerate(items))
+
+    with pytest.raises(
+        OperationalError, match=r"piece 1 of 6 .*does not hold what it recorded; all workers must see this folder"
+    ):
+        run.evaluate(executor=Elsewhere(workers=1))
+
+
+def test_a_user_error_in_a_piece_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.KILLED", Failure("mistake", "model: is too small", 2))
+    with pytest.raises(UserError, match="model: is too small"):
+        run.evaluate(executor=Here(workers=1, failing=(0,)))
+
+
+def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed: list[tuple[int, ...]]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run.evaluate("1:4", executor=Here(workers=2, stopping=3))
+    assert 0 < len(computed) < 16
+    run.evaluate("1:4", executor=Here(workers=2))
+    assert len(computed) == len(set(computed)) == 16
+
+
+def test_a_piece_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
+    """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
+    (piece,) = cut(run, "1:3", 1, checkpoint="8")[:1]
+    work = Measuring.of(EvaluationRequest.of(run, "1:3", None, "one pass", "8", ()))
+    for worker in ("first", "second"):
+        work.open(WorkerContext(worker, 1, Stop()))(piece)
+    assert len(computed) == len(piece.shares[0].left)
+
+
+def test_without_an_executor_it_continues_from_what_workers_recorded(
+    copy: Callable[[str], Run], computed: list[tuple[int, ...]]
+) -> None:
+    undisturbed, run = copy("undisturbed"), copy("run")
+    undisturbed.evaluate(predictions=True)
+    computed.clear()
+    first, *_ = cut(run, "1:3", 1, checkpoint="final")
+    inquiry = EvaluationRequest.of(run, "1:3", None, "one pass", "final", ())
+    shard = replace(
+        first, shares=tuple(replace(s, left=tuple(o._replace(say=True) for o in s.left)) for s in first.shares)
+    )
+    Measuring.of(inquiry).open(WorkerContext("left", 1, Stop()))(shard)
+    done = len(computed)
+    file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
+    file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
+    run.evaluate(predictions=True)
+    assert 0 < done < len(computed) == 9
+    assert bytes_of(run) == bytes_of(undisturbed)
+    assert not (run.path / "pieces").exists()
+
+
+def test_answers_that_nobody_requested_yet_stay_with_their_worker(run: Run) -> None:
+    with pytest.raises(OperationalError):
+        run.evaluate(predictions=True, executor=Here(workers=1, failing=(0,)))
+    run.evaluate()
+    assert list(run.path.glob("pieces/worker-here-*/said.jsonl")), "predictions were not gathered"
+    run.evaluate(predictions=True)
+    assert not (run.path / "pieces").exists()
+
+
+def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
+    """The command that began it was killed, and it has not noticed yet."""
+    place = run.path / "pieces" / "worker-late"
+    place.mkdir(parents=True)
+    held = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from numerate.training.lock import Lock\n"
+            "with Lock(Path(sys.argv[1])).hold('evaluation'): print('held', flush=True); sys.stdin.read()",
+            str(place / "lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert held.stdout is not None
+    held.stdout.readline()
+    run.evaluate("1x1", executor=Here(workers=1))
+    assert list((run.path / "pieces").iterdir()) == [place]
+    held.communicate()
+    run.evaluate("1x1")
+    assert not (run.path / "pieces").exists()
+
+
+def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+    real = plan.evaluate_cell
+
+    def looked(*given: Any, **more: Any) -> Any:
+        held.extend(Lock(place / "lock").holder() is not None for place in run.path.glob("pieces/worker-here-a"))
+        return real(*given, **more)
+
+    monkeypatch.setattr(plan, "evaluate_cell", looked)
+    run.evaluate("1:2", executor=Here(workers=1))
+    assert True in held
+
+
+def test_the_files_of_shards_stay(run: Run) -> None:
+    run.evaluate(shard="1/2")
+    run.evaluate(executor=Here(workers=1))
+    assert [path.name for path in (run.path / "pieces").iterdir()] == ["1-of-2"]
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_written_in_groups_and_all_are_there_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+    real = store.disk.append
+    monkeypatch.setattr(store.disk, "append", lambda *given, **more: (writes.append(1), real(*given, **more)))
+    path = tmp_path / "lines.jsonl"
+    with contextlib.suppress(KeyboardInterrupt), Lines(path) as lines:
+        for number in range(500):
+            lines.add({"number": number})
+        raise KeyboardInterrupt
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == list(range(500))
+    assert len(writes) < 5
+    monkeypatch.setattr(store, "EVERY", 0.0)
+    with Lines(path) as lines:
+        lines.add({"number": 500})
+        assert path.read_text().count("\n") == 501
+
+
+# Real processes ------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import time
+
+from numerate.executors import Local
+from numerate.experiments import shards as pieces, plan, store
+from numerate.experiments.run import load
+
+real = plan.evaluate_cell
+
+
+def slow(*given, **more):
+    time.sleep(0.08)
+    return real(*given, **more)
+
+
+plan.evaluate_cell, pieces.SMALLEST, store.EVERY = slow, 1e6, 0.0
+if __name__ == "__main__":
+    load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
+    print("done")
+"""
+
+
+def begun(path: Path, place: Path) -> subprocess.Popen[str]:
+    (place / "script.py").write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(place / "script.py"), str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def workers_at(path: Path) -> list[int]:
+    """The processes that write: their folders are called worker-HOST-PID-..., and they hold a lock there."""
+    found = [int(place.name.rsplit("-", 2)[1]) for place in path.glob("pieces/worker-*")]
+    return [pid for pid in found if not gone(pid)]
+
+
+def wait_for(there: Callable[[], Any], seconds: float = 60.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := there()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
+    copy: Callable[[str], Run], tmp_path: Path, computed: list[tuple[int, ...]]
+) -> None:
+    run, whole = copy("run"), 2 * 36
+    for whom in ("the command and a worker", "a worker"):
+        before = recorded(run)
+        process = begun(run.path, tmp_path)
+        wait_for(lambda before=before: len(recorded(run)) >= len(before) + 5)
+        workers = workers_at(run.path)
+        for pid in workers[:1] + [process.pid] * (whom != "a worker"):
+            os.kill(pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+        assert "done" not in out
+        wait_for(lambda workers=workers: all(map(gone, workers)))
+        assert before < recorded(run), "what was recorded stays"
+    assert "OperationalError: piece" in err
+    assert "its worker was killed by signal 9 (SIGKILL)" in err
+    assert len(recorded(run)) > whole * 2 / 3, "the other pieces were done first"
+    left = whole - len(recorded(run))
+    assert left > 0
+    run.evaluate("1:6", checkpoint="all", executor=Here(workers=2))
+    assert len(computed) == left, "what was recorded is not computed again"
+    assert not (run.path / "pieces").exists()
+    undisturbed = copy("undisturbed")
+    undisturbed.evaluate("1:6", checkpoint="all")
+    assert bytes_of(run) == bytes_of(undisturbed)
+
+
+def recorded(run: Run) -> set[str]:
+    """The cells that any file has, whole lines only."""
+    found = set()
+    for path in [*run.path.glob("pieces/worker-*/evaluation.jsonl"), run.path / "evaluation.jsonl"]:
+        for record in read(path, EVALUATION):
+            found.add(json.dumps([record["cell"], record["step"]]))
+    return found

@@ -1,0 +1,133 @@
+"""Promises of the random numbers that data is made of."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numerate.config import Span, setting
+from numerate.tasks.counter_rng import CounterRNG, key
+
+MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Spec:
+    size: int | Span = 3
+    name: str = "a"
+
+
+BEFORE = Spec
+
+
+@dataclass(frozen=True)
+class Other:
+    size: int | Span = 3
+    name: str = "a"
+
+
+def digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def test_a_key_tells_apart_all_that_it_is_made_of() -> None:
+    parts = [(), (0,), ("0",), (None,), (False,), (0.0,), (0, 1), ((0, 1),), ("01",), (Spec(),), (Other(),)]
+    parts += [(Spec(4),), (Spec(Span(3, 3)),), (Spec(name="b"),), ({"size": 3},), ("",)]
+    assert len({key(*some) for some in parts}) == len(parts)
+    assert all(0 <= key(*some) < 2**128 for some in parts)
+    assert key(Spec(), 5) == key(Spec(), np.int64(5))
+
+
+def test_a_setting_that_was_added_later_counts_only_where_it_is_not_its_default() -> None:
+    @dataclass(frozen=True)
+    class Spec:
+        size: int | Span = setting(3, "how large")
+        name: str = setting("a", "what it is called")
+        added: bool = setting(False, "what there was not before", later=True)
+
+    assert key(Spec()) == key(BEFORE())
+    assert key(Spec(added=True)) != key(Spec())
+
+
+def test_a_key_refuses_what_has_no_canonical_text() -> None:
+    with pytest.raises(TypeError, match="set is neither"):
+        key({1, 2})
+    with pytest.raises(ValueError, match="JSON"):
+        key(float("nan"))
+
+
+def test_streams_are_those_they_have_always_been() -> None:
+    assert f"{key('golden', 1):032x}" == "1a43f947f0f6c7003197967ebce5db28"
+    draws = CounterRNG(key("golden", 1))
+    assert digest(draws.words(1000)) == "885bb7c58a0adfd9"
+    assert digest(draws.below(10, (100, 3))) == "c2314948cd5f768e"
+    assert digest(draws.below(10**12, (100,))) == "62ae996fa40c1dfb"
+    assert digest(draws.digits(50, 24)) == "8b41fae36754a487"
+    assert digest(draws.permutation(64)) == "e582fb634b7e7e60"
+
+
+def philox(counter: int, key: int) -> list[int]:
+    """Philox4x64-10 of Salmon et al. (2011), figure 1 and table 2, in plain integers."""
+    words = [counter >> 64 * i & MASK for i in range(4)]
+    keys = [key & MASK, key >> 64]
+    for _ in range(10):
+        first, second = 0xD2E7470EE14C6C93 * words[0], 0xCA5A826395121157 * words[2]
+        words = [second >> 64 ^ words[1] ^ keys[0], second & MASK, first >> 64 ^ words[3] ^ keys[1], first & MASK]
+        keys = [keys[0] + 0x9E3779B97F4A7C15 & MASK, keys[1] + 0xBB67AE8584CAA73B & MASK]
+    return words
+
+
+def test_words_are_those_of_the_published_generator() -> None:
+    # The known answer for counter 0 and key 0 that comes with the authors' own library, Random123.
+    assert philox(0, 0) == [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
+    for seed in (0, 1, key("a"), 2**128 - 1):
+        assert CounterRNG(seed).words(12).tolist() == philox(1, seed) + philox(2, seed) + philox(3, seed)
+
+
+def test_words_do_not_depend_on_the_portions_they_are_taken_in() -> None:
+    whole = CounterRNG(7).words(50)
+    some = CounterRNG(7)
+    assert np.array_equal(whole, np.concatenate([some.words(n) for n in (1, 0, 20, 29)]))
+
+
+@given(st.integers(1, 2**62), st.integers(0, 2**128 - 1))
+def test_bounded_numbers_are_the_high_part_of_an_exact_product(bound: int, seed: int) -> None:
+    drawn = CounterRNG(seed).below(bound, (40,))
+    if bound <= 2**16:
+        expected = [int(lane) * bound >> 32 for lane in CounterRNG(seed).halves(40)]
+    else:
+        expected = [int(word) * bound >> 64 for word in CounterRNG(seed).words(40)]
+    assert drawn.tolist() == expected
+    assert drawn.min() >= 0
+    assert drawn.max() < bound
+
+
+def test_a_bound_may_differ_from_number_to_number() -> None:
+    bounds = np.array([1, 2, 1000])
+    drawn = CounterRNG(1).below(bounds, (5000, 3))
+    assert drawn.min(axis=0).tolist() == [0, 0, 0]
+    assert drawn.max(axis=0).tolist() == [0, 1, 999]
+    with pytest.raises(ValueError, match="at least 1"):
+        CounterRNG(1).below(0, (3,))
+
+
+def test_every_value_comes_equally_often() -> None:
+    count = 200_000
+    for drawn in (CounterRNG(3).below(10, (count,)), CounterRNG(4).digits(count // 4, 4).reshape(-1)):
+        frequency = np.bincount(drawn, minlength=10) / count
+        assert np.abs(frequency - 0.1).max() < 5 * (0.09 / count) ** 0.5
+
+
+def test_neighbouring_digits_know_nothing_of_each_other() -> None:
+    digits = CounterRNG(5).digits(100_000, 8)
+    pairs = np.bincount(digits[:, 3].astype(int) * 10 + digits[:, 4], minlength=100) / 100_000
+    assert np.abs(pairs - 0.01).max() < 5 * (0.0099 / 100_000) ** 0.5
+    assert np.abs(np.corrcoef(digits.T) - np.eye(8)).max() < 0.02
+
+
+def test_a_permutation_holds_everything_once() -> None:
+    assert sorted(CounterRNG(9).permutation(500)) == list(range(500))
+    assert CounterRNG(9).permutation(500).tolist() != list(range(500))
