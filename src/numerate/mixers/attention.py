@@ -31,7 +31,7 @@ class Attention(Mixer):
     so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads over
     more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
     https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query that sees n keys uses
-    max(1, log n / log log_from), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to
+    max(1, log n / log log_scale_start), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to
     `log_scale_start` keys nothing changes. With log_scale_start=64 a query with 4,096 keys uses 2.
 
     `scale_by_inverse_layer_index` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2

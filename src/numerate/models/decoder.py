@@ -74,7 +74,7 @@ class Decoder(ModelSpec):
     mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output", later=True)
     dropout_on: Drops = setting(
         "branch",
-        "where dropout applies: to each residual branch (change), or to the stream behind each mixer (stream)",
+        "where dropout applies: to each residual branch (branch), or to the stream behind each mixer (stream)",
         later=True,
     )
 
