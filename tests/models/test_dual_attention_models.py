@@ -53,7 +53,7 @@ ELSEWHERE = {
         "position_relative_symbols",
         "positional_symbols",
     ),
-    "tokens": ("llama_sentencepiece_ids",),
+    "tokenizers": ("llama_sentencepiece_ids",),
     "recipes": ("lr_schedule_tiny_stories",),
 }
 """The cases that tests in other folders hold, each by the end of its name in them."""

@@ -87,7 +87,7 @@ def test_an_answer_is_reversed_once() -> None:
     task = Arithmetic()
     ours = {written(task, Characters(Digits(order)), task.read("38+3="))[0] for order in orders}  # type: ignore[arg-type]
     assert ours == {"83+3=14", "38+3=41", "38+3=14"}
-    with pytest.raises(UserError, match=r"^order: 'reversed, answer reversed' is neither"):
+    with pytest.raises(UserError, match=r"^digit_order: 'reversed, answer reversed' is neither"):
         Digits("reversed, answer reversed")  # type: ignore[arg-type]
 
 
