@@ -2,6 +2,9 @@
 
 Identities of runs and keys of random numbers are still made of the names of 0.1, so that no rename changes them."""
 
+from functools import cache
+from typing import Any
+
 KINDS: dict[str, str] = {
     "XValLoss": "XVal",
     "LanguageModeling": "LanguageModelling",
@@ -326,6 +329,10 @@ CHOICES: dict[str, dict[object, object]] = {
 }
 """Values of settings, and those of 0.1."""
 
+_OF_CLASS: dict[str, dict[str, str]] = {}
+for _path, _old in SETTINGS.items():
+    _OF_CLASS.setdefault(_path.partition(".")[0], {})[_path.partition(".")[2]] = _old
+
 
 def old_kind(part: type) -> str:
     """The name that a class had in 0.1."""
@@ -334,22 +341,27 @@ def old_kind(part: type) -> str:
 
 def old_setting(part: type, name: str) -> str:
     """The name that a setting had in 0.1."""
-    return next((old for one in part.__mro__ if (old := SETTINGS.get(f"{one.__name__}.{name}"))), name)
+    return _old_settings(part).get(name, name)
+
+
+@cache
+def _old_settings(part: Any) -> dict[str, str]:
+    """The renamed settings of a class, those that it inherits among them, each with its name in 0.1."""
+    found: dict[str, str] = {}
+    for one in reversed(part.__mro__):
+        found |= _OF_CLASS.get(one.__name__, {})
+    return found
 
 
 def old_value(part: type, name: str, value: object) -> object:
-    """The value that said the same in 0.1."""
-    for one in part.__mro__:
-        if f"{one.__name__}.{name}" in CHOICES:
-            return CHOICES[f"{one.__name__}.{name}"].get(value, value)
-    return value
+    """The value that a setting had in 0.1."""
+    known = next((path for one in part.__mro__ if (path := f"{one.__name__}.{name}") in CHOICES), None)
+    return value if known is None else CHOICES[known].get(value, value)
 
 
 def new_setting(part: type, old: str) -> str:
     """What a setting of 0.1 is called now; its own name where it was not renamed."""
-    names = {one.__name__ for one in part.__mro__}
-    renamed = (path for path, before in SETTINGS.items() if before == old and path.partition(".")[0] in names)
-    return next(renamed, f".{old}").partition(".")[2]
+    return next((name for name, before in _old_settings(part).items() if before == old), old)
 
 
 def new_kinds(old: str) -> list[str]:
