@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from numerate.batch import Batch, Model, StepContext
-from numerate.errors import OperationalError
+from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import refuse_ahead
 from numerate.models.hugging_face import build, origin_of, without_memory
@@ -188,6 +188,8 @@ class Trainer:
         tensors = last.read()
         self.parallel.load_weights(tensors["weights"], str(last.path))
         self.parallel.load_moments(self.optimizer, tensors["optimizer"])
+        if "operations" in last.state["progress"]:
+            raise UserError(f"{last.path}: is of version 0.1, which resumes it; another runs_dir= starts anew")
         self.progress = TrainingState(**last.state["progress"])
         self._earlier = last.state.get("seconds", 0.0)
         if "flops" not in last.state["progress"]:  # written before operations were counted
