@@ -55,12 +55,12 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
+from numerate.training.data_stream import StreamPosition
+from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant
-from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 from numerate.vocabulary import END, PAD
 
 WIDTH, LAYERS, HEADS, HIDDEN, EPSILON = 128, 2, 4, 128, 1e-12

@@ -39,7 +39,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "number_loss": ("--repetitions", "1", "--only", "logits", "head"),
     "stacking": ("--repetitions", "1", "--only", "loop"),
     "studies": ("--runs", "20", "--seconds", "0.5", "--executors", "local"),
-    "tokenising": ("--repetitions", "10", "--tokenizer", str(TOP / "tests" / "tokenizers" / "tiny")),
+    "tokenising": ("--repetitions", "10", "--tokenizer", str(TOP / "tests" / "text" / "tiny")),
     "training": ("--repetitions", "2"),
 }
 """Each with the options of a round. Those of a GPU are left out."""

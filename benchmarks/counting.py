@@ -34,22 +34,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, glu, pad
 
+from numerate.architectures.s4 import S4, S4Mixer, cauchy_kernel
+from numerate.architectures.state_space import paired
 from numerate.batch import IGNORE, Batch, StepContext
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
 from numerate.mixers.recurrent import LSTM
-from numerate.mixers.s4 import S4, S4Mixer, cauchy_kernel
-from numerate.mixers.state_space import paired
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
-from numerate.tasks.counting_names import presets
+from numerate.published.counting_names import presets
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
+from numerate.training.data_stream import Stream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Stream, StreamPosition
 
 ROWS, LONGEST, BATCHES, WINDOW = 32, 128, 32, 64
 REAL, PADDED, CAUCHY = "real lengths", f"padded to {LONGEST}", f"Cauchy, padded to {LONGEST}"

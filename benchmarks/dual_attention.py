@@ -39,11 +39,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from numerate.architectures.dual_attention import DualAttention
+from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
 from numerate.batch import Tokens
 from numerate.evaluation.sampling import Sampling, generate
 from numerate.mixers.attention import Attention
-from numerate.mixers.dual_attention import DualAttention
-from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder

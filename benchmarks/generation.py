@@ -24,7 +24,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.stream import Stream, StreamPosition
+from numerate.training.data_stream import Stream, StreamPosition
 
 IDS = {character: 4 + i for i, character in enumerate("0123456789+-x= ")}
 PAD, END, IGNORE = 0, 3, -100

@@ -31,14 +31,14 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.budget import flop_text
-from numerate.training.limits import stated
+from numerate.training.distributed import World
 from numerate.training.objective import Progressive
 from numerate.training.optimizer import AdamW
+from numerate.training.peak_flops import stated
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 BUDGET = 8e18
 """Floating-point operations of a published run."""

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from numerate.architectures.dual_attention import DualAttention
 from numerate.batch import Tokens
-from numerate.mixers.dual_attention import DualAttention
-from numerate.mixers.relational import Activation
-from numerate.mixers.relational_fast import Form
-from numerate.models.dual_attention_models import corrected
-from numerate.training.limits import stated
+from numerate.kernels.relational import Activation
+from numerate.kernels.relational_fast import Form
+from numerate.published.dual_attention_models import corrected
+from numerate.training.peak_flops import stated
 from numerate.vocabulary import Vocabulary
 
 ROWS, TIME, WORDS, AT_MOST = 64, 512, 32_000, 1.5

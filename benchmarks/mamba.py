@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from numerate.architectures.mamba import Mamba, MambaMixer
 from numerate.batch import Tokens
-from numerate.mixers.mamba import Mamba, MambaMixer
 from numerate.models.decoder import Decoder, DecoderModel
 from numerate.training.optimizer import AdamW
 from numerate.vocabulary import Vocabulary

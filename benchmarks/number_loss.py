@@ -35,10 +35,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from numerate.losses.fused import cross_entropy_and_number
-from numerate.losses.head_fused import head_cross_entropy_and_number
-from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import LossSums, NumberDistance, plain_sums
+from numerate.kernels.fused_head_number_loss import head_cross_entropy_and_number
+from numerate.kernels.fused_number_loss import cross_entropy_and_number
+from numerate.kernels.number_loss import LossSums, NumberDistance, plain_sums
+from numerate.kernels.number_table import NumberTable
 
 ROWS, TIME, VOCABULARY, WIDTH, SHARE, WEIGHT = 32, 64, 32_128, 512, 0.1, 0.3
 FIRST = 100

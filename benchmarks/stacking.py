@@ -39,11 +39,11 @@ import torch
 from numerate.api import recipe
 from numerate.experiments.stacked import train_stacked
 from numerate.experiments.train import train
+from numerate.stacking.stacked_trainer import StackedTrainer
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
-from numerate.training.stacked import StackedTrainer
 from numerate.training.stopping import Stop
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 TINY = (16, 16)
 """Width and batch of the tiny one."""

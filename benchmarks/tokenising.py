@@ -25,12 +25,13 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread, before the library is there
 
 from numerate.tasks.texts import Example
-from numerate.tokenizers import foreign, tokenizer_files
-from numerate.tokenizers.fone import FoNE
-from numerate.tokenizers.ieee import IEEEBits
-from numerate.tokenizers.regression_transformer import RegressionTransformer
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
+from numerate.text.tokenizers import hf_vocabulary as foreign
+from numerate.text.tokenizers import tokenizer_files
+from numerate.text.tokenizers.fone import FoNE
+from numerate.text.tokenizers.ieee import IEEEBits
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
 from numerate.tokenizers.tokenizer import Rows
 from numerate.vocabulary import Vocabulary
 

@@ -39,9 +39,9 @@ from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
+from numerate.training.data_stream import Stream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Stream, StreamPosition
 
 WIDTH, LAYERS, HEADS, ROWS, LONGEST, BATCHES = 128, 2, 4, 64, 64, 8
 TOKENIZER = Characters()

@@ -41,9 +41,9 @@ from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import Found, last_number
 from numerate.evaluation.statistics import bootstrap_interval, mcnemar, paired_permutation, smallest_p, wilson
-from numerate.losses.token_level import KINDS
-from numerate.tasks.gsm8k import GSM8K, MARK
-from numerate.tasks.text_task import Stock
+from numerate.kernels.number_loss import KINDS
+from numerate.text.tasks.gsm8k import GSM8K, MARK
+from numerate.text.tasks.text_task import Stock
 
 WORST = 999.0
 """An answer without a number has the error of one that is off by this much: 3 on the scale of log10(|x| + 1)."""

@@ -62,6 +62,19 @@ import torch  # noqa: E402
 
 from newcomers import on_the_page  # noqa: E402
 from numerate import catalogue  # noqa: E402
+from numerate.architectures.channel_mix import ChannelMix  # noqa: E402
+from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet  # noqa: E402
+from numerate.architectures.dual_attention import DualAttention  # noqa: E402
+from numerate.architectures.lru import LRU  # noqa: E402
+from numerate.architectures.mamba import Mamba  # noqa: E402
+from numerate.architectures.mamba2 import Mamba2  # noqa: E402
+from numerate.architectures.rwkv4 import RWKV4  # noqa: E402
+from numerate.architectures.rwkv6 import RWKV6  # noqa: E402
+from numerate.architectures.rwkv7 import RWKV7  # noqa: E402
+from numerate.architectures.s4 import S4  # noqa: E402
+from numerate.architectures.s4d import S4D  # noqa: E402
+from numerate.architectures.slstm import SLSTM  # noqa: E402
+from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention  # noqa: E402
 from numerate.batch import Model, Tokens  # noqa: E402
 from numerate.config import Span  # noqa: E402
 from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
@@ -71,48 +84,35 @@ from numerate.losses.number_token import GaussianCrossEntropy, NumberToken  # no
 from numerate.losses.soft_labels import SoftLabels  # noqa: E402
 from numerate.mixers.alternating import Alternating  # noqa: E402
 from numerate.mixers.attention import Attention  # noqa: E402
-from numerate.mixers.channel_mix import ChannelMix  # noqa: E402
-from numerate.mixers.delta import DeltaNet, DeltaProduct, GatedDeltaNet  # noqa: E402
-from numerate.mixers.dual_attention import DualAttention  # noqa: E402
-from numerate.mixers.lru import LRU  # noqa: E402
-from numerate.mixers.mamba import Mamba  # noqa: E402
-from numerate.mixers.mamba2 import Mamba2  # noqa: E402
 from numerate.mixers.min_gru import MinGRU  # noqa: E402
 from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
 from numerate.mixers.recurrent import GRU, LSTM, RNN  # noqa: E402
-from numerate.mixers.rwkv4 import RWKV4  # noqa: E402
-from numerate.mixers.rwkv6 import RWKV6  # noqa: E402
-from numerate.mixers.rwkv7 import RWKV7  # noqa: E402
-from numerate.mixers.s4 import S4  # noqa: E402
-from numerate.mixers.s4d import S4D  # noqa: E402
-from numerate.mixers.slstm import SLSTM  # noqa: E402
-from numerate.mixers.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention  # noqa: E402
 from numerate.models.backbone import Loop, Stack  # noqa: E402
 from numerate.models.block import FeedForward  # noqa: E402
 from numerate.models.decoder import Decoder  # noqa: E402
-from numerate.models.dual_attention_models import corrected, published  # noqa: E402
 from numerate.models.initialization import DeepNorm  # noqa: E402
 from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
 from numerate.positions.bias import FIRE, T5Bias  # noqa: E402
 from numerate.positions.position import Bias, Position  # noqa: E402
 from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
 from numerate.positions.rotary import Rotary  # noqa: E402
+from numerate.published.dual_attention_models import corrected, published  # noqa: E402
 from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
 from numerate.tasks.bitwise import BitwiseOr  # noqa: E402
 from numerate.tasks.counter_rng import CounterRNG  # noqa: E402
-from numerate.tasks.example_file import ExampleFile  # noqa: E402
-from numerate.tasks.gsm8k import GSM8K  # noqa: E402
-from numerate.tasks.mathematics import Mathematics  # noqa: E402
-from numerate.tasks.multirc import MultiRC  # noqa: E402
-from numerate.tasks.question_files import QuestionFiles  # noqa: E402
 from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
-from numerate.tasks.rjokes import RJokes  # noqa: E402
 from numerate.tasks.sorting import Sorting  # noqa: E402
 from numerate.tasks.task import Task  # noqa: E402
+from numerate.text.tasks.example_file import ExampleFile  # noqa: E402
+from numerate.text.tasks.gsm8k import GSM8K  # noqa: E402
+from numerate.text.tasks.mathematics import Mathematics  # noqa: E402
+from numerate.text.tasks.multirc import MultiRC  # noqa: E402
+from numerate.text.tasks.question_files import QuestionFiles  # noqa: E402
+from numerate.text.tasks.rjokes import RJokes  # noqa: E402
+from numerate.text.tokenizers.subwords import Subwords  # noqa: E402
+from numerate.text.tokenizers.text_number_formats import PerDigit  # noqa: E402
 from numerate.tokenizers.layout import Continuation  # noqa: E402
 from numerate.tokenizers.number_formats import Digits  # noqa: E402
-from numerate.tokenizers.subwords import Subwords  # noqa: E402
-from numerate.tokenizers.text_number_formats import PerDigit  # noqa: E402
 from numerate.tokenizers.tokenizer import Characters  # noqa: E402
 from numerate.vocabulary import PAD, Vocabulary  # noqa: E402
 
@@ -168,9 +168,7 @@ FURTHER: dict[str, list[Any]] = {
     "Tokenizer": [
         Characters(Digits("answer reversed", 1, 2, min_digits=30)),
         Characters(Digits(index_hints=True), add_bos_token=True),
-        Subwords(
-            str(Path(__file__).parent / "tokenizers" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True
-        ),
+        Subwords(str(Path(__file__).parent / "text" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True),
     ],
     "Layout": [Continuation(targets="all")],
     "PositionIds": [
@@ -259,10 +257,10 @@ hypothesis.settings.register_profile("everywhere", derandomize=True, deadline=No
 hypothesis.settings.load_profile("everywhere")
 """The same examples on every machine and however busy it is: a suite that is green stays so."""
 
-TEXTS = Path(__file__).parent / "tasks" / "texts"
+TEXTS = Path(__file__).parent / "text" / "texts"
 """A few questions of each dataset, written by hand in its format."""
 
-TINY_TOKENIZER = str(Path(__file__).parent / "tokenizers" / "tiny")
+TINY_TOKENIZER = str(Path(__file__).parent / "text" / "tiny")
 """A tokenizer of bytes with a few pieces of words, made for tests."""
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
@@ -275,12 +273,12 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
     "Regression": lambda: Regression(token="+"),
     "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
     "XValLoss": lambda: XValLoss(token="+"),
-    "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "tasks" / "sums.txt")),
+    "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "text" / "sums.txt")),
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
 HELD = {"T5", "PretrainedDecoder", "Numformer"}
-"""Models that read a source, a whole row, or are of others: tests/models/test_hugging_face.py tests them."""
+"""Models that read a source, a whole row, or are of others: tests/text/test_hugging_face.py tests them."""
 
 RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}
 """What is of running text alone, without questions and answers: its own tests hold it to promises."""

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from numerate.data.corpora import write_corpus
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.data.corpora import write_corpus
+from numerate.text.tokenizers.token_ids import TokenIds
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.token_ids import TokenIds
-from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe, Training
 
 STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(120)]

@@ -9,7 +9,7 @@ import torch
 import numerate
 from numerate.config import override
 from numerate.experiments.train import debug, train
-from numerate.tasks.counting_names import named_tasks
+from numerate.published.counting_names import named_tasks
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -12,15 +12,15 @@ import torch
 import numerate
 from numerate.catalogue import kinds
 from numerate.config import override
-from numerate.data.documents import part_of
-from numerate.data.prepared import prepare, prepare_texts
-from numerate.data.vocabularies import keep_tokenizer
 from numerate.evaluation.evaluator import EvaluationData
 from numerate.experiments.train import debug, train
-from numerate.models.tiny_names import RUNS
+from numerate.published.tiny_names import RUNS
 from numerate.tasks.folders import corpora_folder
-from numerate.tokenizers.stored_tokenizer import pieces
-from numerate.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.data.documents import part_of
+from numerate.text.data.prepared import prepare, prepare_texts
+from numerate.text.data.vocabularies import keep_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 

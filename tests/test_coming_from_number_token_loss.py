@@ -15,7 +15,7 @@ from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation import answer_metrics
 from numerate.experiments.train import train
-from numerate.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES
+from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -82,7 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tokenizer(folder: Path) -> None:
     """The tests' tokenizer with the token that T5 masks with."""
-    shutil.copytree(HERE / "tokenizers" / "tiny", folder)
+    shutil.copytree(HERE / "text" / "tiny", folder)
     found = json.loads((folder / "tokenizer.json").read_text())
     last = max(found["model"]["vocab"].values())
     found["added_tokens"].append({**found["added_tokens"][0], "id": last + 1, "content": "<extra_id_0>"})
@@ -96,7 +96,7 @@ def _weights(folder: Path) -> None:
 
 
 def _datasets(folder: Path) -> None:
-    shutil.copytree(HERE / "tasks" / "texts", folder)
+    shutil.copytree(HERE / "text" / "texts", folder)
     mathematics = folder / "mathematics_dataset"
     for number, module in enumerate(MODULES):
         for part in (*(f"train-{name}" for name in DIFFICULTIES), "interpolate"):

@@ -20,7 +20,7 @@ from numerate.commands.addresses import runs_meant
 from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
 torch.set_num_threads(1)
 
@@ -592,7 +592,7 @@ def test_a_read_only_folder_is_an_error(shell: Shell, tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 with RunFolder.open(Path(sys.argv[1])).lock():
     print("held", flush=True)
     sys.stdin.readline()

@@ -24,10 +24,10 @@ from numerate.commands.recipes import Wanted
 from numerate.commands.search import parse
 from numerate.commands.show import SLOTS
 from numerate.config import load_user_parts, override
-from numerate.data.datasets import ALL as DATASETS
 from numerate.errors import UserError
 from numerate.searches.space import Space
 from numerate.studies.naming import named_recipe
+from numerate.text.data.datasets import ALL as DATASETS
 
 torch.set_num_threads(1)
 

@@ -22,14 +22,14 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.stored_tokenizer import pieces
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.recipe import Recipe, Training
 
 torch.set_num_threads(1)
 
-TINY = str(Path(__file__).parent / "tokenizers" / "tiny")
+TINY = str(Path(__file__).parent / "text" / "tiny")
 
 
 @pytest.fixture(scope="module")

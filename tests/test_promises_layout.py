@@ -9,8 +9,8 @@ import pytest
 from numerate.batch import IGNORE
 from numerate.errors import UserError
 from numerate.tasks.plain import plain_text
+from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.layout import Masked, Seq2Seq, TokenClassification
-from numerate.tokenizers.subwords import Subwords
 from numerate.tokenizers.words import Words
 from numerate.vocabulary import END, PAD, UNKNOWN
 

@@ -16,9 +16,9 @@ from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
+from numerate.training.data_stream import Stream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
-from numerate.training.stream import Stream, StreamPosition
 
 TASK = Arithmetic(digits=1)
 STEPS, BATCH = 900, 64

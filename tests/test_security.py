@@ -19,8 +19,8 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.config import user_parts
 from numerate.errors import UserError
-from numerate.models.pretrained import PretrainedDecoder
 from numerate.records.heads import checksum
+from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
@@ -54,9 +54,9 @@ ALLOWED = {
     ("executors/worker.py", "pickle.loads"): PIPE,
     ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
     ("experiments/weight_files.py", "torch.load"): "weights_only=True",
-    ("models/hugging_face.py", "auto.from_pretrained"): "trust_remote_code=False",
-    ("models/hugging_face.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
-    ("mixers/relational_triton.py", "tl.load"): "a load from memory in a kernel",
+    ("text/models/hugging_face.py", "auto.from_pretrained"): "trust_remote_code=False",
+    ("text/models/hugging_face.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
+    ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tables/exporting.py", "importlib.import_module"): "pyarrow, pandas or duckdb, as named in the file",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.integrations.hf_number_tokens import number_tokens
     from numerate.integrations.number_token_loss import NumberTokenLoss
-    from numerate.models.dual_attention_weights import from_published, to_published
     from numerate.positions.abacus_embedding import AbacusEmbedding
+    from numerate.published.dual_attention_weights import from_published, to_published
     from numerate.tables.results import results_of
 
 __all__ = [
@@ -42,10 +42,10 @@ __all__ = [
 _HOMES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
-    "from_published": "numerate.models.dual_attention_weights",
+    "from_published": "numerate.published.dual_attention_weights",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "results_of": "numerate.tables.results",
-    "to_published": "numerate.models.dual_attention_weights",
+    "to_published": "numerate.published.dual_attention_weights",
 }
 
 

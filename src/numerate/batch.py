@@ -254,6 +254,14 @@ class Model(nn.Module, ABC):
         where a model cannot reorder, so that prompts are prefilled again."""
         return None
 
+    def blocks(self) -> list[nn.Module]:
+        """Its layers, where they are not `numerate.models.block.Block`s: those of a Hugging Face model."""
+        return []
+
+    def origin(self) -> dict[str, Any] | None:
+        """What rebuilds a model of pretrained weights without them, as JSON; None for every other model."""
+        return None
+
     def loops(self) -> int:
         """Default number of loops; 1 for a model without a loop."""
         return 1
@@ -280,3 +288,16 @@ class ModelSpec(ABC):
     @abstractmethod
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
         """Builds the model with weights that are a function of `seed`. Raises `UserError` for impossible settings."""
+
+    def rebuild(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
+        """Builds the model to load a checkpoint into. With `origin` (`Model.origin`, from the checkpoint), a pretrained
+        model gets random weights instead of its pretrained ones."""
+        return self.build(vocabulary, seed)
+
+    def build_on_meta(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
+        """The model on torch's meta device (shapes without memory), for counting parameters.
+
+        `origin` is as for `rebuild`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that cannot be
+        built there."""
+        with torch.device("meta"):
+            return self.rebuild(vocabulary, seed, origin)

@@ -42,10 +42,15 @@ def kinds() -> dict[str, dict[str, str]]:
     for room in ROOMS:
         listed = importlib.import_module(f"numerate.{room}").CATALOGUE
         for kind, parts in listed.items():
-            found.setdefault(kind, {}).update({name: f"numerate.{room}.{module}" for name, module in parts.items()})
+            found.setdefault(kind, {}).update({name: _path(room, module) for name, module in parts.items()})
     for kind, classes in _added.items():
         found.setdefault(kind, {}).update({name: part.__module__ for name, part in classes.items()})
     return found
+
+
+def _path(room: str, module: str) -> str:
+    """Where a module of a catalogue is: with a dot from `numerate` on, else in the folder of the catalogue."""
+    return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
 
 
 def add(kind: str, part: type) -> None:
@@ -90,7 +95,7 @@ def families(kind: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for room in ROOMS:
         listed = getattr(importlib.import_module(f"numerate.{room}"), "FAMILIES", {}).get(kind, {})
-        found.update({pattern: f"numerate.{room}.{module}" for pattern, module in listed.items()})
+        found.update({pattern: _path(room, module) for pattern, module in listed.items()})
     return found
 
 
@@ -154,7 +159,7 @@ def module_summary(module: str) -> str:
 def preset_modules(kind: str) -> list[str]:
     """The modules that make parts of a kind with names of their own; see `presets`."""
     files = [(room, getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})) for room in ROOMS]
-    return [f"numerate.{room}.{file}" for room, listed in files for file in listed.get(kind, ())]
+    return [_path(room, file) for room, listed in files for file in listed.get(kind, ())]
 
 
 @lru_cache
@@ -177,7 +182,7 @@ def lazily(room: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], A
 
     def __getattr__(name: str) -> Any:
         if name in where:
-            return getattr(importlib.import_module(f"numerate.{room}.{where[name]}"), name)
+            return getattr(importlib.import_module(_path(room, where[name])), name)
         raise AttributeError(f"numerate.{room} has no {name!r}")
 
     return __getattr__

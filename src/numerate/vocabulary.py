@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +114,13 @@ class Vocabulary:
     def ids(self) -> dict[str, int]:
         """From symbol to id."""
         return {symbol: i for i, symbol in enumerate(self.symbols)}
+
+    def number_ids(self, which: Literal["digits", "numbers"] = "digits") -> list[int]:
+        """The ids of its digits, or of all tokens with a finite value; `digits` takes all where none is a digit."""
+        only_digits = which == "digits" and bool((self.kinds == DIGIT).any())
+        wanted = (DIGIT,) if only_digits else (DIGIT, NUMBER)
+        ids: list[int] = np.flatnonzero(np.isin(self.kinds, wanted) & np.isfinite(self.values)).tolist()
+        return ids
 
     @cached_property
     def is_digit(self) -> NDArray[np.bool_]:

@@ -12,9 +12,9 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.generate import Generated, greedy
 from numerate.models.decoder import Decoder
-from numerate.models.pretrained import PretrainedDecoder
-from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.t5 import T5
 from numerate.vocabulary import END, PAD, Vocabulary
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")

@@ -17,9 +17,9 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import default_grid
 from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation, Layout, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 

@@ -17,8 +17,8 @@ from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import METRICS, SHARES, NumberScores, Tolerance, pooled
 from numerate.evaluation.numbers_in_texts import Exact, Found
-from numerate.evaluation.published_metrics import published_numbers
 from numerate.evaluation.sums import Moments, Sketch, signed_log, spearman
+from numerate.published.number_loss_metrics import published_numbers
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is the oracle of correlations")
 

@@ -19,7 +19,7 @@ from numerate.evaluation.numbers_in_texts import (
     published_number,
     whole_number,
 )
-from numerate.tokenizers import found_numbers
+from numerate.text.tokenizers import number_spans as found_numbers
 
 
 @pytest.mark.parametrize(

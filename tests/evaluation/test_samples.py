@@ -16,16 +16,16 @@ from numerate.evaluation.exact_match import mark_by_decoding
 from numerate.evaluation.generate import Generated
 from numerate.evaluation.samples import answers, as_a_person_writes
 from numerate.models.decoder import Decoder
-from numerate.models.numformer import Numformer
-from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
-from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.t5 import T5
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.layout import Continuation, Masked, Seq2Seq, TokenClassification
 from numerate.tokenizers.number_formats import Digits
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
 from numerate.vocabulary import END

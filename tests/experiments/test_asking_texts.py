@@ -16,12 +16,12 @@ from numerate.experiments.run import Run
 from numerate.experiments.train import train
 from numerate.losses.number_heads import XValLoss
 from numerate.models.decoder import Decoder
-from numerate.models.numformer import Numformer
-from numerate.tasks.generated_mathematics import GeneratedMathematics
-from numerate.tasks.question_files import QuestionFiles
+from numerate.text.models.numformer import Numformer
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tasks.question_files import QuestionFiles
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.layout import Masked
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe, Training

@@ -18,7 +18,7 @@ from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.studies.study import Study, survey
-from numerate.tasks.question_files import QuestionFiles
+from numerate.text.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
 
 

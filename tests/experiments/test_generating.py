@@ -24,16 +24,16 @@ from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
-from numerate.tokenizers.stored_tokenizer import pieces
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
 
 torch.set_num_threads(1)
 
-TINY = str(Path(__file__).parents[1] / "tokenizers" / "tiny")
+TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 CONTEXT = 24
 STORY = "The 12 cats met 7 dögs. They said: «hello» 😀 and went on. "
 

@@ -21,8 +21,8 @@ from numerate.experiments.exporting import import_published
 from numerate.experiments.run import Run
 from numerate.experiments.weight_files import read_weights
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import current
-from numerate.models.dual_attention_weights import from_published, to_published
+from numerate.published.dual_attention_models import current
+from numerate.published.dual_attention_weights import from_published, to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe
 

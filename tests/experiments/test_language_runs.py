@@ -11,7 +11,7 @@ import pytest
 
 from numerate import cli
 from numerate.errors import UserError
-from numerate.evaluation import language
+from numerate.evaluation import language_modeling as language
 from numerate.executors import Local
 from numerate.experiments.plan import EvaluatedModel
 from numerate.experiments.run import Run, load
@@ -21,7 +21,7 @@ from numerate.reports.groups import grouped
 from numerate.reports.language import MeanWithInterval, over_seeds, student
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 

@@ -9,27 +9,27 @@ import numpy as np
 import pytest
 import torch
 
+from numerate.architectures.dual_attention import DualAttention
 from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import Span
-from numerate.data.corpora import write_corpus
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.experiments.run import Run
 from numerate.experiments.train import train
-from numerate.mixers.dual_attention import DualAttention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.models.numformer import Numformer
-from numerate.models.pretrained import PretrainedDecoder
-from numerate.models.t5 import T5
 from numerate.reports.map_records import read_map, seen_in
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.data.corpora import write_corpus
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.t5 import T5
+from numerate.text.tokenizers.token_ids import TokenIds
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 from numerate.tokenizers.layout import Masked, NextToken, Seq2Seq
-from numerate.tokenizers.token_ids import TokenIds
-from numerate.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(

@@ -17,20 +17,20 @@ from numerate.experiments import trial
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import debug, dry_run, train
 from numerate.models.decoder import Decoder
-from numerate.models.numformer import Numformer
-from numerate.models.t5 import T5, T5Model
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.recipes.number_loss_small import number_loss_small_was
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.question_files import QuestionFiles
-from numerate.tasks.rjokes import RJokes
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.t5 import T5, T5Model
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tasks.question_files import QuestionFiles
+from numerate.text.tasks.rjokes import RJokes
+from numerate.training.data_stream import StreamPosition
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
-from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 from numerate.vocabulary import Vocabulary
 
 SMALL = Recipe(
@@ -384,7 +384,7 @@ def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path:
 
 
 def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
-    mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "tasks" / "texts" / "questions.jsonl"))
+    mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "text" / "texts" / "questions.jsonl"))
     recipe = replace(number_loss_small_was(), task=mine, device="cpu")
     message = (
         r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
@@ -395,7 +395,7 @@ def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_th
 
 
 def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported_as_replaced(tmp_path: Path) -> None:
-    jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "tasks" / "texts"))
+    jokes = RJokes(data_dir=str(Path(__file__).parents[1] / "text" / "texts"))
     recipe = replace(
         number_loss_small_was(),
         task=jokes,

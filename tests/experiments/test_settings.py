@@ -22,8 +22,8 @@ from numerate.reports.compare import write_comparison
 from numerate.reports.groups import grouped, settings_words
 from numerate.reports.records import read
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.mixture import Mixture
+from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(

@@ -19,7 +19,7 @@ from numerate.mixers.mixer import Context, TokenMixer
 from numerate.positions.position import Position
 from numerate.training.lock import Lock, Locked
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
 torch.set_num_threads(1)
@@ -387,7 +387,7 @@ def test_every_recipe_can_be_stacked_or_says_why_not(name: str) -> None:
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.training.world import World
+    from numerate.training.distributed import World
 
     monkeypatch.setattr(World, "join", classmethod(lambda cls, device="auto": World(torch.device("cpu"), 0, 2)))
     monkeypatch.setattr(World, "shared_error", lambda self, error: error)

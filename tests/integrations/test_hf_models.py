@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 import numerate
+from numerate.architectures.dual_attention import DualAttention
+from numerate.architectures.mamba import Mamba
+from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
 from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.config import identity, to_tree
@@ -24,28 +27,25 @@ from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
-from numerate.mixers.dual_attention import DualAttention
-from numerate.mixers.mamba import Mamba
 from numerate.mixers.recurrent import LSTM
-from numerate.mixers.symbols import PositionRelativeSymbols, SymbolicAttention
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import published
-from numerate.models.dual_attention_weights import to_published
-from numerate.models.pretrained import PretrainedDecoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
+from numerate.published.dual_attention_models import published
+from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface")
 

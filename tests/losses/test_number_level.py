@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from numerate.errors import UserError
+from numerate.kernels.number_table import NumberTable
 from numerate.losses.number_level import NumberLevel, number_level_loss
-from numerate.losses.number_tokens import NumberTable
 from numerate.losses.runs import Notation, place_weights, runs
 from numerate.vocabulary import DIGIT, Vocabulary
 

@@ -13,12 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE, Batch, Output, Tokens
 from numerate.errors import UserError
+from numerate.kernels.number_loss import number_token_loss
+from numerate.kernels.number_table import NumberTable
 from numerate.losses import number_token
 from numerate.losses.number_heads import Regression, XValLoss, standardised_error
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.number_tokens import NumberTable
+from numerate.losses.number_tokens import number_table
 from numerate.losses.soft_labels import SoftLabels, digit_entropy, dist2
-from numerate.losses.token_level import number_token_loss
 from numerate.vocabulary import Vocabulary
 
 NUMBER = Vocabulary.of(["+", "[NUM]"])
@@ -80,7 +81,7 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
     hidden, head, batch = drawn()
     output = Output(hidden, head)
     logits, targets = output.logits, batch.targets
-    table = NumberTable.of_vocabulary(vocabulary)
+    table = number_table(vocabulary)
     number = number_token_loss(logits, targets, table).item()
     found = means(NumberToken(), vocabulary, output, batch)
     assert found["number"] == pytest.approx(number, rel=1e-5)

@@ -95,7 +95,8 @@ def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> No
             # What FIRE adds to all scores of a head alike softmax takes away again: 0, but for what rounding leaves.
             assert learned < 1e-9, name
         else:
-            assert learned > 0, name
+            # A bias before FIRE's ReLU is such a constant, too, where its units are active at every distance.
+            assert learned > 0 or name.endswith("biases.0.inward.bias"), name
 
 
 def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: Any) -> None:

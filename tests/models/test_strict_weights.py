@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import current
 from numerate.models.strict_weights import StrictWeights, weights_of
+from numerate.published.dual_attention_models import current
 from numerate.vocabulary import Vocabulary
 
 ONE, OTHER = torch.zeros(2), torch.ones(2)

@@ -13,7 +13,6 @@ import pytest
 from numerate import catalogue
 from numerate.batch import Model, StepContext
 from numerate.config import override
-from numerate.data.published import files
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
@@ -23,9 +22,10 @@ from numerate.models.decoder import Decoder
 from numerate.models.initialization import Normal
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import Sequential
+from numerate.published.counting_files import files
+from numerate.published.counting_names import PublishedTask, named_tasks
 from numerate.recipes.counting_family import MODELS, make, names
 from numerate.studies.naming import named_recipe
-from numerate.tasks.counting_names import PublishedTask, named_tasks
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe

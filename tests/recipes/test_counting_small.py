@@ -14,9 +14,9 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
+from numerate.published.counting_names import named_tasks
 from numerate.recipes.papers import PAPERS
 from numerate.tasks.counting import Counting
-from numerate.tasks.counting_names import named_tasks
 from numerate.training.recipe import Recipe
 
 SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("counting_small")]

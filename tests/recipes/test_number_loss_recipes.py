@@ -12,19 +12,19 @@ from numerate.config import identity
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.models.numformer import Numformer
-from numerate.models.t5 import SIZES, T5
 from numerate.recipes import number_loss_paper as paper
 from numerate.recipes.papers import PAPERS
-from numerate.tasks.gsm8k import GSM8K
-from numerate.tasks.mathematics import Mathematics
-from numerate.tasks.multirc import MultiRC
-from numerate.tasks.rjokes import RJokes
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.t5 import SIZES, T5
+from numerate.text.tasks.gsm8k import GSM8K
+from numerate.text.tasks.mathematics import Mathematics
+from numerate.text.tasks.multirc import MultiRC
+from numerate.text.tasks.rjokes import RJokes
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit
+from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.layout import Masked, Seq2Seq
-from numerate.tokenizers.regression_transformer import RegressionTransformer
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import AsIs, PerDigit
-from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Plateau
 

@@ -11,12 +11,12 @@ from numerate import catalogue
 from numerate.config import override
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.train import debug, train
-from numerate.models.t5 import T5
+from numerate.text.models.t5 import T5
 from numerate.training.recipe import Recipe
 
 SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("number_loss_small")]
 WITHOUT_FILES = [name for name in SMALL if not name.endswith(("_rt", "_xval", "_regression"))]
-TOKENS = Path(__file__).parents[1] / "tokenizers" / "tiny"
+TOKENS = Path(__file__).parents[1] / "text" / "tiny"
 TINY = (
     "training.steps=2",
     "training.batch_size=4",

@@ -9,21 +9,21 @@ import pytest
 
 import numerate
 from numerate import catalogue
+from numerate.architectures.dual_attention import DualAttention
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.experiments.trial import debug
 from numerate.mixers.attention import Attention
-from numerate.mixers.dual_attention import DualAttention
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import current, published
-from numerate.models.tiny_names import RUNS
+from numerate.published.dual_attention_models import current, published
+from numerate.published.tiny_names import RUNS
 from numerate.recipes.papers import PAPERS
 from numerate.recipes.tiny_stories_controls import equal_in, flops_of, parameters_of, step_seconds, transformer_of
 from numerate.recipes.tiny_stories_family import CONTROLS, names
 from numerate.recipes.tiny_stories_paper import control_beside
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.tokenizers.stored_tokenizer import opened
-from numerate.tokenizers.token_ids import TokenIds, vocabulary_of
+from numerate.text.tokenizers.stored_tokenizer import opened
+from numerate.text.tokenizers.token_ids import TokenIds, vocabulary_of
 from numerate.training.schedule import Constant, Cosine
 
 DUAL = "tiny_stories_d64_l4_4+4_symbolic"

@@ -28,7 +28,7 @@ from numerate.reports.part_chart import part_chart, wrapped
 from numerate.reports.plots import KINDS, write_plot
 from numerate.reports.records import read, read_each
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
 

@@ -9,7 +9,7 @@ from numerate.errors import UserError
 from numerate.searches.trials import measured
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
 
 def test_a_trial_is_worth_its_lowest_development_loss(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from numerate.positions.rotary import Rotary
 from numerate.searches.space import Between, Choice, Space
 from numerate.studies.naming import named_recipe
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
+from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
 pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numerate[search]'")

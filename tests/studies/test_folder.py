@@ -22,7 +22,7 @@ from numerate.studies.status import standing
 from numerate.studies.study import Study
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder, all_runs, find, latest
+from numerate.training.run_folder import RunFolder, all_runs, find, latest
 
 # What differs ---------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.losses.number_token import NumberToken
-from numerate.models.t5 import T5
 from numerate.studies.number_loss import number_loss_lambda, number_loss_laptop, number_loss_laptop_stand_in
 from numerate.studies.study import Study, run_study
-from numerate.tokenizers.subwords import Subwords
+from numerate.text.models.t5 import T5
+from numerate.text.tokenizers.subwords import Subwords
 from numerate.training.objective import Supervised
 
 
@@ -42,7 +42,7 @@ def test_without_its_files_a_study_says_how_to_get_them_and_offers_the_stand_in(
 ) -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr("numerate.tokenizers.tokenizer_files._hub_is_known", lambda: False)
+    monkeypatch.setattr("numerate.text.tokenizers.tokenizer_files._hub_is_known", lambda: False)
     with pytest.raises(UserError) as error:
         run_study(number_loss_laptop(), runs_dir=tmp_path / "runs")
     for what in ("fetch mathematics`", "fetch t5_tokenizer`", "number_loss_laptop_stand_in"):

@@ -18,7 +18,7 @@ from numerate.studies.folder import Planned, StudyFolder, is_done
 from numerate.studies.study import Study, run_study
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
 Begin = Callable[..., Any]
 

@@ -6,7 +6,6 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.models.hugging_face import without_memory
 from numerate.recipes import tiny_stories_laptop as laptop
 from numerate.studies.study import run_study
 from numerate.studies.tiny_stories import tiny_stories_laptop
@@ -20,7 +19,7 @@ def size(recipe: Recipe) -> int:
     """Parameters beside the vocabulary's."""
     assert isinstance(recipe.model, Decoder)
     words = [f"w{number}" for number in range(IDS - Vocabulary.of([]).size)]
-    model = without_memory(recipe.model, Vocabulary.of(words), 0)
+    model = recipe.model.build_on_meta(Vocabulary.of(words), 0)
     return sum(parameter.numel() for parameter in model.parameters()) - IDS * recipe.model.hidden_size
 
 

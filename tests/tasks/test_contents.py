@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.data.source import Source
-from numerate.data.writing import write
 from numerate.errors import UserError
 from numerate.tasks import GSM8K, Mathematics, Mixture, MultiRC, QuestionFiles, RJokes, contents
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.contents import named, sha256_of
-from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
+from numerate.text.data.source import Source
+from numerate.text.data.writing import write
+from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
 
 TEXTS = Path(__file__).parent / "texts"

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.data.corpora import write_corpus
 from numerate.errors import UserError
 from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
 from numerate.tasks.corpus_files import Corpus, open_corpus, published_split
-from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
-from numerate.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.data.corpora import write_corpus
+from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: Sto
 
 
 def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
-    other = pieces(str(Path(__file__).parents[1] / "tokenizers" / "tiny"))
+    other = pieces(str(Path(__file__).parents[1] / "text" / "tiny"))
     refused(written, other, "stories-0000.bin was written with another one (characters")
 
 

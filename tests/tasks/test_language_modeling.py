@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from numerate import catalogue
-from numerate.data.corpora import write_corpus
-from numerate.data.prepared import ready
 from numerate.errors import UserError
 from numerate.tasks.chunk_orders import PublishedChunks
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.questions import Questions
+from numerate.text.data.corpora import write_corpus
+from numerate.text.data.prepared import ready
+from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.tokenizers.token_ids import TokenIds
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.stored_tokenizer import StoredTokenizer, pieces
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.tokenizer import Characters
-from numerate.tokenizers.tokenizer_files import CHARACTERS
-from numerate.training.stream import Stream, StreamPosition
+from numerate.training.data_stream import Stream, StreamPosition
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -189,9 +189,9 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
     with pytest.raises(UserError, match="tokenizer: is missing, and none stands beside"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
-    from numerate.data.vocabularies import keep_tokenizer
+    from numerate.text.data.vocabularies import keep_tokenizer
 
-    keep_tokenizer(pieces(str(Path(__file__).parents[1] / "tokenizers" / "tiny")), written.parent)
+    keep_tokenizer(pieces(str(Path(__file__).parents[1] / "text" / "tiny")), written.parent)
     assert task_of(written, tokenizer="").pieces().size == pieces(str(written.parent)).size
 
 
@@ -235,9 +235,7 @@ def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp
 
 
 def test_another_tokenizer_than_that_of_the_shards_is_refused(written: Path) -> None:
-    refused(
-        task_of(written, tokenizer=str(Path(__file__).parents[1] / "tokenizers" / "tiny")), "was written with another"
-    )
+    refused(task_of(written, tokenizer=str(Path(__file__).parents[1] / "text" / "tiny")), "was written with another")
 
 
 def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_one_document(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tasks.task import Task
+from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.number_formats import Digits
-from numerate.tokenizers.subwords import Subwords
 from numerate.tokenizers.tokenizer import Characters, Rows, Tokenizer, blanks_before
 from numerate.tokenizers.words import Words
 from numerate.vocabulary import END, PAD

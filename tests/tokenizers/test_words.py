@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerate.data.writing import text_lines
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
+from numerate.text.data.writing import text_lines
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.tokenizer import Rows
 from numerate.tokenizers.words import Words

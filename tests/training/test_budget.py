@@ -16,11 +16,11 @@ from numerate.errors import UserError
 from numerate.experiments.train import TrainedRun, debug, dry_run, train
 from numerate.training import checkpoint
 from numerate.training.budget import Budget, flop_text
+from numerate.training.data_stream import StreamPosition
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop
-from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 torch.set_num_threads(1)
 

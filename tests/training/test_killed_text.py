@@ -18,16 +18,16 @@ import torch
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+from numerate.architectures.dual_attention import DualAttention
 from numerate.experiments.train import train
-from numerate.mixers.dual_attention import DualAttention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 from running_text import recipe_of, task_in
 
 torch.set_num_threads(1)

@@ -16,9 +16,9 @@ from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 
-TINY = Path(__file__).parent.parent / "tokenizers" / "tiny"
+TINY = Path(__file__).parent.parent / "text" / "tiny"
 
 SMALL = [
     "task.digits=1:2",

@@ -12,11 +12,11 @@ import torch
 from numerate.api import recipe
 from numerate.batch import StepContext
 from numerate.experiments.train import train
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.schedule import Constant, Plateau
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 SMALL = [
     "task.digits=1:3",

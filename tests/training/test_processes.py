@@ -22,9 +22,9 @@ from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE
 from numerate.positions.rotary import Rotary
+from numerate.training.distributed import World, device_of
 from numerate.training.parallel import shared_by_blocks
 from numerate.training.recipe import Recipe
-from numerate.training.world import World, device_of
 from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from numerate.records.reading import read as read_records
 from numerate.records.schema import Fields, Schema
 from numerate.reports.records import read
 from numerate.training import disk
-from numerate.training.run import RunFolder, all_runs, find, latest, runs_directory
+from numerate.training.run_folder import RunFolder, all_runs, find, latest, runs_directory
 
 HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
 
@@ -471,7 +471,7 @@ def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: An
 HOLDER = """
 import sys, time
 from pathlib import Path
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).lock("evaluation"):
     print("locked", flush=True)
     time.sleep(60)

@@ -21,18 +21,18 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.stored_tokenizer import pieces
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.training import checkpoint
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import PUBLISHED, Samples
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 torch.set_num_threads(1)
 
-TINY = str(Path(__file__).parents[1] / "tokenizers" / "tiny")
+TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 CONTEXT = 40
 
 

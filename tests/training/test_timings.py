@@ -12,11 +12,11 @@ from numerate.api import recipe
 from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.training import timings as module
-from numerate.training.limits import Limit, limit_of, products_of, stated
+from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
+from numerate.training.peak_flops import Limit, limit_of, products_of, stated
 from numerate.training.recipe import Training
 from numerate.training.timings import Timings, speed_text
-from numerate.training.world import World
 
 CPU = torch.device("cpu")
 SMALL = [

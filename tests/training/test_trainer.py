@@ -17,13 +17,13 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.exact_match import mark
 from numerate.experiments.train import TrainedRun, dry_run, train
-from numerate.training import development
+from numerate.training import validation as development
+from numerate.training.data_stream import StreamPosition
+from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
-from numerate.training.stream import StreamPosition
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 torch.set_num_threads(1)
 
@@ -332,9 +332,9 @@ COMPILED = """
 import json, sys, torch
 from numerate.api import recipe
 from numerate.training.stopping import Stop
-from numerate.training.stream import StreamPosition
+from numerate.training.data_stream import StreamPosition
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
+from numerate.training.distributed import World
 torch.set_num_threads(1)
 found = []
 for compiled in ("false", "true"):

@@ -8,8 +8,8 @@ it works in.
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
-TEXTS = TESTS / "tasks" / "texts"
-TOKENIZER = TESTS / "tokenizers" / "tiny"
+TEXTS = TESTS / "text" / "texts"
+TOKENIZER = TESTS / "text" / "tiny"
 
 SUMS = ("addition_abacus", "task.digits=1:3", "model.hidden_size=32")
 DECODER = ("number_loss_small_decoder_ce", "model.hidden_size=32")

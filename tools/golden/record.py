@@ -21,12 +21,12 @@ import torch
 from cases import CASES
 
 import numerate
-from numerate.data.corpora import write_corpus
 from numerate.experiments.trial import debug
-from numerate.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.data.corpora import write_corpus
+from numerate.text.tokenizers.tokenizer_files import CHARACTERS
 from numerate.training import checkpoint
+from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 STEPS = 30
 RENAMED = {"operations": "flops"}

@@ -9,7 +9,7 @@ from numerate.errors import UserError
 from numerate.experiments.run import load
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import Missing, missing_of
-from numerate.training.run import runs_directory
+from numerate.training.run_folder import runs_directory
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from numerate.commands.words import options
-from numerate.data import prepared
-from numerate.data.corpora import source_files, write_corpus
-from numerate.data.documents import SEPARATOR, ReadSoFar, documents, part_of
-from numerate.data.prepared import HELD_OUT, Kilobytes, Prepared, prepare_texts
-from numerate.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.corpus_files import published_split
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED
-from numerate.tokenizers.stored_tokenizer import pieces
+from numerate.text.data import prepared
+from numerate.text.data.corpora import source_files, write_corpus
+from numerate.text.data.documents import SEPARATOR, ReadSoFar, documents, part_of
+from numerate.text.data.prepared import HELD_OUT, Kilobytes, Prepared, prepare_texts
+from numerate.text.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
+from numerate.text.tokenizers.stored_tokenizer import pieces
 from numerate.training import disk
 
 _SHOWN = 10

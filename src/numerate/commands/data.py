@@ -11,15 +11,15 @@ from numerate import catalogue
 from numerate.commands.words import first, no_more, options
 from numerate.config import override
 from numerate.config.values import from_text
-from numerate.data.source import Source, TaskWithTokenizer
-from numerate.data.statistics import Histogram, Statistics, statistics
-from numerate.data.writing import FORMATS, write
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.table import text_table
-from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.plain import plain_text
 from numerate.tasks.task import SPLITS, Task
-from numerate.tasks.text_task import TextTask
+from numerate.text.data.source import Source, TaskWithTokenizer
+from numerate.text.data.statistics import Histogram, Statistics, statistics
+from numerate.text.data.writing import FORMATS, write
+from numerate.text.tasks.example_file import ExampleFile
+from numerate.text.tasks.text_task import TextTask
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.tokenizers.words import Words
 from numerate.training import disk
@@ -91,7 +91,8 @@ def _write(words: list[str]) -> int:
 
 def _write_published(name: str, words: list[str], form: str) -> int:
     """Writes the files of a published task in the format of its original code."""
-    from numerate.data import published, published_texts
+    from numerate.published import counting_files as published
+    from numerate.published import number_loss_files as published_texts
 
     if form != "published":
         raise UserError(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
@@ -115,7 +116,7 @@ def _write_published(name: str, words: list[str], form: str) -> int:
 
 def _write_published_texts(name: str, words: list[str]) -> int:
     """Writes the published files of a text dataset. Further words are settings of its task."""
-    from numerate.data import published_texts
+    from numerate.published import number_loss_files as published_texts
 
     settings, own = options(words, {"out": str, "seed": int})
     if not own.get("out"):
@@ -139,7 +140,7 @@ def _stats(words: list[str]) -> int:
     if own.get("out") == "":
         raise UserError("out: the folder is missing; for example: out=figures")
     settings = [word for word in words if word not in names]
-    from numerate.commands.running_text import stats_of_text, texts_among
+    from numerate.commands.language_modeling import stats_of_text, texts_among
 
     names, texts = texts_among(names, settings)
     for number, (name, task) in enumerate(texts):
@@ -162,7 +163,7 @@ def _stats(words: list[str]) -> int:
 
 
 def _draw(found: Statistics, folder: Path) -> None:
-    from numerate.data.plots import draw
+    from numerate.reports.data_plots import draw
 
     with disk.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)

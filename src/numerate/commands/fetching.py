@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 from numerate.commands.words import options
-from numerate.data.archives import MEMBERS, Limits
-from numerate.data.datasets import ALL, Dataset, dataset
-from numerate.data.fetching import fetch, is_fetched
 from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
+from numerate.text.data.archives import MEMBERS, Limits
+from numerate.text.data.datasets import ALL, Dataset, dataset
+from numerate.text.data.fetching import fetch, is_fetched
 from numerate.training import disk
 from numerate.training.progress import ProgressBar
 

@@ -110,7 +110,7 @@ def list_runs(runs_dir: str | None) -> int:
 
     from numerate.reports.table import text_table
     from numerate.training import checkpoint
-    from numerate.training.run import all_runs, runs_directory
+    from numerate.training.run_folder import all_runs, runs_directory
 
     runs = runs_directory(runs_dir)
     rows = []

@@ -28,7 +28,7 @@ from numerate.studies.folder import StudyFolder
 from numerate.studies.running import Done
 from numerate.studies.status import SHOWN
 from numerate.studies.study import Study, run_study, survey
-from numerate.training.run import runs_directory
+from numerate.training.run_folder import runs_directory
 
 MANY, MANY_RUNS = 12, 200
 """More variants, or runs, than this are shown as a short table instead of side by side."""

@@ -51,7 +51,7 @@ def _count(text: str) -> int:
 def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
     task = override(catalogue.made("Task", name), [word.removeprefix("task.") for word in words])
     if task.running:
-        from numerate.commands.running_text import sample_of_text
+        from numerate.commands.language_modeling import sample_of_text
 
         print(sample_of_text(task, split, 0, count), end="")
         return
@@ -144,7 +144,7 @@ def _symbols(exam: Any, ids: Any, values: Any) -> list[str]:
 
 def _sample_running(recipe: Any, split: str, count: int) -> None:
     """Prints chunks of running text, and the first tokens of each as model inputs."""
-    from numerate.commands.running_text import sample_of_text
+    from numerate.commands.language_modeling import sample_of_text
 
     vocabulary = recipe.tokenizer.vocabulary(recipe.task)
     print(sample_of_text(recipe.task, split, recipe.seed, count), end="")

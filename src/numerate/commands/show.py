@@ -12,7 +12,6 @@ from numerate.batch import Model
 from numerate.commands.words import first, no_more
 from numerate.config import as_text, describe_settings, expand, identity, override
 from numerate.errors import OperationalError, UserError
-from numerate.models.hugging_face import without_memory
 from numerate.recipes.papers import PAPERS
 from numerate.studies.naming import named
 from numerate.studies.study import Study
@@ -104,7 +103,7 @@ def parameter_count(recipe: Recipe) -> str:
 def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
     """Builds the model, without allocating its weights if possible, as they may be billions."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
-        return without_memory(recipe.model, vocabulary, recipe.seed)
+        return recipe.model.build_on_meta(vocabulary, recipe.seed)
     return recipe.model.build(vocabulary, recipe.seed)
 
 

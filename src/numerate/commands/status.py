@@ -9,7 +9,7 @@ from numerate import terminal
 from numerate.commands.words import first, no_more, options, truth
 from numerate.studies.folder import StudyFolder
 from numerate.studies.status import standing, standing_text
-from numerate.training.run import runs_directory
+from numerate.training.run_folder import runs_directory
 
 _EVERY = 2.0  # seconds between updates, or longer where an update is slow
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from numerate.batch import Batch, Model, Tokens
-from numerate.evaluation.token_bytes import TokenBytes
 from numerate.tasks.counter_rng import CounterRNG, key
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.questions import Questions
@@ -51,9 +51,9 @@ class EvaluationData:
         return self.task.running
 
     @cached_property
-    def token_bytes(self) -> TokenBytes | None:
+    def token_bytes(self) -> Any | None:
         """The bytes of text of each token, of running text; None of all else."""
-        return TokenBytes.of(self.task.pieces()) if isinstance(self.task, LanguageModeling) else None
+        return self.task.token_bytes() if isinstance(self.task, LanguageModeling) else None
 
     @cached_property
     def texts(self) -> bool:

@@ -21,7 +21,6 @@ from numerate.evaluation.grid import Grid, fits
 from numerate.evaluation.labels import Labels
 from numerate.evaluation.statistics import wilson
 from numerate.evaluation.text_answers import TextAnswers
-from numerate.tasks.example_file import ExampleFile
 from numerate.tasks.task import Task
 from numerate.vocabulary import PAD
 
@@ -230,6 +229,6 @@ def default_grid(task: Task) -> Grid:
         return Grid.parse("x".join(map(str, trained.values())), tuple(trained))
     grid, known = Grid.parse(text, tuple(trained)), task.cells()
     there = known
-    if known is not None and isinstance(task, ExampleFile):
+    if known is not None and task.grid_of_trained:
         there = [*({*known} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return grid if there is None or len(there) == len(grid.cells()) else Grid.of(there, tuple(trained))

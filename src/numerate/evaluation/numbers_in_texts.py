@@ -1,7 +1,7 @@
 """Numbers in texts: which number a text ends with, read exactly.
 
-What a number is, is the rule of `numerate.tokenizers.found_numbers`, by which numbers are spelled too. An answer has
-more:
+What a number is, is the rule of `numerate.text.tokenizers.number_spans`, by which numbers are spelled too. An answer
+has more:
 
 | text | its last number |
 |---|---|

@@ -6,8 +6,8 @@ from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import UserError
-from numerate.tasks.example_file import ExampleFile
-from numerate.tasks.file_sources import of_hashes
+from numerate.text.tasks.example_file import ExampleFile
+from numerate.text.tasks.file_sources import of_hashes
 from numerate.training.recipe import Recipe
 
 ONLY = "task.task_index"

@@ -15,15 +15,14 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.run import Run
 from numerate.experiments.weight_files import TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_weights import from_published
-from numerate.models.hugging_face import build
 from numerate.models.strict_weights import StrictWeights, weights_of
+from numerate.published.dual_attention_weights import from_published
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tokenizers.layout import Continuation, NextToken
 from numerate.training import checkpoint, disk, provenance
+from numerate.training.preflight import fingerprint_of
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import fingerprint_of
-from numerate.training.run import RunFolder, runs_directory
+from numerate.training.run_folder import RunFolder, runs_directory
 
 
 def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = True) -> Path:
@@ -124,7 +123,7 @@ def import_published(
     them by more than `tolerance` anywhere. Without it those are compared that the file or folder itself has.
 
     Raises `UserError` for a file that holds no weights, where they are not the recipe's, see
-    `numerate.models.dual_attention_weights`, and where logits differ.
+    `numerate.published.dual_attention_weights`, and where logits differ.
     """
     path = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
@@ -146,7 +145,7 @@ def _run(
     runs_dir: str | Path | None,
 ) -> Run:
     """The run of a recipe and weights that came from elsewhere, made where it is not there yet."""
-    model = build(recipe.model, exam.vocabulary, recipe.seed, None)
+    model = recipe.model.rebuild(exam.vocabulary, recipe.seed, None)
     weights = weights_of(model, weights, str(path))
     if check is not None:
         model.load_state_dict(weights)

@@ -16,10 +16,10 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import SPARE, prompts_of
 from numerate.evaluation.generate import greedy
 from numerate.experiments.stored_run import StoredRun
-from numerate.mixers.maps import LayerMaps, Sort, observed
-from numerate.models.hugging_face import HuggingFaceModel
+from numerate.mixers.attention_maps import LayerMaps, Sort, observed
 from numerate.reports.map_records import FOLDER, FORMAT, packed
 from numerate.tasks.questions import Questions
+from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.vocabulary import END
 
 MOST = 256

@@ -12,7 +12,7 @@ from numerate.evaluation.costs import RowSize, readings
 from numerate.evaluation.evaluation_data import questions_of, size_of
 from numerate.evaluation.evaluator import METHODS, Method, evaluate_cell, grid_of, method_for, replaced_grid
 from numerate.evaluation.grid import Cell, Grid, parse_shard, region, shard
-from numerate.evaluation.language import context_region, evaluate_portion, portions_of, read_portion
+from numerate.evaluation.language_modeling import context_region, evaluate_portion, portions_of, read_portion
 from numerate.evaluation.likelihoods import FIRST
 from numerate.evaluation.samples import answers
 from numerate.experiments.changes import FILE

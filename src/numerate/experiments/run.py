@@ -30,7 +30,7 @@ from numerate.experiments.stored_run import StoredRun
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
-from numerate.training.run import find, runs_directory
+from numerate.training.run_folder import find, runs_directory
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":

@@ -23,7 +23,7 @@ from numerate.experiments.store import PREDICTIONS, RECORDS, Lines, Store, direc
 from numerate.experiments.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
 EACH = 6

@@ -12,20 +12,20 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.experiments.start import Listener, Start, TrainedRun
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
-from numerate.models.numformer import Numformer
-from numerate.models.pretrained import PretrainedDecoder
-from numerate.models.t5 import T5
+from numerate.stacking.stacked_trainer import StackedTrainer
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.t5 import T5
+from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.layout import TokenClassification
-from numerate.tokenizers.subwords import Subwords
 from numerate.training import provenance
+from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run import runs_directory
+from numerate.training.run_folder import runs_directory
 from numerate.training.schedule import Constant
-from numerate.training.stacked import StackedTrainer
 from numerate.training.stopping import Stop
 from numerate.training.trainer import Outcome
-from numerate.training.world import World
 
 SHAPE = ("batch_size", "precision", "threads")
 """Of the settings of training, those that runs of one stack have in common."""

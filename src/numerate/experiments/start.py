@@ -9,22 +9,22 @@ from typing import Any
 import torch
 
 from numerate.config import identity, to_tree
-from numerate.data.prepared import ready
 from numerate.errors import UserError
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
 from numerate.models.strict_weights import weights_of
 from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
+from numerate.text.data.prepared import ready
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import flop_text
+from numerate.training.distributed import World
+from numerate.training.preflight import refuse_other_contents
 from numerate.training.progress import Nowhere, ProgressBar, beside
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_contents
-from numerate.training.run import RunFolder, find, folder_name
+from numerate.training.run_folder import RunFolder, find, folder_name
 from numerate.training.timings import speed_text
 from numerate.training.trainer import Outcome, Trainer
-from numerate.training.world import World
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 

@@ -16,7 +16,7 @@ from numerate.records.reading import content_of, read, record_of, scan, sound
 from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
-from numerate.training.run import RunFolder, folder_name
+from numerate.training.run_folder import RunFolder, folder_name
 
 Key = tuple[str, int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
 """What tells two records apart, in the order they are kept: checkpoint, step, settings, cell, placement, count, key of

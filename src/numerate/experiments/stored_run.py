@@ -10,13 +10,12 @@ from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.changes import changed, differences
-from numerate.models.hugging_face import build
 from numerate.models.strict_weights import weights_of
 from numerate.training import checkpoint
+from numerate.training.distributed import device_of
+from numerate.training.preflight import refuse_other_contents, refuse_other_tokenizer
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_contents, refuse_other_tokenizer
-from numerate.training.run import RunFolder
-from numerate.training.world import device_of
+from numerate.training.run_folder import RunFolder
 
 
 class StoredRun:
@@ -75,7 +74,7 @@ class StoredRun:
     def blank(self) -> Model:
         """The initialised model on the CPU, for what needs no trained weights (position offsets, tables)."""
         origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, origin)
+        return self.recipe.model.rebuild(self.exam.vocabulary, self.recipe.seed, origin)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints meant by `final`, `best`, `all` or a step."""
@@ -98,7 +97,7 @@ class StoredRun:
             self.refuse_other_contents()  # its vocabulary is what its questions have
         refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
         weights = found.read(only=["weights"])["weights"]
-        model = build(self.recipe.model, self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
+        model = self.recipe.model.rebuild(self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
         model.load_state_dict(weights_of(model, weights, str(found.path)))
         return model.to(device_of(self.device or self.recipe.device)).eval()
 

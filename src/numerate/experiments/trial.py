@@ -7,25 +7,25 @@ from typing import Any
 
 import torch
 
+from numerate.architectures.dual_attention import DualAttention
 from numerate.batch import ModelSpec
 from numerate.errors import UserError
 from numerate.experiments.start import set_threads
 from numerate.mixers.attention import Attention
-from numerate.mixers.dual_attention import DualAttention
 from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
-from numerate.models.hugging_face import HuggingFaceSpec, without_memory
-from numerate.models.numformer import Numformer
-from numerate.models.t5 import T5
-from numerate.tasks.corpora_by_name import presets
 from numerate.tasks.language_modeling import LanguageModeling, located
 from numerate.tasks.task import Task
+from numerate.text.models.hugging_face import HuggingFaceSpec
+from numerate.text.models.numformer import Numformer
+from numerate.text.models.t5 import T5
+from numerate.text.tasks.corpus_presets import presets
 from numerate.training.budget import flop_text
+from numerate.training.data_stream import StreamPosition, places_of
+from numerate.training.distributed import World
 from numerate.training.progress import duration
 from numerate.training.recipe import Recipe
-from numerate.training.stream import StreamPosition, places_of
 from numerate.training.trainer import Trainer
-from numerate.training.world import World
 
 MOST_AT_ONCE = 3e10
 """Floating-point operations of a timed step on a CPU, about a second; larger steps are timed on some of their rows."""
@@ -137,7 +137,7 @@ def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | N
     origin = recipe.model.origin(vocabulary)
     if world.device.type != "cpu":
         return origin, False
-    model = without_memory(recipe.model, vocabulary, recipe.seed, origin)
+    model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
     return origin, sum(parameter.numel() for parameter in model.parameters()) > MOST_TRIED
 
 

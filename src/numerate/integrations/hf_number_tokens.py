@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tokenizers.coverage import Coverage as Coverage
+from numerate.text.tokenizers.coverage import Coverage as Coverage
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
 Which = Literal["digits", "numbers"]

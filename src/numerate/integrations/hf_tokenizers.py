@@ -7,8 +7,8 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.tasks.task import Task
-from numerate.tokenizers.stored_tokenizer import StoredTokenizer
-from numerate.tokenizers.token_ids import TokenIds, pieces_of
+from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer
+from numerate.text.tokenizers.token_ids import TokenIds, pieces_of
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.tokenizers.words import Words
 from numerate.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary

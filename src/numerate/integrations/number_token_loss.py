@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from numerate.errors import OperationalError, UserError
 from numerate.integrations.hf_number_tokens import Which, number_tokens
-from numerate.losses.fused import cross_entropy_and_number
-from numerate.losses.number_tokens import NumberTable
-from numerate.losses.token_level import KINDS, Kind, NumberDistance, outweighs
+from numerate.kernels.fused_number_loss import cross_entropy_and_number
+from numerate.kernels.number_loss import KINDS, Kind, NumberDistance, outweighs
+from numerate.kernels.number_table import NumberTable
 
 PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
 """The default sample for the coverage of a tokenizer."""
@@ -26,7 +26,7 @@ class NumberTokenLoss(nn.Module):
     """Cross-entropy + `weight` x number token loss, from the logits and labels of any model of tokens.
 
     Zausinger et al. (2025), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083: where a label is a number token,
-    the probabilities of all number tokens measure the distance from its value. `numerate.losses.token_level` has
+    the probabilities of all number tokens measure the distance from its value. `numerate.kernels.number_loss` has
     the definitions.
 
     - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
@@ -38,7 +38,7 @@ class NumberTokenLoss(nn.Module):
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
-    - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.losses.token_level.Measure`.
+    - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.kernels.number_loss.Measure`.
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
       synchronisation with the device.
 

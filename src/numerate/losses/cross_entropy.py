@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE, Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.losses.head_cross_entropy import LARGE, head_cross_entropy, plain_head
+from numerate.kernels.fused_head_cross_entropy import LARGE, head_cross_entropy, plain_head
 from numerate.losses.loss import Loss, LossPart
 from numerate.vocabulary import Vocabulary
 
@@ -27,8 +27,8 @@ class CrossEntropy(Loss):
     Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. The minimum of the loss is then above 0. Raises
     `UserError` for a share that is none.
 
-    Millions of logits, as of texts, are never in memory at once: see `numerate.losses.head_cross_entropy`. The loss is
-    the same but for rounding.
+    Millions of logits, as of texts, are never in memory at once: see `numerate.kernels.fused_head_cross_entropy`. The
+    loss is the same but for rounding.
     """
 
     mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")

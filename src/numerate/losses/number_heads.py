@@ -11,7 +11,7 @@ from torch import Tensor
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.losses.fused import entropy_and_columns
+from numerate.kernels.fused_number_loss import entropy_and_columns
 from numerate.losses.loss import Loss, LossPart
 from numerate.vocabulary import Vocabulary
 

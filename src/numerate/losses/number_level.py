@@ -15,11 +15,12 @@ from torch import Tensor
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.losses.fused import entropy_and_columns
+from numerate.kernels.fused_number_loss import entropy_and_columns
+from numerate.kernels.number_loss import TEXT_FACTOR
+from numerate.kernels.number_table import NumberTable
 from numerate.losses.loss import Loss, LossPart
-from numerate.losses.number_tokens import NumberTable
+from numerate.losses.number_tokens import number_table
 from numerate.losses.runs import Notation, Runs, runs
-from numerate.losses.token_level import TEXT_FACTOR
 from numerate.vocabulary import Vocabulary
 
 PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
@@ -71,7 +72,7 @@ class NumberLevelPart(LossPart):
         super().__init__()
         self.spec, self.published = spec, spec.published != "no"
         self.join_points = spec.published == "float_level"
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.table = number_table(vocabulary, spec.number_tokens)
         self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from numerate.batch import IGNORE, Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.losses.fused import cross_entropy_and_number
-from numerate.losses.head_fused import head_cross_entropy_and_number
+from numerate.kernels.fused_head_number_loss import head_cross_entropy_and_number
+from numerate.kernels.fused_number_loss import cross_entropy_and_number
+from numerate.kernels.number_loss import Kind, LossSums, NumberDistance, plain_sums
+from numerate.kernels.number_table import NumberTable
 from numerate.losses.loss import Loss, LossPart
-from numerate.losses.number_tokens import NumberTable
+from numerate.losses.number_tokens import number_table
 from numerate.losses.runs import Notation, place_weights
-from numerate.losses.token_level import Kind, LossSums, NumberDistance, plain_sums
 from numerate.vocabulary import Vocabulary
 
 Fusing = Literal["auto", "head", "logits", "none"]
@@ -30,7 +31,7 @@ class NumberToken(Loss):
 
     At target number tokens, the error is computed from the probabilities of all number tokens among themselves:
     `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
-    probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.losses.token_level` has the definitions.
+    probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the definitions.
 
     `mean_over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
     each weighs against other tokens. `mean_over="labels"` divides it by the count of all target tokens, so that
@@ -128,7 +129,7 @@ class NumberTokenPart(LossPart):
     def __init__(self, spec: NumberToken, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec, self.measure = spec, spec.measure()
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.table = number_table(vocabulary, spec.number_tokens)
         self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
@@ -156,7 +157,7 @@ class GaussianPart(LossPart):
     def __init__(self, spec: GaussianCrossEntropy, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec, self.measure = spec, NumberDistance("was", gaussian_sigma=spec.sigma)
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.table = number_table(vocabulary, spec.number_tokens)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cross_entropy": batch.counts["tokens"]}

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.losses.number_tokens import NO_EXPONENT, NumberTable
+from numerate.kernels.number_table import NO_EXPONENT, NumberTable
 from numerate.vocabulary import POINT, SIGN, Vocabulary
 
 MINUS = ("-", "\u2212")

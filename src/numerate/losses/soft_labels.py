@@ -12,9 +12,10 @@ from torch.nn.functional import logsigmoid
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.losses.fused import entropy_and_columns
+from numerate.kernels.fused_number_loss import entropy_and_columns
+from numerate.kernels.number_table import NumberTable
 from numerate.losses.loss import Loss, LossPart
-from numerate.losses.number_tokens import NumberTable
+from numerate.losses.number_tokens import number_table
 from numerate.vocabulary import Vocabulary
 
 
@@ -61,7 +62,7 @@ class SoftLabelsPart(LossPart):
     def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec = spec
-        self.table = NumberTable.of_vocabulary(vocabulary, spec.number_tokens)
+        self.table = number_table(vocabulary, spec.number_tokens)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -12,8 +12,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.inside import turned_in_pairs
-from numerate.mixers.maps import weights_of
+from numerate.mixers.attention_maps import weights_of
+from numerate.mixers.attention_positions import turned_in_pairs
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
 from numerate.positions.position import Bias, Contextual, Position, Rotation
 from numerate.positions.rotary import split_and_turned

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.local import behind
+from numerate.kernels.linear_scan import linear_scan
+from numerate.kernels.token_shift import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
-from numerate.mixers.scan import linear_scan
 from numerate.positions.position import Position
 
 Eigenvalues = Literal["[0,1]", "[-1,1]"]

@@ -66,8 +66,8 @@ class TokenMixer(nn.Module, ABC):
         """One more token per row, and the state after it."""
 
     def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        """The attention weights of `forward`, by the kinds of `numerate.mixers.maps`: rows x heads x query x key each.
-        Empty for a mixer without attention."""
+        """The attention weights of `forward`, by the kinds of `numerate.mixers.attention_maps`: rows x heads x query x
+        key. Empty for a mixer without attention."""
         return {}
 
     def claimed(self) -> set[str]:
@@ -109,7 +109,7 @@ class Mixer(ABC):
         return [self.build(width, layer, depth, positions) for layer in range(depth)]
 
     def why_not_stacked(self) -> str | None:
-        """Why models with it cannot be trained stacked (`numerate.training.stacked`), in words; None if they can."""
+        """Why models with it cannot be trained stacked (`numerate.stacking`), in words; None if they can."""
         return None
 
     def attends(self) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.local import behind
+from numerate.kernels.token_shift import behind
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
 from numerate.positions.position import Position
 

@@ -5,14 +5,14 @@ from numerate.catalogue import lazily
 CATALOGUE = {
     "ModelSpec": {
         "Decoder": "decoder",
-        "T5": "t5",
-        "PretrainedDecoder": "pretrained",
-        "Numformer": "numformer",
+        "T5": "text.models.t5",
+        "PretrainedDecoder": "text.models.pretrained",
+        "Numformer": "text.models.numformer",
     },
     "NumberEmbedding": {
-        "RegressionTransformerEmbedding": "number_inputs",
-        "XValScaling": "number_inputs",
-        "FoNEEmbedding": "number_inputs",
+        "RegressionTransformerEmbedding": "text.models.number_inputs",
+        "XValScaling": "text.models.number_inputs",
+        "FoNEEmbedding": "text.models.number_inputs",
     },
     "Backbone": {"Loop": "backbone", "Stack": "backbone"},
     "Initialization": {
@@ -23,5 +23,5 @@ CATALOGUE = {
         "Xavier": "initialization",
     },
 }
-PRESETS = {"ModelSpec": ("tiny_names",)}
+PRESETS = {"ModelSpec": ("published.tiny_names",)}
 __getattr__ = lazily("models", CATALOGUE)

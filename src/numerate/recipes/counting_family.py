@@ -44,7 +44,7 @@ def make(name: str) -> Any:
 @cache
 def _parts() -> dict[str, tuple[str, str]]:
     """Each name with its task and its model. Underscores at the end of a task's name are not doubled."""
-    from numerate.tasks.counting_names import named_tasks
+    from numerate.published.counting_names import named_tasks
 
     tasks = [task for task in named_tasks() if task != "debug"]
     return {f"{task.rstrip('_')}_{model}": (task, model) for task in tasks for model in MODELS}

@@ -25,16 +25,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from numerate.architectures.channel_mix import ChannelMix
+from numerate.architectures.mamba import Mamba
+from numerate.architectures.rwkv6 import RWKV6
+from numerate.architectures.s4 import S4
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
-from numerate.mixers.channel_mix import ChannelMix
-from numerate.mixers.mamba import Mamba
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM, RNN
-from numerate.mixers.rwkv6 import RWKV6
-from numerate.mixers.s4 import S4
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
@@ -43,8 +43,8 @@ from numerate.positions.added import Learned, Scalar, Sinusoidal
 from numerate.positions.position import Position
 from numerate.positions.position_ids import RandomSubset, Sequential, Shifted, Zooming
 from numerate.positions.rotary import Rotary
+from numerate.published.counting_names import PublishedTask, named_tasks
 from numerate.tasks.counting import Counting
-from numerate.tasks.counting_names import PublishedTask, named_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting

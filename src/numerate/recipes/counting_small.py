@@ -11,15 +11,15 @@ layers, some thousand steps): each model is trained up to 50 and evaluated up to
 
 from dataclasses import replace
 
+from numerate.architectures.delta import DeltaProduct
+from numerate.architectures.lru import LRU
+from numerate.architectures.slot_lstm import SlotLSTM
 from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.attention import Attention
-from numerate.mixers.delta import DeltaProduct
-from numerate.mixers.lru import LRU
 from numerate.mixers.min_gru import MinGRU
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM, RNN
-from numerate.mixers.slot_lstm import SlotLSTM
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Sinusoidal
@@ -27,7 +27,7 @@ from numerate.positions.bias import ALiBi
 from numerate.positions.position import Position
 from numerate.positions.position_ids import Shifted
 from numerate.positions.rotary import Rotary
-from numerate.tasks.counting_names import named_tasks
+from numerate.published.counting_names import named_tasks
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.objective import Supervised

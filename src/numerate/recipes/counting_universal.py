@@ -4,12 +4,12 @@ One architecture without positions (a layer of `Phasor`, 68,000 to 93,000 parame
 trained on each task by itself up to 50 symbols, and evaluated up to 200 (items: up to 100, which is ten of each).
 """
 
+from numerate.architectures.phasor import Phasor
 from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
-from numerate.mixers.phasor import Phasor
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.tasks.counting_names import named_tasks
+from numerate.published.counting_names import named_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification

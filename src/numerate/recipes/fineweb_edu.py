@@ -13,10 +13,10 @@ are some 1.6 million tokens, and rows of a part (`training.micro_batch_size`) ar
 
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import current
+from numerate.published.dual_attention_models import current
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Cosine

@@ -8,8 +8,8 @@ Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on sums and 
 from numerate.losses.loss import Loss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, ntl, published
-from numerate.tasks.mathematics import arithmetic
-from numerate.tokenizers.text_number_formats import TextNumberFormat
+from numerate.text.tasks.mathematics import arithmetic
+from numerate.text.tokenizers.text_number_formats import TextNumberFormat
 from numerate.training.recipe import Recipe
 
 

@@ -9,10 +9,10 @@ extrapolation. One row in twenty of each file of training is development.
 from dataclasses import replace
 
 from numerate.recipes import number_loss_small as small
-from numerate.tasks.mathematics import Mathematics
-from numerate.tokenizers.regression_transformer import RegressionTransformer
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import PerDigit, TextNumberFormat, XVal
+from numerate.text.tasks.mathematics import Mathematics
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import PerDigit, TextNumberFormat, XVal
 from numerate.training.recipe import Recipe
 
 MODULES = ("numbers__place_value", "numbers__round_number", "arithmetic__add_or_sub")

@@ -11,8 +11,6 @@ from typing import Any
 
 from numerate.losses.loss import Loss
 from numerate.losses.number_heads import XValLoss
-from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
-from numerate.models.numformer import Numformer
 from numerate.recipes.number_loss_paper import (
     CROSS_ENTROPY,
     DIGITS,
@@ -24,11 +22,13 @@ from numerate.recipes.number_loss_paper import (
     published,
     t5,
 )
-from numerate.tasks.mathematics import Mathematics
+from numerate.text.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
+from numerate.text.models.numformer import Numformer
+from numerate.text.tasks.mathematics import Mathematics
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer
+from numerate.text.tokenizers.text_number_formats import TextNumberFormat
+from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.layout import Masked
-from numerate.tokenizers.regression_transformer import RegressionTransformer
-from numerate.tokenizers.text_number_formats import TextNumberFormat
-from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant

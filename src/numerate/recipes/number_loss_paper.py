@@ -18,11 +18,11 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.losses.number_token import NumberToken
-from numerate.models.t5 import SIZES, T5
 from numerate.tasks.task import Task
+from numerate.text.models.t5 import SIZES, T5
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
 from numerate.tokenizers.layout import Layout, Seq2Seq
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training

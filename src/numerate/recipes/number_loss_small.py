@@ -23,15 +23,15 @@ from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
-from numerate.models.t5 import T5
 from numerate.positions.rotary import Rotary
-from numerate.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
+from numerate.text.models.t5 import T5
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.layout import Continuation, Seq2Seq
 from numerate.tokenizers.number_formats import Digits
-from numerate.tokenizers.regression_transformer import RegressionTransformer
-from numerate.tokenizers.subwords import Subwords
-from numerate.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW

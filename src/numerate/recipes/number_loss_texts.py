@@ -12,13 +12,13 @@ from typing import Any
 from numerate.losses.loss import Loss
 from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import NumberToken
-from numerate.models.number_inputs import NumberHead, XValScaling
 from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, computed_again, ntl, published, t5
-from numerate.tasks.gsm8k import GSM8K
-from numerate.tasks.multirc import MultiRC
-from numerate.tasks.rjokes import RJokes
-from numerate.tokenizers.text_number_formats import TextNumberFormat
-from numerate.tokenizers.text_number_formats import XVal as Numbers
+from numerate.text.models.number_inputs import NumberHead, XValScaling
+from numerate.text.tasks.gsm8k import GSM8K
+from numerate.text.tasks.multirc import MultiRC
+from numerate.text.tasks.rjokes import RJokes
+from numerate.text.tokenizers.text_number_formats import TextNumberFormat
+from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.training.recipe import Recipe
 
 REGRESSION = replace(t5(), number_embedding=XValScaling(), number_head=NumberHead(read_at="start"))

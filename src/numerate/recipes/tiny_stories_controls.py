@@ -13,16 +13,15 @@ from typing import Literal
 
 import torch
 
+from numerate.architectures.dual_attention import DualAttention
 from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
-from numerate.mixers.dual_attention import DualAttention
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
-from numerate.models.hugging_face import without_memory
+from numerate.training.distributed import device_of
 from numerate.training.recipe import Recipe
-from numerate.training.world import device_of
 from numerate.vocabulary import Vocabulary
 
 _FEW = Vocabulary.of(["+"])
@@ -139,7 +138,7 @@ def transformer_of(spec: Decoder) -> Decoder:
 
 def parameters_of(spec: Decoder) -> int:
     """Parameters beside those of embedding and head; a frozen symbol library is none."""
-    model = without_memory(spec, _FEW, 0)
+    model = spec.build_on_meta(_FEW, 0)
     ends = {id(part) for name, part in model.named_parameters() if name.startswith(("embedding.", "head."))}
     return sum(part.numel() for part in model.parameters() if id(part) not in ends)
 
@@ -147,7 +146,7 @@ def parameters_of(spec: Decoder) -> int:
 def flops_of(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> float:
     """Floating-point operations of a step: forward and backward of its batch, rows as long as the context."""
     context = _context(recipe)
-    model = without_memory(spec, _FEW, 0)
+    model = spec.build_on_meta(_FEW, 0)
     head = 2 * recipe.training.batch_size * context * spec.hidden_size * (vocabulary - _FEW.size)
     return 3.0 * (model.flops(recipe.training.batch_size, context) + head)
 

@@ -7,7 +7,7 @@ made in `tiny_stories_paper`, which needs torch, on demand.
 from functools import cache
 from typing import Any
 
-from numerate.models.tiny_names import RUNS, PublishedRun, beside
+from numerate.published.tiny_names import RUNS, PublishedRun, beside
 
 CONTROLS = {
     "iso_parameters": "equal parameters",

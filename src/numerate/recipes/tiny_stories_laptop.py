@@ -4,10 +4,10 @@ Both in the mended code (`corrected`), with a vocabulary of 2,048 pieces learned
 prepare tiny_stories_2048` makes both. The three Transformers are equal to it in something else each.
 """
 
-from numerate.models.dual_attention_models import corrected
+from numerate.published.dual_attention_models import corrected
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Cosine

@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
-from numerate.models.dual_attention_models import published
-from numerate.models.tiny_names import PublishedRun, beside
+from numerate.published.dual_attention_models import published
+from numerate.published.tiny_names import PublishedRun, beside
 from numerate.recipes.tiny_stories_controls import Control, equal_in
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.tokenizers.token_ids import TokenIds
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant, Cosine, Schedule

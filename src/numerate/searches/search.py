@@ -28,10 +28,10 @@ from numerate.searches.searched import SearchResult, short_names, shown, text_of
 from numerate.searches.space import Space
 from numerate.searches.trials import Metric, SearchPlan, Trials
 from numerate.training import provenance
+from numerate.training.preflight import refuse_other_contents
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_contents
-from numerate.training.run import folder_name, runs_directory
+from numerate.training.run_folder import folder_name, runs_directory
 from numerate.training.stopping import Stop
 
 TRIALS = 30

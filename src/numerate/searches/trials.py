@@ -18,7 +18,7 @@ from numerate.searches.space import Space
 from numerate.training import checkpoint
 from numerate.training.lock import Locked
 from numerate.training.recipe import Recipe
-from numerate.training.run import RunFolder, folder_name
+from numerate.training.run_folder import RunFolder, folder_name
 
 Metric = Literal["beyond-development", "development", "loss", "development_loss"]
 

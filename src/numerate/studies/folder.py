@@ -33,7 +33,7 @@ from numerate.studies.plan import content_key as content_key
 from numerate.studies.plan import joined, plan_lines, read_plan
 from numerate.training import disk
 from numerate.training.lock import Lock, Locked
-from numerate.training.run import folder_name
+from numerate.training.run_folder import folder_name
 
 FORMAT = 2
 """Of study.yaml. A folder of a later format is refused rather than misread."""

@@ -21,9 +21,9 @@ from numerate.studies.patch import patch
 from numerate.studies.running import Done, Running
 from numerate.tasks.task import Task
 from numerate.training import checkpoint
+from numerate.training.preflight import refuse_other_contents
 from numerate.training.recipe import Recipe
-from numerate.training.refusals import refuse_other_contents
-from numerate.training.run import RunFolder, folder_name, runs_directory
+from numerate.training.run_folder import RunFolder, folder_name, runs_directory
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from numerate.tables.differing import differing
 from numerate.tables.rows import Column, Lazily, Row, Value, type_of
 from numerate.tables.showing import short_names, telling, words
 from numerate.tables.table import Table
-from numerate.training.run import folder_name, runs_directory
+from numerate.training.run_folder import folder_name, runs_directory
 
 if TYPE_CHECKING:
     from numerate.studies.study import Study

@@ -8,21 +8,21 @@ CATALOGUE = {
         "Arithmetic": "arithmetic",
         "BitwiseOr": "bitwise",
         "Counting": "counting",
-        "RJokes": "rjokes",
+        "RJokes": "text.tasks.rjokes",
         "LanguageModeling": "language_modeling",
-        "Mathematics": "mathematics",
-        "GeneratedMathematics": "generated_mathematics",
+        "Mathematics": "text.tasks.mathematics",
+        "GeneratedMathematics": "text.tasks.generated_mathematics",
         "Mixture": "mixture",
         "Multiplication": "multiplication",
         "NumberLine": "number_line",
-        "QuestionFiles": "question_files",
+        "QuestionFiles": "text.tasks.question_files",
         "RaspCounting": "rasp",
-        "MultiRC": "multirc",
+        "MultiRC": "text.tasks.multirc",
         "SelectiveCounting": "selective",
         "Sorting": "sorting",
-        "GSM8K": "gsm8k",
-        "ExampleFile": "example_file",
+        "GSM8K": "text.tasks.gsm8k",
+        "ExampleFile": "text.tasks.example_file",
     }
 }
-PRESETS = {"Task": ("datasets_by_name", "corpora_by_name", "counting_names")}
+PRESETS = {"Task": ("published.datasets", "text.tasks.corpus_presets", "published.counting_names")}
 __getattr__ = lazily("tasks", CATALOGUE)

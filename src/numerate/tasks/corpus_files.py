@@ -38,7 +38,7 @@ _ROWS_KEPT = 1024
 
 
 class TokenizerProtocol(Protocol):
-    """The interface of `numerate.tokenizers.stored_tokenizer.StoredTokenizer`, which tasks do not import."""
+    """The interface of `numerate.text.tokenizers.stored_tokenizer.StoredTokenizer`, which tasks do not import."""
 
     size: int
 

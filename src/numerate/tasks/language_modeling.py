@@ -75,11 +75,15 @@ class LanguageModeling(Task):
     # What is read ----------------------------------------------------------------------------------------------------
 
     def pieces(self) -> Any:
-        """The tokenizer, a `numerate.tokenizers.stored_tokenizer.StoredTokenizer`, loaded once per process.
+        """The tokenizer, a `numerate.text.tokenizers.stored_tokenizer.StoredTokenizer`, loaded once per process.
         Raises `UserError` if there is none."""
         # Tasks do not import tokens, so this is looked up by name.
         stored = catalogue.find("Tokenizer", "TokenIds").stored  # type: ignore[attr-defined]
         return stored(self.tokenizer_name())
+
+    def token_bytes(self) -> Any:
+        """The bytes of each of its tokens, a `numerate.text.tokenizers.token_bytes.TokenBytes`."""
+        return catalogue.find("Tokenizer", "TokenIds").token_bytes(self.tokenizer_name())  # type: ignore[attr-defined]
 
     def tokenizer_name(self) -> str:
         """`tokenizer`, or the folder of the one beside the tokens. Raises `UserError` if there is none."""

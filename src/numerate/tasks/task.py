@@ -65,6 +65,9 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     running: ClassVar[bool] = False
     """Whether it is running text: every token is a target, without questions and answers."""
 
+    grid_of_trained: ClassVar[bool] = False
+    """Whether its default grid has only the trained ones of its cells."""
+
     in_order: ClassVar[bool] = False
     """Whether a run reads its examples in the task's own order, neither sorted by length nor shuffled in windows."""
 
@@ -208,6 +211,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     def read(self, text: str) -> Questions:
         """The question that a person writes, with its answer worked out. Raises `UserError` for any other text."""
         raise UserError(f"question: {type(self).__name__} does not read questions from text")
+
+    def data_warnings(self) -> list[str]:
+        """Warnings about its data at the start of training, such as rows that are left out."""
+        return []
 
     def held_out(self, split: str) -> bool:
         """Whether every question drawn for this split is new to training: the split is not training itself, and every

@@ -5,15 +5,20 @@ from numerate.catalogue import lazily
 CATALOGUE = {
     "NumberFormat": {"Digits": "number_formats"},
     "TextNumberFormat": {
-        "AsIs": "text_number_formats",
-        "PerDigit": "text_number_formats",
-        "Groups": "text_number_formats",
-        "XVal": "text_number_formats",
-        "RegressionTransformer": "regression_transformer",
-        "FoNE": "fone",
-        "IEEEBits": "ieee",
+        "AsIs": "text.tokenizers.text_number_formats",
+        "PerDigit": "text.tokenizers.text_number_formats",
+        "Groups": "text.tokenizers.text_number_formats",
+        "XVal": "text.tokenizers.text_number_formats",
+        "RegressionTransformer": "text.tokenizers.regression_transformer",
+        "FoNE": "text.tokenizers.fone",
+        "IEEEBits": "text.tokenizers.ieee",
     },
-    "Tokenizer": {"Characters": "tokenizer", "Words": "words", "Subwords": "subwords", "TokenIds": "token_ids"},
+    "Tokenizer": {
+        "Characters": "tokenizer",
+        "Words": "words",
+        "Subwords": "text.tokenizers.subwords",
+        "TokenIds": "text.tokenizers.token_ids",
+    },
     "Layout": {
         "Continuation": "layout",
         "TokenClassification": "layout",

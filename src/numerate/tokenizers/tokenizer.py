@@ -86,6 +86,10 @@ class Tokenizer(ABC):
         """The text of ids that may carry numbers; the same as `decode` if tokens carry none."""
         return self.decode(ids, vocabulary)
 
+    def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
+        """Warns where many digits of a task's answers are not in the tokens `number_ids`; only subwords miss any."""
+        return []
+
     def fingerprint(self) -> str | None:
         """A hash of the tokenizer file; None if there is none. Raises `UserError` if the file is missing."""
         return None

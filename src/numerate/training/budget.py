@@ -6,10 +6,10 @@ from functools import cached_property
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import UserError
 from numerate.tasks.task import Task
+from numerate.training.data_stream import Stream, StreamPosition
 from numerate.training.objective import ObjectivePart
 from numerate.training.recipe import Training
-from numerate.training.state import TrainingState
-from numerate.training.stream import Stream, StreamPosition
+from numerate.training.training_state import TrainingState
 
 _EDGE = 1e-9
 """Tolerance within which a number counts as whole."""

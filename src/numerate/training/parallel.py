@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from numerate.batch import Model
 from numerate.models.backbone import LoopPart
 from numerate.models.block import Block
-from numerate.models.hugging_face import HuggingFaceModel
 from numerate.models.strict_weights import weights_of
-from numerate.training.world import World
+from numerate.training.distributed import World
 
 _BESIDE = "shared_by_blocks"
 
@@ -268,8 +267,8 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The layers of a model: our own blocks, or those of a Hugging Face model."""
-    if isinstance(model, HuggingFaceModel):
-        return model.blocks()
+    if isinstance(model, Model) and (own := model.blocks()):
+        return own
     return [module for module in model.modules() if isinstance(module, Block)]
 
 

@@ -15,7 +15,7 @@ from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
 from numerate.training.precision import autocast
-from numerate.training.run import RunFolder
+from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stopped
 
 PUBLISHED = (

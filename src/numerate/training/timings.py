@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from numerate.training.limits import Products, limit_of
-from numerate.training.state import TrainingState
-from numerate.training.world import World
+from numerate.training.distributed import World
+from numerate.training.peak_flops import Products, limit_of
+from numerate.training.training_state import TrainingState
 
 
 class Timings:
     """A line of `timings.jsonl` for each line of metrics but the first of a start, which compiles and warms up.
 
     `tokens_per_second` and `flops_per_second` are those of all processes together while they train: what passes in
-    evaluations and in writing checkpoints counts in `seconds` only. Tokens are real ones; operations are counted as
-    in budgets, padding included. `share_of_limit` is of what all devices can do (see `numerate.training.limits`), left
+    evaluations and in writing checkpoints counts in `seconds` only. Tokens are real ones; operations are counted as in
+    budgets, padding included. `share_of_limit` is of what all devices can do (see `numerate.training.peak_flops`), left
     out where that is not known. `peak_bytes` is the most memory so far.
     """
 

@@ -12,17 +12,15 @@ from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import refuse_ahead
-from numerate.models.hugging_face import build, origin_of, without_memory
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.development import Development
-from numerate.training.doubts import number_term_large, numbers_uncovered, rows_left_out, validation_trained_on
-from numerate.training.limits import products_of
+from numerate.training.data_stream import Stream, StreamPosition, places_of
+from numerate.training.distributed import World
 from numerate.training.objective import ObjectivePart
 from numerate.training.parallel import make_parallel
+from numerate.training.peak_flops import products_of
 from numerate.training.precision import autocast, products
-from numerate.training.recipe import Recipe
-from numerate.training.refusals import (
+from numerate.training.preflight import (
     fingerprint_of,
     refuse_broken_weights,
     refuse_grid,
@@ -30,14 +28,19 @@ from numerate.training.refusals import (
     refuse_precision,
     splits_of,
 )
-from numerate.training.run import RunFolder
+from numerate.training.preflight_warnings import (
+    number_term_large,
+    numbers_uncovered,
+    validation_trained_on,
+)
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder
+from numerate.training.running_sums import LAYER, RunningSums, line
 from numerate.training.samples import Sampler, cut
-from numerate.training.state import TrainingState
 from numerate.training.stopping import Stop, Stopped
-from numerate.training.stream import Stream, StreamPosition, places_of
-from numerate.training.sums import LAYER, RunningSums, line
 from numerate.training.timings import Timings
-from numerate.training.world import World
+from numerate.training.training_state import TrainingState
+from numerate.training.validation import Development
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 """Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
@@ -80,9 +83,9 @@ class Trainer:
         self.origin = origin
         self.model: Model
         if counting:
-            self.model = without_memory(recipe.model, vocabulary, recipe.seed, origin)
+            self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
         else:
-            self.model = build(recipe.model, vocabulary, recipe.seed, origin).to(world.device)
+            self.model = recipe.model.rebuild(vocabulary, recipe.seed, origin).to(world.device)
         self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
         self.settings = recipe.optimizer.settings_of(self.model)
         self.stream = Stream(
@@ -103,7 +106,7 @@ class Trainer:
             self.model.check(longest, longest),
             refuse_grid(recipe, self.exam, self.model, longest),
             doubts,
-            rows_left_out(recipe.task),
+            recipe.task.data_warnings(),
             validation_trained_on(recipe.task),
             numbers_uncovered(recipe, self.objective),
         )
@@ -426,7 +429,7 @@ class Trainer:
                 "processes": self.world.size,
                 "seconds": round(self._earlier + self.share * (time.monotonic() - self._began), 3),
                 "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
-                "origin": origin_of(self.model),
+                "origin": self.model.origin(),
             }
             checkpoint.write(
                 self.folder.checkpoints,

@@ -1,0 +1,165 @@
+"""Mamba: a selective state space model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu, softplus
+
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.kernels.selective_scan import advance, selective_scan
+from numerate.kernels.token_shift import ShortConvolution, real
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+Eigenvalues = Literal["[0,1]", "[-1,1]"]
+EIGENVALUES = ("[0,1]", "[-1,1]")
+
+
+@dataclass(frozen=True)
+class Mamba(Mixer):
+    """Mamba-1: a selective state space model.
+
+    Gu and Dao (2023), https://arxiv.org/abs/2312.00752. Each of `expand` x width channels u, behind a short causal
+    convolution and a SiLU, drives `state_size` numbers of its own that decay at a rate chosen by the token:
+
+        h[t] = exp(rate[t] A) h[t-1] + rate[t] B[t] u[t],    y[t] = C[t] h[t] + D u[t]
+
+    and y times SiLU of a gate is mapped back to the width. B and C are linear in u, the rate is the softplus of a
+    linear map of low `time_step_rank`. Initialised as published: A = -1, ..., -state in every channel, D = 1, rates
+    log-uniform in 0.001 to 0.1; no weight decay on A and D. At width 128 a layer has 256 channels and rank 8, and
+
+    >>> Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
+
+    with a vocabulary of 103 has the 246,528 parameters of Chang and Bisk's (2024, https://arxiv.org/abs/2405.20131).
+
+    Decays are in [0, 1]; with `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a state change its sign
+    and so follow a parity (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
+
+    It runs as a scan in plain torch on every device (`numerate.kernels.selective_scan`): flash-linear-attention has no
+    selective scan of its own.
+    """
+
+    state_size: int = setting(16, "state size per channel")
+    expand: int = setting(2, "expansion: channels over hidden size")
+    conv_kernel: int = setting(4, "kernel size of the short convolution")
+    time_step_rank: int | None = setting(None, "rank of the time step projection; null: hidden_size / 16, rounded up")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
+
+    def __post_init__(self) -> None:
+        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        if self.time_step_rank is not None and self.time_step_rank < 1:
+            raise UserError(f"time_step_rank: {self.time_step_rank} is no rank; 1 or more is right")
+        refuse_other_eigenvalues(self.eigenvalue_range)
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MambaMixer":
+        return MambaMixer(self, width)
+
+
+def refuse_sizes(state: int, expand: int, convolution: int) -> None:
+    """Raises `UserError` for sizes that leave nothing."""
+    if state < 1:
+        raise UserError(f"state_size: {state} numbers remember nothing; 1 or more is right, 16 is usual")
+    if expand < 1:
+        raise UserError(f"expand: {expand} times the width are no channels; 1 or more is right, 2 is usual")
+    if convolution < 1:
+        raise UserError(f"conv_kernel: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
+
+
+def refuse_other_eigenvalues(eigenvalues: str) -> None:
+    """Raises `UserError` for a range that there is not."""
+    if eigenvalues not in EIGENVALUES:
+        raise UserError(f"eigenvalue_range: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
+
+
+def first_rates(count: int) -> Float[Tensor, " count"]:
+    """Biases whose softplus is log-uniform in 0.001 to 0.1, as published for Mamba and Mamba-2."""
+    rates = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
+    return rates + torch.log(-torch.expm1(-rates))
+
+
+@dataclass
+class MambaState:
+    """The last inputs of the convolution, rows x (size - 1) x channels, and what the channels remember."""
+
+    window: Tensor
+    memory: Tensor
+
+
+class MambaMixer(TokenMixer):
+    """One layer of Mamba. What its channels remember is rows x state x channels."""
+
+    def __init__(self, spec: Mamba, width: int) -> None:
+        super().__init__()
+        self.channels, self.state = spec.expand * width, spec.state_size
+        self.rank = spec.time_step_rank or -(-width // 16)
+        self.signed = spec.eigenvalue_range == "[-1,1]"
+        self.inward = nn.Linear(width, 2 * self.channels, bias=False)
+        self.convolution = ShortConvolution(self.channels, spec.conv_kernel)
+        self.selection = nn.Linear(self.channels, self.rank + 2 * self.state, bias=False)
+        self.rates = nn.Linear(self.rank, self.channels)
+        self.decay_log = nn.Parameter(torch.arange(1.0, self.state + 1).log()[:, None].repeat(1, self.channels))
+        self.skip = nn.Parameter(torch.ones(self.channels))
+        self.out = nn.Linear(self.channels, width, bias=False)
+        with torch.no_grad():
+            self.rates.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
+            self.rates.bias.copy_(first_rates(self.channels))
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        nothing_hidden(context, "Mamba")
+        inputs, gates = self.inward(x).chunk(2, dim=-1)
+        inputs = silu(self.convolution(inputs))
+        output, _ = selective_scan(*self._selected(inputs), self._decay(), self.signed)
+        return self._finished(output, inputs, gates)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
+        nothing_hidden(context, "Mamba")
+        raw, gates = self.inward(x).chunk(2, dim=-1)
+        inputs = silu(self.convolution(raw))
+        rates, driven, inward, outward = self._selected(inputs)
+        there = real(context.lengths, x.shape[1])[..., None]
+        output, memory = selective_scan(rates * there, driven * there, inward, outward, self._decay(), self.signed)
+        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
+        raw, gates = self.inward(x).chunk(2, dim=-1)
+        convolved, window = self.convolution.step(raw, state.window)
+        inputs = silu(convolved)
+        rates, driven, inward, outward = (part[:, 0] for part in self._selected(inputs))
+        output, memory = advance(rates, driven, inward, outward, self._decay(), state.memory, self.signed)
+        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
+
+    def _selected(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The token-dependent rates, inputs times rates, and the vectors B and C."""
+        low, inward, outward = self.selection(inputs).split([self.rank, self.state, self.state], dim=-1)
+        rates = softplus(self.rates(low))
+        return rates, rates * inputs, inward, outward
+
+    def _decay(self) -> Float[Tensor, "state channels"]:
+        return -self.decay_log.exp()
+
+    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+        out: Tensor = self.out(torch.addcmul(output, inputs, self.skip) * silu(gates))
+        return out
+
+    def claimed(self) -> set[str]:
+        return {"decay_log", "skip", "convolution.weight", "convolution.bias", "rates.weight", "rates.bias"}
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        return {"decay_log": (1.0, False), "skip": (1.0, False)}
+
+    def fused(self) -> Mapping[str, Sequence[str]]:
+        return {"inward": ("inputs", "gates")}
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def flops(self, time: int) -> int:
+        maps = sum(part.weight.numel() for part in (self.inward, self.selection, self.rates, self.out))
+        # Of each state: its exponent and the exponential, and three products that are added: decay, input, reading.
+        return time * (2 * (maps + self.convolution.weight.numel()) + 8 * self.channels * self.state)

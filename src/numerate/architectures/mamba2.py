@@ -1,0 +1,240 @@
+"""Mamba-2: a selective state space whose decay is one number per head, computed as products of matrices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import pad, rms_norm, silu, softplus
+
+from numerate.architectures.mamba import Eigenvalues, MambaState, first_rates, refuse_other_eigenvalues, refuse_sizes
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.kernels.backends import Kernel, refuse_other_kernels, takes_fla
+from numerate.kernels.token_shift import ShortConvolution, real
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+CHUNK = 64
+"""Chunk size; states are passed from one chunk to the next."""
+
+EPSILON = 1e-5
+"""What the gated norm adds to the variance, as published."""
+
+
+@dataclass(frozen=True)
+class Mamba2(Mixer):
+    """Mamba-2: a selective state space model with one decay per head (SSD).
+
+    Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; the state of each head is a
+    matrix of `state_size` x head width, with one token-dependent decay:
+
+        H[t] = a[t] H[t-1] + rate[t] B[t] u[t]',    a[t] = exp(-rate[t] exp(A)),    y[t] = C[t]' H[t] + D u[t]
+
+    u, B and C have passed a short causal convolution and a SiLU; B and C are those of all heads. y times SiLU of a gate
+    is normed (RMSNorm) and mapped back to the width. Initialised as published: exp(A) uniform in 1 to 16, rates
+    log-uniform in 0.001 to 0.1, D = 1. At width 128 a layer has 4 heads of 64 channels.
+
+    With `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a head change its sign and so follow a parity
+    (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537).
+
+    The published kernels need the package mamba-ssm; flash-linear-attention has the same recurrence as `simple_gla`.
+    """
+
+    state_size: int = setting(128, "state size per head")
+    head_dim: int | None = setting(None, "channels per head; null: up to 64, at least 4 heads where possible")
+    expand: int = setting(2, "expansion: channels over hidden size")
+    conv_kernel: int = setting(4, "kernel size of the short convolution")
+    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
+    backend: Kernel = setting("auto", "torch, fla (CUDA), or auto: fla where available")
+
+    def __post_init__(self) -> None:
+        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        if self.head_dim is not None and self.head_dim < 1:
+            raise UserError(f"head_dim: {self.head_dim} channels are no head; 1 or more is right")
+        refuse_other_eigenvalues(self.eigenvalue_range)
+        refuse_other_kernels(self.backend)
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "Mamba2Mixer":
+        channels = self.expand * width
+        divisors = [size for size in range(1, channels + 1) if channels % size == 0]
+        head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
+        if channels % head_width:
+            raise UserError(
+                f"model.mixer.head_dim: {channels} channels do not divide into heads of {head_width}; "
+                f"{', '.join(map(str, divisors))} would do"
+            )
+        return Mamba2Mixer(self, width, head_width)
+
+
+class Mamba2Mixer(TokenMixer):
+    """One layer of Mamba-2. What it remembers is rows x heads x state x head width."""
+
+    def __init__(self, spec: Mamba2, width: int, head_width: int) -> None:
+        super().__init__()
+        self.channels, self.state, self.head_width = spec.expand * width, spec.state_size, head_width
+        self.heads = self.channels // head_width
+        self.signed, self.kernel = spec.eigenvalue_range == "[-1,1]", spec.backend
+        mixed = self.channels + 2 * self.state
+        self.inward = nn.Linear(width, self.channels + mixed + self.heads, bias=False)
+        self.convolution = ShortConvolution(mixed, spec.conv_kernel)
+        self.rate_bias = nn.Parameter(first_rates(self.heads))
+        self.decay_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
+        self.skip = nn.Parameter(torch.ones(self.heads))
+        self.norm = nn.Parameter(torch.ones(self.channels))
+        self.out = nn.Linear(self.channels, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        nothing_hidden(context, "Mamba2")
+        gates, raw, rates = self._projected(x)
+        inputs, inward, outward = self._divided(silu(self.convolution(raw)))
+        output, _ = self._mixed(rates, inputs * rates[..., None], inward, outward)
+        return self._finished(output, inputs, gates)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
+        nothing_hidden(context, "Mamba2")
+        gates, raw, rates = self._projected(x)
+        inputs, inward, outward = self._divided(silu(self.convolution(raw)))
+        rates = rates * real(context.lengths, x.shape[1])[..., None]
+        output, memory = self._mixed(rates, inputs * rates[..., None], inward, outward)
+        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
+        gates, raw, rates = self._projected(x)
+        convolved, window = self.convolution.step(raw, state.window)
+        inputs, inward, outward = self._divided(silu(convolved))
+        decays = self._decays(rates)[:, 0]
+        output, memory = advance(decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.memory)
+        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
+
+    def _projected(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Gates, what the convolution reads, and rates (rows x time x heads)."""
+        sizes = [self.channels, self.channels + 2 * self.state, self.heads]
+        gates, raw, rates = self.inward(x).split(sizes, dim=-1)
+        return gates, raw, softplus(rates + self.rate_bias)
+
+    def _divided(self, convolved: Float[Tensor, "rows time mixed"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs (rows x time x heads x head width), B and C (rows x time x state)."""
+        inputs, inward, outward = torch.split(convolved, [self.channels, self.state, self.state], dim=-1)
+        return inputs.view(*inputs.shape[:2], self.heads, self.head_width), inward, outward
+
+    def _decays(self, rates: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
+        decays = torch.exp(-rates * self.decay_log.exp())
+        return 2 * decays - 1 if self.signed else decays
+
+    def _mixed(
+        self,
+        rates: Float[Tensor, "rows time heads"],
+        inputs: Float[Tensor, "rows time heads head_width"],
+        inward: Float[Tensor, "rows time state"],
+        outward: Float[Tensor, "rows time state"],
+    ) -> tuple[Tensor, Tensor]:
+        """The heads' outputs, and the state after the last token."""
+        logs, signs = -rates * self.decay_log.exp(), None
+        if self.signed:
+            decays = 2 * logs.exp() - 1
+            # The signs of all factors from s to t are those up to t times those up to s.
+            signs = torch.where(decays.detach() < 0, -1.0, 1.0).to(decays.dtype).cumprod(1)[..., None]
+            logs = decays.abs().clamp_min(torch.finfo(decays.dtype).tiny).log()
+            inputs = inputs * signs
+        scan = by_fla if takes_fla(self.kernel, inputs, "Mamba2") else chunked
+        output, memory = scan(logs, inputs, inward, outward)
+        return (output, memory) if signs is None else (output * signs, memory * signs[:, -1, :, None])
+
+    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+        output = (output + inputs * self.skip[:, None]).flatten(2) * silu(gates)
+        out: Tensor = self.out(rms_norm(output, output.shape[-1:], self.norm, EPSILON))
+        return out
+
+    def claimed(self) -> set[str]:
+        return {"rate_bias", "decay_log", "skip", "norm", "convolution.weight", "convolution.bias"}
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def flops(self, time: int) -> int:
+        maps = self.inward.weight.numel() + self.out.weight.numel() + self.convolution.weight.numel()
+        within = (self.state + self.channels) * (min(CHUNK, time) + 1) // 2
+        return 2 * time * (maps + within + 2 * self.state * self.channels)
+
+
+def chunked(
+    logs: Float[Tensor, "rows time heads"],
+    inputs: Float[Tensor, "rows time heads head_width"],
+    inward: Float[Tensor, "rows time state"],
+    outward: Float[Tensor, "rows time state"],
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
+    """The recurrence from log decays, in chunks of matrix products: the outputs, and the last state.
+
+    Within a chunk, position t reads position s by C[t]' B[s] times the decays from s to t, plus the decayed state of
+    earlier chunks (Dao and Gu, 2024, section 6). Log decays are summed over exactly the positions between s and t,
+    never as differences of longer sums, which keeps precision, also in the gradient of a decay near 0. `recurrent` is
+    the same, step by step.
+    """
+    rows, time, heads, head_width = inputs.shape
+    chunk = min(chunk, time)
+    chunks = -(-time // chunk)
+    more = chunks * chunk - time
+    logs, inward, outward = (pad(part, (0, 0, 0, more)) for part in (logs, inward, outward))
+    inputs = pad(inputs, (0, 0, 0, 0, 0, more)).view(rows, chunks, chunk, heads, head_width).transpose(2, 3)
+    inward, outward = (part.view(rows, chunks, 1, chunk, -1) for part in (inward, outward))
+    logs = logs.view(rows, chunks, chunk, heads).transpose(2, 3)
+    since = torch.ones(chunk, chunk, dtype=torch.bool, device=logs.device).tril()
+    between = logs[..., None].expand(*logs.shape, chunk).masked_fill(~since.tril(-1), 0).cumsum(-2)
+    decays = between.masked_fill(~since, float("-inf")).exp()
+    output = (outward @ inward.mT * decays) @ inputs
+    own = inward.mT @ (inputs * decays[..., -1, :, None])
+    begun = logs.cumsum(-1).exp()[..., None]
+    memory, before = torch.zeros_like(own[:, 0]), []
+    for number in range(chunks):
+        before.append(memory)
+        memory = begun[:, number, :, -1:] * memory + own[:, number]
+    if chunks > 1:
+        output = output + outward @ torch.stack(before, dim=1) * begun
+    return output.transpose(2, 3).reshape(rows, chunks * chunk, heads, head_width)[:, :time], memory
+
+
+def recurrent(
+    decays: Float[Tensor, "rows time heads"],
+    inputs: Float[Tensor, "rows time heads head_width"],
+    inward: Float[Tensor, "rows time state"],
+    outward: Float[Tensor, "rows time state"],
+) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
+    """The recurrence step by step, from the decays themselves."""
+    memory = inputs.new_zeros(len(inputs), inputs.shape[2], inward.shape[2], inputs.shape[3])
+    outputs = []
+    for time in range(inputs.shape[1]):
+        one, memory = advance(decays[:, time], inputs[:, time], inward[:, time], outward[:, time], memory)
+        outputs.append(one)
+    return torch.stack(outputs, dim=1), memory
+
+
+def advance(
+    decays: Float[Tensor, "rows heads"],
+    inputs: Float[Tensor, "rows heads head_width"],
+    inward: Float[Tensor, "rows state"],
+    outward: Float[Tensor, "rows state"],
+    memory: Float[Tensor, "rows heads state head_width"],
+) -> tuple[Float[Tensor, "rows heads head_width"], Float[Tensor, "rows heads state head_width"]]:
+    """One step of the recurrence: the output, and the new state."""
+    memory = decays[..., None, None] * memory + inward[:, None, :, None] * inputs[:, :, None]
+    return torch.einsum("rn,rhnp->rhp", outward, memory), memory
+
+
+def by_fla(
+    logs: Float[Tensor, "rows time heads"],
+    inputs: Float[Tensor, "rows time heads head_width"],
+    inward: Float[Tensor, "rows time state"],
+    outward: Float[Tensor, "rows time state"],
+) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
+    """`chunked` by a kernel of flash-linear-attention, whose queries, keys and values are C, B and the inputs."""
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    heads = logs.shape[2]
+    keys, queries = (part[:, :, None].repeat(1, 1, heads, 1).to(inputs.dtype) for part in (inward, outward))
+    output, memory = chunk_simple_gla(
+        queries, keys, inputs.contiguous(), logs.float(), scale=1.0, output_final_state=True
+    )
+    return output, memory

@@ -1,0 +1,209 @@
+"""Shared parts of RWKV mixers: token shift, low-rank projections, norms per head, and sums with decay per channel.
+
+The published weights and initialisations are those of https://github.com/BlinkDL/RWKV-LM.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, pad
+
+from numerate.errors import UserError
+from numerate.kernels.token_shift import single
+
+CHUNK = 16
+"""Places whose mixing is one matrix; a state is carried from chunk to chunk."""
+
+SMALLEST = 4
+"""Places of the smallest blocks, within which pairs of places are looked at one by one."""
+
+
+# How weights begin -------------------------------------------------------------------------------------------------
+
+
+def along_the_depth(layer: int, depth: int) -> tuple[float, float]:
+    """Relative depth in published initialisations: 0 in the first layer to 1 in the last, and 1 to almost 0."""
+    return layer / max(1, depth - 1), 1 - layer / depth
+
+
+def along_the_width(width: int) -> Tensor:
+    """From 0 in the first channel to 1 in the last."""
+    return torch.arange(width) / max(1, width - 1)
+
+
+def shares(width: int, power: float, less: float = 0.0) -> Tensor:
+    """How much of the token before each channel takes: 1 in the first, and less and less."""
+    return 1 - (torch.arange(width) / width) ** power - less
+
+
+def begin(linear: nn.Linear, gain: float) -> None:
+    """A linear map as published: orthogonal with this gain, or zeros."""
+    if gain == 0:
+        nn.init.zeros_(linear.weight)
+    else:
+        nn.init.orthogonal_(linear.weight, gain=gain)
+
+
+def heads_of(width: int, head_width: int | None) -> int:
+    """The number of heads; by default of 64 channels each, or one head where the width is smaller."""
+    size = head_width or min(64, width)
+    if width % size:
+        fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
+        raise UserError(
+            f"model.mixer.head_dim: width {width} does not divide into heads of {size}; "
+            f"{', '.join(map(str, fitting[-4:]))} would do"
+        )
+    return width // size
+
+
+# Parts ---------------------------------------------------------------------------------------------------------------
+
+
+def mixed(
+    x: Float[Tensor, "rows time width"],
+    before: Float[Tensor, "rows time width"],
+    parts: Float[Tensor, " flat"] | Float[Tensor, "kinds rows time width"],
+) -> tuple[Tensor, ...]:
+    """Token shift: per kind, each channel's share of the token before and the rest of the token itself. Shares that no
+    token changes lie one kind behind the other in one vector."""
+    wide = parts if parts.dim() == 4 else parts.view(-1, 1, 1, x.shape[-1])
+    return torch.addcmul(x, before - x, wide).unbind(0)
+
+
+class LowRank(nn.Module):
+    """A map of low rank with something in between, on top of a bias: LoRA with a bias, f(x down) up + bias."""
+
+    def __init__(
+        self,
+        width: int,
+        rank: int,
+        between: Callable[[Tensor], Tensor] | None,
+        up: Tensor,
+        bias: Tensor | None,
+        published: bool,
+    ) -> None:
+        super().__init__()
+        self.between = between
+        self.down = nn.Parameter(torch.zeros(width, rank) if published else torch.randn(width, rank) * width**-0.5)
+        self.up = nn.Parameter(up)
+        self.bias = nn.Parameter(bias) if bias is not None else None
+
+    def forward(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time out"]:
+        low = x @ self.down
+        out = (low if self.between is None else self.between(low)) @ self.up
+        return out if self.bias is None else out + self.bias
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm of each head by itself, with a weight and a bias per channel. The variance gets 1e-5 per channel of a
+    head: 64e-5 for the published heads of 64. Weights begin at ((layer + 1) / depth)^0.7."""
+
+    def __init__(self, width: int, layer: int, depth: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((width,), ((layer + 1) / depth) ** 0.7))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Float[Tensor, "rows time heads size"]) -> Float[Tensor, "rows time width"]:
+        size = x.shape[-1]
+        return torch.addcmul(self.bias, layer_norm(x, (size,), eps=1e-5 * size).flatten(-2), self.weight)
+
+
+def own_parameters(part: nn.Module, published: bool) -> set[str]:
+    """The parameters that a mixer initialises itself: all but the linear maps, and these too if as published."""
+    linear = {f"{name}.weight" for name, module in part.named_modules() if isinstance(module, nn.Linear)}
+    return {name for name, _ in part.named_parameters() if published or name not in linear}
+
+
+# Sums whose terms decay ----------------------------------------------------------------------------------------------
+
+
+def in_chunks(
+    x: Float[Tensor, "rows time heads size"], filling: float = 0.0
+) -> Float[Tensor, "rows heads chunks places size"]:
+    """Rows cut into chunks, and filled up behind the last place. Rows shorter than a chunk get a smaller one."""
+    time, places = x.shape[1], SMALLEST
+    while places < min(time, CHUNK):
+        places *= 2
+    filled = pad(x, (0, 0, 0, 0, 0, -time % places), value=filling)
+    return torch.unflatten(filled, 1, (-1, places)).movedim(3, 1)
+
+
+def out_of_chunks(
+    x: Float[Tensor, "rows heads chunks places size"], time: int
+) -> Float[Tensor, "rows time heads size"]:
+    """The other way round: the first `time` places."""
+    return x.movedim(1, 3).flatten(1, 2)[:, :time]
+
+
+def exact(*tensors: Tensor) -> list[Tensor]:
+    """In single precision at least: a recurrence adds up what it rounds."""
+    return [single(x) for x in tensors]
+
+
+def decayed(
+    queries: Float[Tensor, "*batch places asking size"],
+    keys: Float[Tensor, "*batch places targets size"],
+    decays: Float[Tensor, "*batch places size"],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Each query times each earlier key, channel by channel through the decays of all places strictly between them.
+
+    Returns the products (..., places, query, places, key), which are 0 where the key is not earlier; the queries
+    through all decays before them; the keys through all decays after them; and the decays of all places together.
+    The number of places is a power of 2, and at least `SMALLEST`.
+
+    A block is halved: queries of the later half take the decays back to its beginning, keys of the earlier half those
+    up to its end, and their product is one matrix. Blocks grow from `SMALLEST` to all places. Every factor is a product
+    of decays, from 0 to 1: nothing is divided and nothing overflows however fast a channel forgets, and what
+    underflows is too small to count. (Yang et al., 2023, https://arxiv.org/abs/2312.06635, section 4, do the same in
+    two levels with logarithms, and divide within the smaller one.)
+
+    >>> ones = torch.ones(4, 1, 1)
+    >>> decayed(ones, ones, torch.full((4, 1), 0.5))[0].view(4, 4)[3]
+    tensor([0.2500, 0.5000, 1.0000, 0.0000])
+    """
+    batch, (time, asking, size), target_positions = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]
+    blocks, half = time // SMALLEST, SMALLEST
+    queries, keys, products, whole = _one_by_one(
+        queries.reshape(*batch, blocks, half, asking, size),
+        keys.reshape(*batch, blocks, half, target_positions, size),
+        decays.reshape(*batch, blocks, half, size),
+    )
+    while half < time:
+        blocks //= 2
+        early_queries, late_queries = queries.reshape(*batch, blocks, 2, half, asking, size).unbind(-4)
+        early_keys, late_keys = keys.reshape(*batch, blocks, 2, half, target_positions, size).unbind(-4)
+        early_whole, late_whole = whole.reshape(*batch, blocks, 2, size).unbind(-2)
+        early, late = products.reshape(*batch, blocks, 2, half * asking, half * target_positions).unbind(-3)
+        across = late_queries.flatten(-3, -2) @ early_keys.flatten(-3, -2).transpose(-1, -2)
+        above, below = torch.cat([early, torch.zeros_like(early)], -1), torch.cat([across, late], -1)
+        products = torch.cat([above, below], dim=-2)
+        queries = torch.cat([early_queries, late_queries * early_whole[..., None, None, :]], dim=-3)
+        keys = torch.cat([early_keys * late_whole[..., None, None, :], late_keys], dim=-3)
+        whole = early_whole * late_whole
+        half *= 2
+    return (
+        products.reshape(*batch, time, asking, time, target_positions),
+        queries.reshape(*batch, time, asking, size),
+        keys.reshape(*batch, time, target_positions, size),
+        whole.reshape(*batch, size),
+    )
+
+
+def _one_by_one(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for blocks of `SMALLEST` places, pair by pair; the products are one matrix per block."""
+    each, asking, target_positions = decays.unbind(-2), queries.shape[-2], keys.shape[-2]
+    every_query, every_key = queries.unbind(-3), keys.unbind(-3)
+    rows: list[Tensor] = []
+    reaching: list[Tensor] = []
+    before = [torch.ones_like(each[0])]
+    for place in range(SMALLEST):
+        query = every_query[place][..., None, :]
+        found = [(query * key[..., None, :, :]).sum(-1) for key in reaching]
+        found += [queries.new_zeros(*queries.shape[:-3], asking, target_positions)] * (SMALLEST - place)
+        rows.append(torch.stack(found, dim=-2).flatten(-2))
+        reaching = [key * each[place][..., None, :] for key in reaching] + [every_key[place]]
+        before.append(before[-1] * each[place])
+    queries = queries * torch.stack(before[:-1], dim=-2)[..., None, :]
+    return queries, torch.stack(reaching, dim=-3), torch.cat(rows, dim=-2), before[-1]

@@ -1,0 +1,224 @@
+"""RWKV-6 (Finch): matrix-valued states with token-dependent decays per channel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from numerate.architectures.rwkv import (
+    HeadNorm,
+    LowRank,
+    along_the_depth,
+    along_the_width,
+    begin,
+    decayed,
+    exact,
+    heads_of,
+    in_chunks,
+    mixed,
+    out_of_chunks,
+    own_parameters,
+    shares,
+)
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.kernels.backends import Kernel, refuse_other_kernels, takes_fla
+from numerate.kernels.token_shift import behind, previous, real, uncompiled
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+
+@dataclass(frozen=True)
+class RWKV6(Mixer):
+    """RWKV-6's time mix: matrix-valued states with token-dependent decays.
+
+    Peng et al. (2024), https://arxiv.org/abs/2404.05892, section 4.2, known as x060. Per head, with r, k, v, the decays
+    w between 0 and 1, and a bonus u for the newest token:
+
+        y(t) = (S(t-1) + (u * k(t)) v(t)^T)^T r(t)        S(t) = diag(w(t)) S(t-1) + k(t) v(t)^T
+
+    Token shift and w depend on the token by maps of low rank. A norm by head, a SiLU gate and a linear map follow. A
+    whole RWKV-6 alternates it with `ChannelMix(version=6)`. The model of Chang and Bisk (2024),
+    https://arxiv.org/abs/2405.20131, whose folder is named v5, is this one, with 4 layers of each and width 128:
+
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV6(published=True),
+    ...     ChannelMix(version=6, published=True))), feed_forward=None, embedding_norm=True)
+
+    With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
+    """
+
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
+    decay_rank: int = setting(64, "rank of the decay projection")
+    shift_rank: int = setting(32, "rank of the token shift projections")
+    published: bool = setting(
+        False,
+        "initialize as published: orthogonal, output and low-rank projections 0; false: by the model's initialization",
+    )
+    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
+
+    def __post_init__(self) -> None:
+        refuse_other_kernels(self.backend)
+        for name in ("head_dim", "decay_rank", "shift_rank"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name}: {value} channels hold nothing; 1 or more is right")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
+        return RWKV6Mixer(self, width, layer, depth)
+
+    def why_not_stacked(self) -> str | None:
+        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
+
+
+State = tuple[Tensor, Tensor]
+Read = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class RWKV6Mixer(TokenMixer):
+    """The part behind `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values."""
+
+    def __init__(self, spec: RWKV6, width: int, layer: int, depth: int) -> None:
+        super().__init__()
+        self.spec, self.heads = spec, heads_of(width, spec.head_dim)
+        late, _ = along_the_depth(layer, depth)
+        channel, rank = along_the_width(width), spec.decay_rank
+        self.shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published)
+        speeds, up = -6 + 5 * channel ** (0.7 + 1.3 * late), torch.empty(rank, width).uniform_(-0.01, 0.01)
+        self.decay = LowRank(width, rank, torch.tanh, up, speeds, spec.published)
+        thirds = 0.1 * ((torch.arange(width) + 1) % 3 - 1)
+        self.bonus = nn.Parameter(late * (1 - channel) + thirds)
+        self.receptance, self.keys, self.values, self.gate, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(5)
+        )
+        self.norm = HeadNorm(width, layer, depth)
+        if spec.published:
+            gains = ((self.receptance, 1.0), (self.keys, 0.1), (self.values, 1.0), (self.gate, 0.1), (self.out, 0.0))
+            for linear, gain in gains:
+                begin(linear, gain)
+
+    def claimed(self) -> set[str]:
+        return own_parameters(self, self.spec.published)
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
+        plain = dict.fromkeys(own_parameters(self, False), (1.0, False))
+        return {**plain, "decay.bias": (2.0, False)}
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        nothing_hidden(context, "RWKV6")
+        read, gate = self._read(x, previous(x))
+        return self._output(self._whole(read)[0], gate)
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
+        nothing_hidden(context, "RWKV6")
+        (r, k, v, decays), gate = self._read(x, previous(x))
+        there = real(context.lengths, x.shape[1])[:, :, None, None]
+        y, matrix = self._whole((r, k * there, v, decays * there))
+        return self._output(y, gate), (behind(x, context.lengths)[:, None], matrix)
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
+        before, matrix = state
+        read, gate = self._read(x, before)
+        r, k, v, decays = exact(*read)
+        y, matrix = recurrent(r, k, v, decays.exp(), self.bonus.view(self.heads, -1), matrix)
+        return self._output(y, gate), (x, matrix)
+
+    def _read(self, x: Tensor, before: Tensor) -> tuple[Read, Tensor]:
+        """Receptance, keys, values and logarithms of decays by head; and the gates, rows x time x width."""
+        for_decay, for_keys, for_values, for_receptance, for_gate = self.shift(x, before)
+        made = (self.receptance(for_receptance), self.keys(for_keys), self.values(for_values), self.decay(for_decay))
+        r, k, v, decays = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
+        return (r, k, v, -decays.exp()), silu(self.gate(for_gate))
+
+    def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
+        """The outputs at all positions, and the last states."""
+        if takes_fla(self.spec.backend, read[0], "RWKV6"):
+            return through_fla(*read, self.bonus.view(self.heads, -1))
+        r, k, v, decays = exact(*read)
+        return chunked(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
+
+    def _output(self, y: Tensor, gate: Tensor) -> Tensor:
+        output: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
+        return output
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def flops(self, time: int) -> int:
+        matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
+        return 2 * time * (matrices + 3 * self.bonus.numel() ** 2 // self.heads)
+
+
+class DynamicShift(nn.Module):
+    """Token shift whose shares depend on the token: for decay, keys, values, receptance and gate."""
+
+    def __init__(self, width: int, layer: int, depth: int, rank: int, published: bool) -> None:
+        super().__init__()
+        late, early = along_the_depth(layer, depth)
+        plain, soft = shares(width, early), shares(width, 0.5 * early)
+        self.first = nn.Parameter(plain.clone())
+        self.shares = nn.Parameter(torch.cat([plain, plain, plain - 0.3 * late, soft, soft]))
+        down = torch.zeros(width, 5 * rank) if published else torch.randn(width, 5 * rank) * width**-0.5
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(torch.empty(5, rank, width).uniform_(-0.01, 0.01))
+
+    def forward(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        low = torch.tanh(torch.addcmul(x, before - x, self.first) @ self.down)
+        more = torch.unflatten(low, -1, (5, -1)).movedim(-2, 0).flatten(1, 2) @ self.up
+        return mixed(x, before, torch.unflatten(more, 1, x.shape[:2]) + self.shares.view(5, 1, 1, -1))
+
+
+# The recurrence ----------------------------------------------------------------------------------------------------
+
+
+def recurrent(
+    r: Float[Tensor, "rows time heads size"],
+    k: Float[Tensor, "rows time heads size"],
+    v: Float[Tensor, "rows time heads size"],
+    decays: Float[Tensor, "rows time heads size"],
+    bonus: Float[Tensor, "heads size"],
+    state: Float[Tensor, "rows heads size size"] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token, and the state behind the last. Decays are from 0 to 1."""
+    outputs = []
+    state = k.new_zeros(k.shape[0], *k.shape[2:], v.shape[-1]) if state is None else state
+    for place in range(k.shape[1]):
+        pair = k[:, place, :, :, None] * v[:, place, :, None]
+        outputs.append((r[:, place, :, :, None] * (state + bonus[..., None] * pair)).sum(-2))
+        state = decays[:, place, :, :, None] * state + pair
+    return torch.stack(outputs, dim=1), state
+
+
+@uncompiled
+def chunked(
+    r: Float[Tensor, "rows time heads size"],
+    k: Float[Tensor, "rows time heads size"],
+    v: Float[Tensor, "rows time heads size"],
+    decays: Float[Tensor, "rows time heads size"],
+    bonus: Float[Tensor, "heads size"],
+) -> tuple[Tensor, Tensor]:
+    """The same from nothing, chunk by chunk: within each, all tokens at once."""
+    time = r.shape[1]
+    newest = (r * k * bonus).sum(-1, keepdim=True) * v
+    with torch.autocast(r.device.type, enabled=False):
+        r, k, v = in_chunks(r), in_chunks(k), in_chunks(v)
+        products, r, k, whole = decayed(r[..., None, :], k[..., None, :], in_chunks(decays, 1.0))
+        brought = (k.squeeze(-2).transpose(-1, -2) @ v).unbind(2)
+        state, begun = torch.zeros_like(brought[0]), []
+        for left, new in zip(whole[..., None].unbind(2), brought, strict=True):
+            begun.append(state)
+            state = left * state + new
+        output = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ torch.stack(begun, dim=2)
+    return out_of_chunks(output, time) + newest, state
+
+
+def through_fla(r: Tensor, k: Tensor, v: Tensor, decays: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by flash-linear-attention 0.6, in the precision of the receptance; `decays` are logarithms."""
+    from fla.ops.rwkv6 import chunk_rwkv6
+
+    r, k, v, w, u = (one.to(r.dtype) for one in (r, k, v, decays, bonus))
+    y, state = chunk_rwkv6(r=r, k=k, v=v, w=w, u=u, scale=1.0, output_final_state=True)
+    return y.float(), state.float()

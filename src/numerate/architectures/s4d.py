@@ -1,0 +1,135 @@
+"""S4D: a diagonal linear state-space model per channel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from numerate.architectures.state_space import (
+    StateSpaceMixer,
+    as_pairs,
+    drawn_pairs,
+    drawn_steps,
+    gathered,
+    kernels_of,
+    normal_legs,
+    paired,
+    powers_of,
+    refuse_dropout,
+    refuse_pairs,
+    refuse_rate,
+    refuse_steps,
+    reversed_rows,
+)
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.kernels.token_shift import single
+from numerate.mixers.mixer import Mixer
+from numerate.positions.position import Position
+
+BEGINNINGS = ("lin", "inv", "legs")
+RULES = ("zoh", "bilinear")
+
+
+@dataclass(frozen=True)
+class S4D(Mixer):
+    """Diagonal state spaces (S4D): S4 without its correction of rank 1.
+
+    Gu et al. (2022), https://arxiv.org/abs/2206.11893.
+
+    `initialization` says where they start, with n from 0 and N = 2 `state_pairs` states (section 4):
+
+    - `lin`: -1/2 + i pi n;
+    - `inv`: -1/2 + i N/pi (N/(2n + 1) - 1);
+    - `legs`: those of the normal part of HiPPO-LegS, which `inv` comes near to.
+
+    Real parts are -exp(log_decay), so that they stay negative. B is 1 (only its product with C matters); C starts
+    complex normal, step sizes log-uniform, the skip normal. `discretization` makes the recurrence discrete:
+    `zoh` holds each input for a step (factor exp(step e)), `bilinear` is (1 + step e/2)/(1 - step e/2).
+
+    Learning rates and decay are those of `S4`; so is the layer around it.
+    """
+
+    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")
+    initialization: Literal["lin", "inv", "legs"] = setting("legs", "initialization of the eigenvalues")
+    discretization: Literal["zoh", "bilinear"] = setting("zoh", "discretization: zero-order hold or bilinear")
+    dt_min: float = setting(0.001, "smallest initial step size")
+    dt_ratio: float = setting(100.0, "largest over smallest initial step size")
+    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters")
+    dropout: float = setting(0.0, "dropout of channels")
+
+    def __post_init__(self) -> None:
+        refuse_pairs(self.state_pairs)
+        if self.initialization not in BEGINNINGS:
+            raise UserError(f"initialization: {self.initialization!r} is none of: {', '.join(BEGINNINGS)}")
+        if self.discretization not in RULES:
+            raise UserError(f"discretization: {self.discretization!r} is none of: {', '.join(RULES)}")
+        refuse_steps(self.dt_min, self.dt_ratio)
+        refuse_rate(self.learning_rate_factor)
+        refuse_dropout(self.dropout)
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4DMixer":
+        return S4DMixer(self, width)
+
+
+class S4DMixer(StateSpaceMixer):
+    """The part behind `S4D`."""
+
+    def __init__(self, spec: S4D, width: int) -> None:
+        super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)
+        self.rule = spec.discretization
+        eigenvalues = as_pairs(_beginning(spec.initialization, spec.state_pairs), width).detach()
+        self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
+        self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
+        self.output_map = drawn_pairs(width, spec.state_pairs)
+        self.log_step = drawn_steps(width, spec.dt_min, spec.dt_ratio)
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters(recurse=False)}
+
+    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        still = ("log_decay", "frequency", "log_step")
+        return {**dict.fromkeys(still, (self.rate, False)), "output_map": (self.rate, True)}
+
+    def kernel(self, time: int) -> Float[Tensor, "width time"]:
+        base, fed = self._diagonal()
+        return kernels_of((2 * paired(self.output_map) * fed)[..., None, :], base, time)[..., 0, :]
+
+    def states_behind(
+        self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
+    ) -> Float[Tensor, "rows width pairs 2"]:
+        base, fed = self._diagonal()
+        powers = powers_of(base, signal.shape[1])
+        return torch.view_as_real(fed * gathered(powers, reversed_rows(signal, lengths)))
+
+    def advanced(
+        self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
+    ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
+        base, fed = self._diagonal()
+        after = base * paired(state) + fed * u[..., None]
+        return 2 * (paired(self.output_map) * after).real.sum(-1), torch.view_as_real(after)
+
+    def _diagonal(self) -> tuple[Tensor, Tensor]:
+        """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
+        eigenvalues = torch.complex(-single(self.log_decay).exp(), single(self.frequency))
+        step = single(self.log_step).exp()[:, None]
+        if self.rule == "zoh":
+            base = (step * eigenvalues).exp()
+            return base, (base - 1) / eigenvalues
+        inverse = (1 - 0.5 * step * eigenvalues).reciprocal()
+        return 2 * inverse - 1, step * inverse
+
+
+def _beginning(name: str, pairs: int) -> NDArray[np.complex128]:
+    n: NDArray[np.complex128] = np.arange(pairs).astype(np.complex128)
+    if name == "lin":
+        return -0.5 + 1j * np.pi * n
+    if name == "inv":
+        inverse: NDArray[np.complex128] = -0.5 + 2j * pairs / np.pi * (2 * pairs / (2 * n + 1) - 1)
+        return inverse
+    return normal_legs(2 * pairs).eigenvalues

@@ -1,0 +1,126 @@
+"""An LSTM with several memory slots, chosen by each token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.kernels.token_shift import real, uncompiled
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.positions.position import Position
+
+
+@dataclass(frozen=True)
+class SlotLSTM(Mixer):
+    """An LSTM with several memory slots, which each token reads and writes by a softmax.
+
+    New in numerate, after the gated memories of Recurrent Entity Networks (Henaff et al., 2017,
+    https://arxiv.org/abs/1612.03969) and the LSTM (Hochreiter and Schmidhuber, 1997). All slots share one set of
+    weights and begin at zero. For token x with the shares a = softmax(sharpness * (A x + b)) of the slots that it
+    writes to, and r = softmax(sharpness * (R x + d)) of those that it reads, which begin alike,
+
+        (h, c) = sum over slots of r_j slot_j,    new = LSTM(x; h, c),    slot_j += a_j (new - slot_j)
+
+    and the output is the new h, mapped back to the width. The shares are functions of the token alone. So where each
+    kind of token has a slot of its own, that slot goes through the same states however many other tokens stand between:
+    counting ten kinds of items takes ten small counters instead of the product of their states. With `num_slots=1` it
+    is an LSTM.
+
+    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
+    """
+
+    num_slots: int = setting(16, "number of memory slots")
+    hidden_size: int | None = setting(None, "hidden size of each slot; null: the model's hidden_size")
+    sharpness: float = setting(1.0, "factor on the logits of the slot softmax")
+
+    def __post_init__(self) -> None:
+        if self.num_slots < 1:
+            raise UserError(f"num_slots: {self.num_slots} memories hold nothing; 1 (an LSTM) or more is right")
+        if self.hidden_size is not None and self.hidden_size < 1:
+            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+        if not 0 < self.sharpness < float("inf"):
+            raise UserError(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
+
+    def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
+        return SlotLSTMMixer(self, width, self.hidden_size or width)
+
+
+_OWN = ("address", "read", "inward")
+"""The linear maps that a layer draws itself, biases included."""
+
+
+class SlotLSTMMixer(TokenMixer):
+    """The part behind `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
+
+    The recurrence is not linear in what it carries, so there is no form that is parallel over time: what the tokens put
+    in is made in two matrix products for all places, and a loop does the rest.
+    """
+
+    def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
+        super().__init__()
+        self.slots, self.cells, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
+        self.address, self.read = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
+        self.inward = nn.Linear(width, 4 * cells)
+        self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
+        self.out = nn.Linear(cells, width, bias=False)
+        with torch.no_grad():
+            for linear in (self.address, self.inward):
+                linear.weight.normal_(std=width**-0.5)
+                linear.bias.zero_()
+            self.read.load_state_dict(self.address.state_dict())
+            self.inward.bias[cells : 2 * cells] = 1.0
+            for gate in self.recurrent.weight.chunk(4):
+                nn.init.orthogonal_(gate)
+
+    def claimed(self) -> set[str]:
+        return {"recurrent.weight", *(f"{part}.{own}" for part in _OWN for own in ("weight", "bias"))}
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
+        nothing_hidden(context, "SlotLSTM")
+        return self._through(x, self.shares(x))[0]
+
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
+        nothing_hidden(context, "SlotLSTM")
+        # A token without any share changes no slot.
+        shares = self.shares(x) * real(context.lengths, x.shape[1])[..., None]
+        return self._through(x, self.shares(x))[0], self._through(x, shares)[1]
+
+    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self._through(x, self.shares(x), state)
+
+    def shares(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
+        """The softmax weights of slots."""
+        shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
+        return shares
+
+    @uncompiled
+    def _through(
+        self,
+        x: Float[Tensor, "rows time width"],
+        shares: Float[Tensor, "rows time slots"],
+        memory: Float[Tensor, "rows slots both"] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs at all positions, and the last state."""
+        if memory is None:
+            memory = x.new_zeros(x.shape[0], self.slots, 2 * self.cells)
+        outputs = []
+        reading = (self.sharpness * self.read(x)).softmax(-1)
+        for token, read, share in zip(self.inward(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+            h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
+            enter, keep, value, show = (token + self.recurrent(h)).chunk(4, dim=-1)
+            c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
+            h = show.sigmoid() * c.tanh()
+            memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
+            outputs.append(h)
+        return self.out(torch.stack(outputs, dim=1)), memory
+
+    def outward(self) -> Sequence[nn.Linear]:
+        return (self.out,)
+
+    def flops(self, time: int) -> int:
+        matrices = sum(part.weight.numel() for part in (self.address, self.read, self.inward, self.recurrent, self.out))
+        return time * (2 * matrices + 10 * self.slots * self.cells)

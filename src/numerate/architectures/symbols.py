@@ -1,0 +1,285 @@
+"""Symbols: the values of relational attention, which identify tokens."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.mixers.attention_maps import weights_of
+from numerate.mixers.mixer import Context
+
+SymbolsOf = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
+"""Gives every token its symbol, from what the mixer reads."""
+
+
+class Symbols(ABC):
+    """The spec of symbols: a frozen dataclass that builds the module for a model's width."""
+
+    @abstractmethod
+    def build(self, width: int) -> "SymbolsPart | DistanceSymbols":
+        """The part of one layer. Raises `UserError` for what cannot be built."""
+
+    def build_layers(self, width: int, depth: int) -> "Sequence[SymbolsPart | DistanceSymbols]":
+        """Those of all layers: one shared module, unless a spec overrides it."""
+        return [self.build(width)] * depth
+
+
+class SymbolsPart(nn.Module, ABC):
+    """Gives every token its symbol."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they hang on
+        the place alone, all rows may have the same ones."""
+
+    def for_steps(self) -> "SymbolsOf":
+        """As `forward`, for the steps of one decoding, without gradients: what they need is made ready once."""
+        return self
+
+    def maps(
+        self, x: Float[Tensor, "rows time width"], context: Context
+    ) -> Float[Tensor, "rows heads time symbols"] | None:
+        """How much of each symbol of a library every token takes; None for symbols that nobody chooses."""
+        return None
+
+    def claimed(self) -> set[str]:
+        """Names of parameters that it initialises itself."""
+        return set()
+
+    def flops(self, time: int) -> int:
+        """Floating-point operations for one row of this length."""
+        return 0
+
+
+class DistanceSymbols(nn.Module, ABC):
+    """Gives every pair of tokens a symbol, by how far one stands before the other."""
+
+    @abstractmethod
+    def forward(self, time: int) -> Float[Tensor, "time width"]:
+        """The symbols of the distances up to so many, the farthest first and that of distance 0 last."""
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters()}
+
+
+@dataclass(frozen=True)
+class SymbolicAttention(Symbols):
+    """Symbolic attention: tokens attend to a library of learned symbols by learned templates.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, section 2: with templates F and symbols S, each
+    `num_symbols` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates
+    and symbols begin as N(0, 1).
+
+    As published it reads the residual stream before the norm of its block (with `normalized`, what the mixer reads),
+    and all layers have one and the same. With the map at 0 every token gets the mean of all symbols.
+    """
+
+    num_symbols: int = setting(64, "number of symbols in the library")
+    num_heads: int = setting(4, "number of attention heads over the library; must divide hidden_size")
+    scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)")
+    trainable: bool = setting(True, "whether the symbols are trained; the templates always are")
+    sharing: Literal["shared", "library", "own"] = setting(
+        "shared", "what layers share: everything, only the symbol library, or nothing"
+    )
+    normalized: bool = setting(
+        False, "whether it reads the normalized input of the mixer; false: the residual stream before the norm"
+    )
+    initialization: Literal["model", "spread"] = setting(
+        "model",
+        "initialization of the query projection: the model's, or spread: U(-b, b), b = 1 / sqrt(hidden_size)",
+        later=True,
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_symbols", "num_heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
+        if self.scale is not None and not 0 < self.scale < float("inf"):
+            raise UserError(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
+
+    def build(self, width: int) -> "SymbolicAttentionPart":
+        if width % self.num_heads:
+            raise UserError(
+                f"model.mixer.symbols.num_heads: width {width} does not divide into {self.num_heads} heads; 1 would do"
+            )
+        return SymbolicAttentionPart(self, width)
+
+    def build_layers(self, width: int, depth: int) -> Sequence[SymbolsPart | DistanceSymbols]:
+        if self.sharing == "shared":
+            return super().build_layers(width, depth)
+        made = [self.build(width) for _ in range(depth)]
+        if self.sharing == "library":
+            for part in made[1:]:
+                part.symbols = made[0].symbols
+        return made
+
+
+class SymbolicAttentionPart(SymbolsPart):
+    """The part behind `SymbolicAttention`."""
+
+    symbols: Tensor
+
+    def __init__(self, spec: SymbolicAttention, width: int) -> None:
+        super().__init__()
+        self.heads, self.scale, self.normalised = spec.num_heads, spec.scale, spec.normalized
+        self.map, self.spread = nn.Linear(width, width), spec.initialization == "spread"
+        self.templates = nn.Parameter(torch.randn(spec.num_symbols, width))
+        symbols = torch.randn(spec.num_symbols, width)
+        if spec.trainable:
+            self.symbols = nn.Parameter(symbols)
+        else:
+            self.register_buffer("symbols", symbols)
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        asking, templates, symbols = self._split(x, context)
+        kind = asking.dtype
+        found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
+        return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
+
+    def for_steps(self) -> SymbolsOf:
+        heads, scale = self.heads, self.scale
+        templates, symbols = (torch.unflatten(one, -1, (heads, -1)) for one in (self.templates, self.symbols))
+        # Head by head, and templates with a place for each component, which is how one token reads them the quickest.
+        scale = templates.shape[-1] ** -0.5 if scale is None else scale
+        templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
+
+        def found(x: Tensor, context: Context) -> Tensor:
+            asking = self.map(x if self.normalised or context.stream is None else context.stream)
+            asking = asking.view(-1, heads, templates.shape[1]).transpose(0, 1)
+            scores = torch.bmm(asking, templates.to(asking.dtype))
+            chosen = torch.bmm(scores.softmax(-1), symbols.to(asking.dtype))
+            return chosen.transpose(0, 1).reshape(x.shape)
+
+        return found
+
+    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
+        asking, templates, _ = self._split(x, context)
+        everything = torch.ones(1, 1, 1, templates.shape[2], dtype=torch.bool, device=x.device)
+        weights = weights_of(asking, templates.to(asking.dtype), everything, self.scale)
+        return torch.unflatten(weights[0], 1, x.shape[:2]).transpose(0, 1)
+
+    def _split(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of tokens, templates and symbols, by head: 1 x heads x count x head width each. All tokens of all
+        rows are one row, so that templates and symbols are not repeated."""
+        read = x if self.normalised or context.stream is None else context.stream
+        asking, templates, symbols = (
+            torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
+            for one in (self.map(read).flatten(0, 1), self.templates, self.symbols)
+        )
+        return asking, templates, symbols
+
+    def claimed(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("map.")}
+
+    def flops(self, time: int) -> int:
+        return 2 * time * (self.map.weight.numel() + 2 * self.templates.numel())
+
+
+@dataclass(frozen=True)
+class PositionalSymbols(Symbols):
+    """A symbol for each position, learned or sinusoidal.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The first token gets the first vector of the table,
+    whatever it is; rows longer than the table are refused. Waves are those of `Sinusoidal` and have no end. All layers
+    have the same.
+    """
+
+    embedding: Literal["learned", "sinusoidal"] = setting(
+        "learned", "learned or sinusoidal position embeddings as symbols"
+    )
+    max_position_embeddings: int = setting(512, "number of learned position embeddings")
+
+    def __post_init__(self) -> None:
+        if self.max_position_embeddings < 1:
+            raise UserError(
+                f"max_position_embeddings: {self.max_position_embeddings} places have no symbol; the longest "
+                f"row's length is right"
+            )
+
+    def build(self, width: int) -> "PositionalSymbolsPart":
+        if self.embedding == "sinusoidal" and width % 2:
+            raise UserError(
+                f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do"
+            )
+        return PositionalSymbolsPart(self, width)
+
+
+class PositionalSymbolsPart(SymbolsPart):
+    """The part behind `PositionalSymbols`."""
+
+    def __init__(self, spec: PositionalSymbols, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(spec.max_position_embeddings, width) if spec.embedding == "learned" else None
+
+    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
+        _, time, width = x.shape
+        places, longest = torch.arange(time, device=x.device)[None], time
+        if context.index is not None:
+            places, longest = context.index[:, None], context.seen
+        if self.vectors is None:
+            return waves(places, width).to(x.dtype)
+        table = self.vectors.num_embeddings
+        if longest > table:
+            raise UserError(
+                f"model.mixer.symbols.max_position_embeddings: place {longest - 1} has no symbol in a table of "
+                f"{table} places; "
+                f"shorter rows or model.mixer.symbols.max_position_embeddings={longest} are right"
+            )
+        found: Tensor = self.vectors(places)
+        return found
+
+
+def waves(places: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
+    """Sines in the first half and cosines in the second, of place x 10000^(-2i / width): Vaswani et al. (2017)."""
+    rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=places.device) / width)
+    angles = places[..., None].double() * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+@dataclass(frozen=True)
+class PositionRelativeSymbols(Symbols):
+    """A learned symbol for each distance between two tokens, up to `max_distance`.
+
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, after the relative positions of Shaw et al. (2018),
+    https://arxiv.org/abs/1803.02155. With max_distance=2 the symbol of the token itself is the last row of the table,
+    of the token before it the row above, and of all others the first. All layers have the same.
+
+    The published table has as many vectors again for tokens that come later, which a causal model never reads; it has
+    them here with `future_distances`, behind the others.
+    """
+
+    max_distance: int = setting(64, "distances beyond this share one symbol")
+    future_distances: bool = setting(
+        False, "whether the table also has entries for future tokens, which are never used"
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_distance < 1:
+            raise UserError(
+                f"max_distance: at {self.max_distance} all tokens would have one symbol; 1 or more is right"
+            )
+
+    def build(self, width: int) -> "PositionRelativeSymbolsPart":
+        return PositionRelativeSymbolsPart(self, width)
+
+
+class PositionRelativeSymbolsPart(DistanceSymbols):
+    """The part behind `PositionRelativeSymbols`; its table begins as that of Glorot and Bengio (2010), uniform."""
+
+    def __init__(self, spec: PositionRelativeSymbols, width: int) -> None:
+        super().__init__()
+        self.farthest = spec.max_distance
+        count = 2 * spec.max_distance + 1 if spec.future_distances else spec.max_distance + 1
+        self.vectors = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
+
+    def forward(self, time: int) -> Float[Tensor, "{time} width"]:
+        missing = time - self.farthest - 1
+        near = self.vectors[max(0, -missing) : self.farthest + 1]
+        return near if missing <= 0 else torch.cat([self.vectors[:1].expand(missing, -1), near])

@@ -1,4 +1,0 @@
-"""Writing the examples of a task to files, reading them, and their statistics."""
-
-from numerate.data.reading import StoredRows as StoredRows
-from numerate.data.reading import open_rows as open_rows

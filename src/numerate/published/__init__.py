@@ -1,0 +1,1 @@
+"""The formats, names, weights and metrics of the four published repositories."""

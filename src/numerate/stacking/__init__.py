@@ -1,0 +1,1 @@
+"""Many small models trained as one stack, each as if it were trained alone."""

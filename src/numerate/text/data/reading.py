@@ -1,0 +1,89 @@
+"""Reading the rows that `numerate data write` wrote, from the disk and without a copy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerate.errors import UserError
+from numerate.text.tasks.row_heads import checked_head
+from numerate.vocabulary import BEGIN, END, PAD
+
+
+def open_rows(folder: str | Path) -> "StoredRows":
+    """Opens a folder that `numerate data write` wrote as a memmap.
+
+    `numerate data write Arithmetic out=sums count=1M format=both`, then:
+
+    >>> rows = open_rows("sums")
+    >>> len(rows), rows[7].tolist(), rows.text(7)  # ids of row 7, its [EOS] = 3 among them
+    (1000000, [10, 14, 12, 6, 7, 17, 8, 7, 7, 3], '6+823=433')
+    >>> rows.head["seed"], rows.symbols[10]
+    (0, '6')
+    >>> torch.tensor(rows[7], dtype=torch.long)  # as input of any model
+
+    Rows are read lazily; several processes may open the same folder. The files are plain, so any
+    program can read them: `ids.bin` has the ids of all rows one after the other (type `head["ids"]`, uint8 or uint16),
+    row i from `offsets.bin`[i] to `offsets.bin`[i + 1] (int64), all little-endian; `head.json` has the vocabulary.
+
+    Raises `UserError` for a folder that is none of these, or that was written as text alone or is not complete.
+    """
+    return StoredRows(Path(folder))
+
+
+class StoredRows:
+    """The rows of a folder: `rows[i]` are the token ids of row i, a view of the file.
+
+    - `head`: what was written (task, tokenizer, split, seed, versions, sha256 of every file).
+    - `symbols`: the text of each id. `ids`, `offsets`: the files as arrays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.head = checked_head(folder)
+        files = self.head["files"]
+        if "ids.bin" not in files:
+            raise UserError(f"{folder}: was written as text; format=memmap or format=both writes token ids as well")
+        self.symbols: tuple[str, ...] = tuple(self.head["vocabulary"])
+        self.ids = self._array("ids.bin", self.head["ids"])
+        self.offsets: NDArray[np.int64] = self._array("offsets.bin", "<i8")
+        self._answers = self._array("answers.bin", "<i4") if "answers.bin" in files else None
+        self._labels = self._array("labels.bin", self.head["ids"]) if "labels.bin" in files else None
+
+    def _array(self, name: str, kind: str) -> NDArray[Any]:
+        # Without rows a file is empty, which cannot be mapped.
+        path = self.folder / name
+        return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.empty(0, dtype=kind)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        begin, end = self._ends(row)
+        return self.ids[begin:end]
+
+    def answer(self, row: int) -> NDArray[Any]:
+        """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
+        if self._answers is None:
+            raise UserError(f"{self.folder}: its rows have a label per token and no answer behind a question")
+        begin, end = self._ends(row)
+        return self.ids[begin + int(self._answers[row]) : end]
+
+    def labels(self, row: int) -> NDArray[Any]:
+        """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
+        if self._labels is None:
+            raise UserError(f"{self.folder}: its rows have an answer behind a question and no labels")
+        begin, end = self._ends(row)
+        return self._labels[begin:end]
+
+    def text(self, row: int) -> str:
+        """A row as text, without that of [PAD], [BOS] and [EOS]."""
+        between: str = self.head.get("between", "")
+        return between.join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BEGIN, END))
+
+    def _ends(self, row: int) -> tuple[int, int]:
+        at = row + len(self) if row < 0 else row
+        if not 0 <= at < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return int(self.offsets[at]), int(self.offsets[at + 1])

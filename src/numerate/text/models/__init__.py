@@ -1,0 +1,1 @@
+"""T5 and other models of Hugging Face behind the interface of `numerate.batch`."""

@@ -1,0 +1,1 @@
+"""Tasks whose examples are read from files, and the files of examples."""

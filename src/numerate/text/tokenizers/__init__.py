@@ -1,0 +1,1 @@
+"""Subword tokenizers, and number formats within texts."""

@@ -1,0 +1,78 @@
+"""FoNE (Fourier number embeddings): one token per number, embedded by waves whose periods are powers of ten."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.text.tokenizers import number_spans as found_numbers
+from numerate.text.tokenizers.text_number_formats import (
+    NUM,
+    TEN,
+    Meaning,
+    NumberSymbols,
+    TextNumberFormat,
+    carried,
+    numbers_read,
+)
+from numerate.vocabulary import NUMBER, TEXT
+
+
+@dataclass(frozen=True)
+class FoNE(TextNumberFormat):
+    """FoNE: one token `[NUM]` per number, which carries the number as a value for Fourier number embeddings.
+
+    A number x is embedded as the cosines and sines of 2 pi x / 10^i, two entries per digit, from which each digit can
+    be predicted (Zhou et al., 2025, https://arxiv.org/abs/2502.09741): see `FoNEEmbedding`, with as many digits. The
+    sign stays text. A number with more digits before or after the point, or with more than float32 holds (6, and some
+    with 7 or 8), keeps its characters, one token per digit.
+    """
+
+    carries: ClassVar[bool] = True
+
+    integer_digits: int = setting(5, "digits before the decimal point")
+    fraction_digits: int = setting(5, "digits after the decimal point")
+
+    def __post_init__(self) -> None:
+        if self.integer_digits < 1 or self.fraction_digits < 0:
+            raise UserError(
+                f"integer_digits: {self.integer_digits} digits and {self.fraction_digits} decimals cannot be; 1 "
+                f"or more and 0 or more can"
+            )
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return found_numbers.UNSIGNED
+
+    def symbols(self) -> tuple[str, ...]:
+        return (*TEN, NUM)
+
+    def write(self, found: Sequence[str]) -> NumberSymbols:
+        values, beyond = carried(found)
+        ones = np.ones(len(found), np.int64)
+        return NumberSymbols(
+            10 * ones, ones, values, beyond | np.fromiter(map(self._long, found), np.bool_, len(found))
+        )
+
+    def _long(self, number: str) -> bool:
+        whole, _, fraction = (number if number.isdigit() else found_numbers.plain(number)).partition(".")
+        return len(whole.lstrip("0")) > self.integer_digits or len(fraction.rstrip("0")) > self.fraction_digits
+
+    def spell(self, number: str) -> list[str]:
+        if self._long(number) or carried([number])[1][0]:
+            raise UserError(
+                f"number_format: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
+                f"decimals, or more than "
+                "float32 holds"
+            )
+        return [NUM]
+
+    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+        return numbers_read(symbols, values)
+
+    def meaning(self, symbol: str) -> Meaning:
+        return Meaning(NUMBER if symbol == NUM else TEXT)

@@ -1,0 +1,38 @@
+"""The training state, apart from tensors."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numerate.training.best_checkpoint import Score
+
+
+@dataclass
+class TrainingState:
+    """Everything that a checkpoint holds besides tensors.
+
+    `best_score` is the accuracy, or the development loss where the best step is chosen `best_by` that; `best_loss`
+    is the loss where it decides among equal accuracies. Runs from before there was a choice are by accuracy, without
+    it. `due` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its samples.
+    """
+
+    step: int = 0
+    examples: int = 0
+    tokens: int = 0
+    flops: int = 0
+    best: int | None = None
+    best_score: float = -1.0
+    best_split: str | None = None
+    best_by: Literal["accuracy", "loss"] = "accuracy"
+    best_loss: float | None = None
+    sums: dict[str, float] = field(default_factory=dict)
+    scaler: dict[str, Any] = field(default_factory=dict)
+    right: float = 0.0
+    judged: dict[str, float] = field(default_factory=dict)
+    due: Literal["", "evaluation", "samples"] = ""
+
+    @property
+    def best_so_far(self) -> Score | None:
+        """The score of the best step."""
+        if self.best is None:
+            return None
+        return Score(self.best_by, self.best_split or "development", self.best_score, self.best_loss)

@@ -1,0 +1,145 @@
+"""RWKV-6's time mix against its definition, the sum written out, and the published start."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from numerate.architectures.channel_mix import ChannelMix
+from numerate.architectures.rwkv6 import RWKV6, RWKV6Mixer, chunked, recurrent
+from numerate.errors import UserError
+from numerate.kernels.backends import installed
+from numerate.mixers.alternating import Alternating
+from numerate.mixers.mixer import Context
+from numerate.models.backbone import Stack
+from numerate.models.decoder import Decoder
+from numerate.vocabulary import Vocabulary
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(time: int, fast: float = 1.0) -> tuple[Tensor, ...]:
+    r, k, v, decays = (drawn(3, time, 2, 5, seed=seed) for seed in range(4))
+    return r, k, v, (-(fast * decays).exp()).exp(), drawn(2, 5, seed=4)
+
+
+def made(width: int = 8, layer: int = 1, depth: int = 3, spec: RWKV6 | None = None) -> RWKV6Mixer:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return (spec or RWKV6(head_dim=4, decay_rank=3, shift_rank=2)).build(width, layer, depth, ()).double()
+
+
+def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
+    r, k, v, decays, bonus = inputs(7)
+    found = chunked(r, k, v, decays, bonus)[0]
+    for place in range(7):
+        expected = (r[:, place] * bonus * k[:, place]).sum(-1, keepdim=True) * v[:, place]
+        for early in range(place):
+            through = decays[:, early + 1 : place].prod(1)
+            expected = expected + (r[:, place] * through * k[:, early]).sum(-1, keepdim=True) * v[:, early]
+        torch.testing.assert_close(found[:, place], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bonus", [0.0, 1.0])
+def test_the_worked_example_of_its_docstring(bonus: float) -> None:
+    ones = torch.ones(1, 2, 1, 1)
+    found = chunked(ones, ones, ones, 0.5 * ones, torch.full((1, 1), bonus))[0]
+    assert found.flatten().tolist() == [bonus, bonus + 1]
+
+
+@pytest.mark.parametrize("time", [1, 5, 16, 41])
+@pytest.mark.parametrize("fast", [1.0, 6.0])
+def test_chunks_are_the_loop_also_for_extreme_decays(time: int, fast: float) -> None:
+    given = [one.requires_grad_() for one in inputs(time, fast)]
+    (found, state), (expected, last) = chunked(*given), recurrent(*given)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(state, last, atol=1e-9, rtol=1e-9)
+    slopes, truth = (
+        torch.autograd.grad((y * drawn(*y.shape, seed=8)).sum() + (s * drawn(*s.shape, seed=9)).sum(), given)
+        for y, s in ((found, state), (expected, last))
+    )
+    for slope, true in zip(slopes, truth, strict=True):
+        assert slope.isfinite().all()
+        torch.testing.assert_close(slope, true, atol=1e-9, rtol=1e-9)
+
+
+def test_the_whole_part_is_its_equations_written_out() -> None:
+    part, x = made(), drawn(1, 6, 8)
+    found = part(x, Context(torch.tensor([6]), ()))
+    state, before = torch.zeros(2, 4, 4).double(), torch.zeros(8).double()
+    for place in range(6):
+        now = x[0, place]
+        delta, before = before - now, now
+        low = torch.tanh((now + delta * part.shift.first) @ part.shift.down).view(5, 2)
+        shares = part.shift.shares.view(5, 8) + torch.stack([low[i] @ part.shift.up[i] for i in range(5)])
+        to_w, to_k, to_v, to_r, to_g = (now + delta * share for share in shares)
+        speed = part.decay.bias + torch.tanh(to_w @ part.decay.down) @ part.decay.up
+        w = (-speed.exp()).exp().view(2, 4)
+        r, k, v = (
+            (linear.weight @ one).view(2, 4)
+            for linear, one in ((part.receptance, to_r), (part.keys, to_k), (part.values, to_v))
+        )
+        pair = k[:, :, None] * v[:, None]
+        output = ((state + part.bonus.view(2, 4, 1) * pair) * r[:, :, None]).sum(1)
+        state = w[:, :, None] * state + pair
+        normed = nn.functional.group_norm(output.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
+        expected = part.out.weight @ (normed * silu(part.gate.weight @ to_g))
+        torch.testing.assert_close(found[0, place], expected, atol=1e-11, rtol=1e-11)
+
+
+def test_the_published_start_in_the_middle_of_three_layers() -> None:
+    part = made(width=10, spec=RWKV6(head_dim=5, published=True))
+    assert float(part.decay.bias[0].detach()) == -6
+    assert float(part.decay.bias[9].detach()) == pytest.approx(-1)
+    assert part.bonus[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
+    plain, soft = 1 - (torch.arange(10) / 10) ** (2 / 3), 1 - (torch.arange(10) / 10) ** (1 / 3)
+    expected = torch.cat([plain, plain, plain - 0.15, soft, soft]).double()
+    torch.testing.assert_close(part.shift.shares.detach(), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(part.shift.first.detach(), plain.double(), atol=1e-6, rtol=0)
+    for zero in (part.shift.down, part.decay.down, part.out.weight):
+        assert not zero.any()
+    for up in (part.shift.up, part.decay.up):
+        assert 0.009 < float(up.detach().abs().max()) <= 0.01
+    for linear, gain in ((part.receptance, 1.0), (part.keys, 0.1), (part.values, 1.0), (part.gate, 0.1)):
+        product = linear.weight @ linear.weight.T
+        torch.testing.assert_close(product, gain**2 * torch.eye(10).double(), atol=1e-5, rtol=0)
+    assert part.claimed() == {name for name, _ in part.named_parameters()}
+
+
+def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
+    part = made()
+    linear = {f"{name}.weight" for name in ("receptance", "keys", "values", "gate", "out")}
+    assert {name for name, _ in part.named_parameters()} - part.claimed() == linear
+    wishes = part.settings_by_parameter()
+    assert wishes["decay.bias"] == (2.0, False)
+    assert set(wishes) == part.claimed()
+    assert {wish for name, wish in wishes.items() if name != "decay.bias"} == {(1.0, False)}
+
+
+def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() -> None:
+    mixer = Alternating((RWKV6(published=True), ChannelMix(version=6, published=True)))
+    spec = Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
+    texts = [chr(200 + number) for number in range(103 - 14)]
+    model = spec.build(Vocabulary.of(texts), seed=0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_116_416
+
+
+def test_impossible_settings_are_refused() -> None:
+    for name in ("head_dim", "decay_rank", "shift_rank"):
+        with pytest.raises(UserError, match=rf"^{name}: 0 channels hold nothing"):
+            RWKV6(**{name: 0})
+    with pytest.raises(UserError, match=r"backend: fla (needs the package|runs in fp32)"):
+        made(spec=RWKV6(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
+
+
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() and installed()), reason="flash-linear-attention needs a CUDA device"
+)
+def test_the_kernel_is_the_form_in_torch() -> None:
+    parts = [made(64, spec=RWKV6(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]
+    x, context = drawn(2, 70, 64).float().cuda(), Context(torch.tensor([70, 33], device="cuda"), ())
+    (output, (_, state)), (expected, (_, last)) = (part.prefill(x, context) for part in parts)
+    torch.testing.assert_close(output[0], expected[0], atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(state, last, atol=2e-2, rtol=2e-2)

@@ -1,0 +1,125 @@
+"""Published weights of RWKV-4 and RWKV-7 say in our decoder what rwkv.cpp says they say.
+
+The files are test data of https://github.com/RWKV/rwkv.cpp: tiny models over bytes, and the logits of each behind the
+three bytes `"in`.
+"""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from numerate.architectures.channel_mix import ChannelMix
+from numerate.architectures.rwkv4 import RWKV4
+from numerate.architectures.rwkv7 import RWKV7
+from numerate.batch import Model, Tokens
+from numerate.mixers.alternating import Alternating
+from numerate.models.backbone import Stack
+from numerate.models.decoder import Decoder
+from numerate.vocabulary import TEXT, Vocabulary
+
+PROMPT = torch.tensor([list(b'"in')])
+BYTES = Vocabulary(
+    tuple(f"<{byte}>" for byte in range(256)),
+    np.full(256, TEXT, dtype=np.int8),
+    np.full(256, np.nan),
+    np.full(256, -1000, dtype=np.int64),
+)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The weights in rwkv.cpp's format: a header of six numbers, then per tensor how many dimensions, the length of its
+    name and the kind of its numbers (0: fp32), then the dimensions from the innermost, the name, and the numbers."""
+    content, found, place = path.read_bytes(), {}, 24
+    assert struct.unpack_from("<I", content)[0] == 0x67676D66
+    while place < len(content):
+        dimensions, length, kind = struct.unpack_from("<3I", content, place)
+        assert kind == 0
+        shape = struct.unpack_from(f"<{dimensions}I", content, place + 12)[::-1]
+        place += 12 + 4 * dimensions
+        name, place = content[place : place + length].decode(), place + length
+        count = int(np.prod(shape))
+        numbers = np.frombuffer(content, "<f4", count, place)
+        found[name], place = torch.from_numpy(numbers.copy()).view(shape), place + 4 * count
+    return found
+
+
+def filled(weights: dict[str, Tensor], width: int, layers: int, time_mix: Any, channel_mix: Any) -> Model:
+    mixer = Alternating((time_mix, channel_mix))
+    trunk = Stack(num_layers=2 * layers)
+    spec = Decoder(hidden_size=width, backbone=trunk, mixer=mixer, feed_forward=None, embedding_norm=True)
+    model: Any = spec.build(BYTES, seed=0)
+    blocks = model.trunk.blocks
+    with torch.no_grad():
+        copied(model.embedding, weights, "emb")
+        copied(model.embedding_norm, weights, "blocks.0.ln0")
+        copied(model.final_norm, weights, "ln_out")
+        copied(model.head, weights, "head")
+        for layer in range(layers):
+            name, (time, channel) = f"blocks.{layer}", blocks[2 * layer : 2 * layer + 2]
+            copied(time.mixer_norm, weights, f"{name}.ln1")
+            copied(channel.mixer_norm, weights, f"{name}.ln2")
+            for ours, theirs in (("receptance", "receptance"), ("keys", "key"), ("values", "value"), ("out", "output")):
+                copied(getattr(time.mixer, ours), weights, f"{name}.att.{theirs}")
+            copied(channel.mixer.inward, weights, f"{name}.ffn.key")
+            copied(channel.mixer.out, weights, f"{name}.ffn.value")
+            fill = fill_4 if isinstance(time_mix, RWKV4) else fill_7
+            fill(time.mixer, channel.mixer, weights, name)
+    assert not weights, f"not read: {sorted(weights)}"
+    return model.eval()
+
+
+def copied(module: nn.Module, weights: dict[str, Tensor], name: str) -> None:
+    for own, parameter in module.named_parameters():
+        parameter.copy_(weights.pop(f"{name}.{own}"))
+
+
+def fill_4(time: Any, channel: Any, weights: dict[str, Tensor], name: str) -> None:
+    """There a share is that of the token itself, and the decay is stored as it is added, below 0."""
+    time.shares.copy_(torch.cat([1 - weights.pop(f"{name}.att.time_mix_{kind}") for kind in "kvr"]))
+    time.decay.copy_((-weights.pop(f"{name}.att.time_decay")).log())
+    time.newest.copy_(weights.pop(f"{name}.att.time_first"))
+    channel.shares.copy_(torch.cat([1 - weights.pop(f"{name}.ffn.time_mix_{kind}") for kind in "kr"]))
+    copied(channel.gate, weights, f"{name}.ffn.receptance")
+
+
+def fill_7(time: Any, channel: Any, weights: dict[str, Tensor], name: str) -> None:
+    """There a map of low rank is stored out x in."""
+    time.shares.copy_(weights.pop(f"{name}.att.x_rwkvag").flatten())
+    for letter, low in (("w", time.decay), ("a", time.rate), ("v", time.mixture), ("g", time.gate)):
+        if low is not None:
+            low.down.copy_(weights.pop(f"{name}.att.{letter}1").T)
+            low.up.copy_(weights.pop(f"{name}.att.{letter}2").T)
+            if low.bias is not None:
+                low.bias.copy_(weights.pop(f"{name}.att.{letter}0").flatten())
+    for ours, theirs in (("removed", "k_k"), ("rated", "k_a"), ("bonus", "r_k")):
+        getattr(time, ours).copy_(weights.pop(f"{name}.att.{theirs}").flatten())
+    copied(time.norm, weights, f"{name}.att.ln_x")
+    channel.shares.copy_(weights.pop(f"{name}.ffn.x_k").flatten())
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "layers", "time_mix", "channel_mix"),
+    [
+        ("4v0-660K", 128, 4, RWKV4(), ChannelMix(4, expansion=2.0)),
+        ("7v0-834K", 64, 12, RWKV7(), ChannelMix(7)),
+    ],
+)
+@torch.no_grad()
+def test_published_weights_say_what_they_say_elsewhere(
+    shared: Path, name: str, width: int, layers: int, time_mix: Any, channel_mix: Any
+) -> None:
+    folder = shared / "data" / "weights" / "rwkv.cpp"
+    weights = read(folder / f"tiny-rwkv-{name}-FP32.bin")
+    model = filled(weights, width, layers, time_mix, channel_mix)
+    expected = torch.from_numpy(np.fromfile(folder / f"expected-logits-{name}.bin", "<f4"))
+    tokens = Tokens(PROMPT, torch.tensor([3]), torch.tensor([0]))
+    torch.testing.assert_close(model(tokens).logits[0, -1], expected, atol=1e-5, rtol=1e-5)
+    started = model.start(Tokens(PROMPT[:, :1], torch.tensor([1]), torch.tensor([0])), capacity=3)
+    for place in (1, 2):
+        started = model.step(PROMPT[:, place], None, started.state)
+    torch.testing.assert_close(started.output.logits[0, -1], expected, atol=1e-5, rtol=1e-5)

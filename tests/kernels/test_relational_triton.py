@@ -1,0 +1,316 @@
+"""The kernel for CUDA and its recurrence in plain torch against the definition.
+
+The kernel runs in Triton's own interpreter where triton can be imported. Everywhere, its lines run with a stand-in for
+the few operations of `triton.language` that they use, on tensors of torch: that tests its arithmetic, its masks and its
+addresses, and not what Triton's compiler makes of them.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.architectures.dual_attention import DualAttention
+from numerate.errors import UserError
+from numerate.kernels import relational_tiles
+from numerate.kernels.relational import Activation, Heads, plain
+from numerate.kernels.relational_fast import chosen, relational_attention
+from numerate.kernels.relational_tiles import ACTIVATIONS
+
+FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_map")
+KERNEL = "numerate.kernels.relational_triton"
+
+
+class Pointer:
+    """The numbers of a tensor in memory, from a place on."""
+
+    def __init__(self, flat: torch.Tensor, at: Any = 0) -> None:
+        self.flat, self.at = flat, at
+        self.dtype = type("Kind", (), {"element_ty": flat.dtype})
+
+    def __add__(self, more: Any) -> "Pointer":
+        return Pointer(self.flat, self.at + more)
+
+
+class Kernel:
+    """A function of a program, or a part of one."""
+
+    program: tuple[int, ...] = ()
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.function(*given, **named)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(*given: Any, **named: Any) -> None:
+            passed = [
+                Pointer(one.as_strided((one.untyped_storage().nbytes() // one.element_size(),), (1,), 0))
+                if isinstance(one, torch.Tensor)
+                else one
+                for one in given
+            ]
+            for x in range(grid[0]):
+                for y in range(grid[1]):
+                    for z in range(grid[2]):
+                        Kernel.program = (x, y, z)
+                        self.function(*passed, **named)
+
+        return run
+
+
+def load(at: Pointer, mask: torch.Tensor, other: float) -> torch.Tensor:
+    assert bool((mask <= (at.at >= 0)).all())
+    found = at.flat[torch.where(mask, at.at, 0)]  # an address beyond the tensor raises
+    return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
+
+
+def store(at: Pointer, found: torch.Tensor, mask: torch.Tensor) -> None:
+    at.flat[at.at.expand(mask.shape)[mask]] = found.expand(mask.shape)[mask].to(at.flat.dtype)
+
+
+def dot(one: torch.Tensor, other: torch.Tensor, input_precision: str) -> torch.Tensor:
+    assert one.dtype == other.dtype
+    assert min(*one.shape[-2:], other.shape[-1]) >= 16
+    return one.float() @ other.float()
+
+
+def stand_in() -> dict[str, ModuleType]:
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    both: dict[str, Any] = {"cdiv": lambda one, other: -(-one // other)}
+    vars(triton).update(both, jit=Kernel, next_power_of_2=lambda n: 1 << (n - 1).bit_length(), language=language)
+    vars(language).update(
+        both,
+        constexpr=int,
+        float32=torch.float32,
+        int64=torch.int64,
+        program_id=lambda axis: torch.tensor(Kernel.program[axis]),
+        arange=torch.arange,
+        zeros=lambda shape, kind: torch.zeros(shape, dtype=kind),
+        full=lambda shape, value, kind: torch.full(shape, value, dtype=kind),
+        minimum=lambda one, other: torch.minimum(torch.as_tensor(one), torch.as_tensor(other)),
+        maximum=lambda one, other: torch.maximum(one, torch.as_tensor(other, dtype=one.dtype)),
+        where=lambda shown, one, other: torch.where(shown, one, other),
+        max=lambda x, axis: x.amax(axis),
+        sum=lambda x, axis: x.sum(axis),
+        exp=torch.exp,
+        log=torch.log,
+        permute=torch.permute,
+        load=load,
+        store=store,
+        dot=dot,
+    )
+    triton.__spec__ = language.__spec__ = ModuleSpec("triton", None)
+    return {"triton": triton, "triton.language": language}
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The kernel's module, where nothing but a stand-in for triton is at hand."""
+    for name, module in stand_in().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
+    mixers = importlib.import_module("numerate.mixers")
+    made = importlib.import_module(KERNEL)
+    yield made
+    sys.modules.pop(KERNEL, None)
+    vars(mixers).pop("relational_triton", None)
+
+
+def drawn(
+    heads: int = 3, relations: int = 2, time: int = 37, width: int = 5, compared: int = 7, kind: Any = torch.float32
+) -> Heads:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(kind)
+
+    return Heads(
+        queries=random(2, time, heads, width).transpose(1, 2),  # as a mixer makes them: heads side by side
+        keys=random(2, heads, time, width),
+        symbols=random(2, heads, time, width),
+        relation_queries=random(2, time, relations, compared).transpose(1, 2),
+        relation_keys=random(2, relations, time, compared),
+        relation_map=random(heads, width, relations),
+    )
+
+
+def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    leaves = {name: getattr(heads, name).detach().requires_grad_() for name in FLOATING}
+    output = say(replace(heads, **leaves))
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+    (output * weight).sum().backward()
+    return output, {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def same(heads: Heads, activation: Activation, form: Any, atol: float, exact: Heads | None = None) -> None:
+    output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, "relational", activation, form))
+    expected, wanted = with_gradients(exact or heads, lambda heads: plain(_each(heads), "relational", activation))
+    torch.testing.assert_close(output.to(expected.dtype), expected, atol=atol, rtol=atol)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(
+            gradients[name].to(expected.dtype), gradient, atol=atol, rtol=atol, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def _each(heads: Heads) -> Heads:
+    count = heads.queries.shape[1]
+    keys, symbols = (x.repeat_interleave(count // x.shape[1], dim=1) for x in (heads.keys, heads.symbols))
+    return replace(heads, keys=keys, symbols=symbols)
+
+
+def shared_keys(heads: Heads) -> Heads:
+    return replace(heads, keys=heads.keys[:, :2], symbols=heads.symbols[:, :2])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_recurrence_is_the_definition_and_so_are_its_gradients(
+    monkeypatch: pytest.MonkeyPatch, activation: Activation
+) -> None:
+    monkeypatch.setattr(relational_tiles, "TILE", 8)
+    same(drawn(kind=torch.float64), activation, "tiles", 1e-10)
+    same(shared_keys(drawn(heads=4, kind=torch.float64)), activation, "tiles", 1e-10)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_kernel_is_the_definition_and_so_are_its_gradients(kernel: Any, activation: Activation) -> None:
+    same(drawn(), activation, "triton", 2e-4)
+
+
+@pytest.mark.parametrize(("heads", "relations", "time"), [(6, 9, 33), (1, 1, 1), (4, 4, 32)])
+def test_more_heads_and_relations_are_for_further_programs(kernel: Any, heads: int, relations: int, time: int) -> None:
+    same(drawn(heads, relations, time), "silu", "triton", 2e-4)
+
+
+def test_the_kernel_reads_keys_that_heads_share(kernel: Any) -> None:
+    same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
+
+
+def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
+    """Against the definition of the same rounded numbers in float64: outputs are rounded once, at the end."""
+    heads = drawn(kind=torch.bfloat16)
+    exact = replace(heads, **{name: getattr(heads, name).double() for name in FLOATING})
+    output = relational_attention(heads, "relational", "gelu", "triton")
+    assert output.dtype == torch.bfloat16
+    same(heads, "gelu", "triton", 6e-2, exact)
+
+
+INTERPRETED = """
+import sys
+from dataclasses import replace
+import torch
+sys.path.insert(0, {folder!r})
+from test_relational_triton import FLOATING, drawn, same, shared_keys
+for activation in ("identity", "relu", "sigmoid", "tanh", "gelu", "silu"):
+    same(drawn(), activation, "triton", 2e-4)
+same(drawn(6, 9, 33), "silu", "triton", 2e-4)
+same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
+same(shared_keys(drawn(4, 3, 65, 20, 17)), "silu", "triton", 2e-4)
+same(drawn(1, 1, 1), "relu", "triton", 2e-4)
+# The interpreter multiplies the bits of bfloat16 as whole numbers (Triton 3.9), whatever the kernel.
+less = drawn(heads=6, relations=5, kind=torch.float16)
+same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).double() for name in FLOATING}}))
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed: it comes with torch for CUDA")
+def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
+    line = [sys.executable, "-c", INTERPRETED.format(folder=os.path.dirname(__file__))]
+    done = subprocess.run(line, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(("kind", "width"), [(torch.float32, 16), (torch.bfloat16, 32)])
+def test_the_kernel_on_a_device_is_the_definition(kind: torch.dtype, width: int) -> None:
+    """At widths that an A100 and an H100 have shared memory for."""
+    heads = drawn(8, 8, 300, width, width, kind)
+    there = replace(heads, **{name: getattr(heads, name).cuda() for name in FLOATING})
+    exact = replace(there, **{name: getattr(there, name).double() for name in FLOATING})
+    same(there, "tanh", "triton", 5e-3 if kind is torch.float32 else 0.5, exact)
+
+
+H100, A100, CONSUMER = 232_448, 166_912, 101_376
+"""Bytes of shared memory that one program may take."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "compared", "on"),
+    [
+        (torch.float32, 64, 64, ()),
+        (torch.float32, 32, 64, (H100,)),
+        (torch.float32, 33, 64, ()),
+        (torch.float32, 32, 16, (H100, A100)),
+        (torch.float32, 16, 16, (H100, A100)),
+        (torch.bfloat16, 64, 64, (H100, A100)),
+        (torch.float16, 64, 64, (H100, A100)),
+        (torch.bfloat16, 64, 128, (H100,)),
+        (torch.bfloat16, 20, 32, (H100, A100, CONSUMER)),
+        (torch.bfloat16, 128, 64, ()),
+        (torch.float64, 16, 16, ()),
+    ],
+)
+def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
+    kind: torch.dtype, width: int, compared: int, on: tuple[int, ...]
+) -> None:
+    heads = drawn(4, 4, 32, width, compared, kind)
+    fits = [limit for limit in (H100, A100, CONSUMER, 0) if relational_tiles.why_too_large(heads, limit) is None]
+    assert fits == [*on]
+    if kind is torch.float32 and width == 32 and compared == 64:
+        assert relational_tiles.why_too_large(heads, A100) == (
+            "heads 32 wide with relations 64 wide in float32 take 229,376 bytes of shared memory; this device has "
+            "166,912 bytes"
+        )
+
+
+def test_shared_memory_was_measured_for_the_tiles_of_the_kernel(kernel: Any) -> None:
+    """Whoever changes these compiles ahead of time again: `relational_tiles.SHARED_MEMORY`."""
+    assert (kernel.HEADS, kernel.RELATIONS, kernel.TILE) == (4, 4, 32)
+
+
+def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relational_tiles, "on_device", lambda heads: True)
+    monkeypatch.setattr(relational_tiles, "shared_memory", lambda device: H100)
+    assert chosen(drawn(time=64), "relational", "tanh") == "triton"
+    assert chosen(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
+    assert chosen(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
+    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "identity") == "chunks"
+    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "chunks"
+    assert chosen(drawn(time=64), "relational", "softmax") == "chunks"
+    assert chosen(drawn(time=64), "disrca", "tanh") == "chunks"
+    assert chosen(replace(drawn(time=64), dropout=0.1), "relational", "tanh") == "chunks"
+    assert chosen(drawn(time=64, kind=torch.float64), "relational", "tanh") == "chunks"
+    assert chosen(drawn(width=300, time=64), "relational", "tanh") == "chunks"
+
+
+@pytest.mark.parametrize("form", ["tiles", "triton"])
+def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
+    heads = drawn()
+    seen = torch.ones(1, 1, 37, 37, dtype=torch.bool).tril()
+    for unfit, activation, word in (
+        (replace(heads, visible=seen), "tanh", "hidden"),
+        (replace(heads, dropout=0.1), "tanh", "dropout"),
+        (replace(heads, symbols=None, by_distance=heads.symbols), "tanh", "distance"),
+        (heads, "softmax", "softmax"),
+    ):
+        with pytest.raises(UserError, match=word):
+            relational_attention(unfit, "relational", activation, form)
+    with pytest.raises(UserError, match=r"^backend: rca through softmax has no form"):
+        DualAttention(variant="rca", backend=form)
+
+
+def test_without_a_device_the_kernel_is_refused_in_words() -> None:
+    if find_spec("triton") is None:
+        with pytest.raises(UserError, match=r"^model\.mixer\.backend: triton needs the package triton"):
+            relational_attention(drawn(), "relational", "tanh", "triton")

@@ -1,0 +1,179 @@
+"""Promises of the files of published tasks: byte for byte where nothing is random, and by the same laws where it is."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import main
+from numerate.errors import UserError
+from numerate.published import counting_files as published
+from numerate.tasks.questions import Questions
+
+RANDOM = ("counting_samesymbol/val", "diffsymbol", "blankhelper/val", "shiftedstart/val", "shiftedstart2/val")
+RANDOM += ("10items", "raspL", "counting_samesymbol_addbigram")
+
+
+@pytest.fixture(scope="module")
+def every_file() -> dict[str, published.Rows]:
+    return {file: rows for name in published.names() for file, rows in published.files(name).items()}
+
+
+def text(blocks: Iterator[Questions]) -> bytes:
+    return b"".join(map(published.lines_of, blocks))
+
+
+def test_every_file_without_chance_is_the_published_one(shared: Path, every_file: dict[str, published.Rows]) -> None:
+    files: list[dict[str, Any]] = json.loads((shared / "cases" / "counting_files_sha256.json").read_text())
+    assert len(files) == 33
+    for file in files:
+        content = text(every_file[file["file"].removeprefix("data/rasp_primitives/")]())
+        lines = content.splitlines()
+        assert (len(content), len(lines), len(set(lines))) == (file["bytes"], file["lines"], file["distinct"])
+        assert hashlib.sha256(content).hexdigest() == file["sha256"], file["file"]
+
+
+def test_every_published_line_without_chance_stands_where_it_stood(
+    shared: Path, every_file: dict[str, published.Rows]
+) -> None:
+    cases: list[dict[str, Any]] = json.loads((shared / "cases" / "counting.json").read_text())
+    fixed = [case for case in cases if not any(part in case["file"] for part in RANDOM)]
+    assert len(fixed) == 17
+    for case in fixed:
+        lines = text(every_file[case["file"].removeprefix("data/rasp_primitives/")]()).splitlines()
+        assert json.loads(lines[case["line"] - 1]) == [case["input"], case["expected"]], case["file"]
+
+
+@pytest.mark.parametrize(
+    "name", ["counting_samesymbol", "counting_diffsymbol_shiftedstart", "counting_samesymbol_padhelper"]
+)
+def test_validation_has_the_300_cells_that_training_never_has(name: str) -> None:
+    files = published.files(name, count=4001)
+    layouts = 2 if "shifted" in name else 1
+    train, val, ood = (
+        [json.loads(line)[0] for line in text(files[f"{name}/{file}.txt"]()).splitlines()]
+        for file in ("train", "val", "ood_test")
+    )
+    assert (len(train), len(val), len(ood)) == (4001, 300 * layouts, 1225 * layouts)
+    trained, held, further = ({cell(row) for row in rows} for rows in (train, val, ood))
+    assert len(held) == 300
+    assert len(further) == 1225
+    assert not held & trained
+    assert {count for count, _ in trained} == set(range(1, 51))
+    if layouts == 2:
+        assert [cell(row) for row in train[0:4000:2]] == [cell(row) for row in train[1:4000:2]]
+        assert train[0][-1].isdecimal()
+        assert train[1][0] == train[0][-1]
+        assert len({"".join(row[:5]) for row in train}) > 3000, "letters are drawn anew in every block"
+
+
+def cell(row: list[str]) -> tuple[int, str]:
+    return sum(text.isalpha() for text in row), next(text for text in row if text.isdecimal())
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("counting_selective", (1275, 2550)),
+        ("counting_selective_10items_padhelper", (2000, 2989)),
+        ("counting_selective_10items2bos", (2000, 2989)),
+        ("counting_selective_modular_4items", (2000, 3000)),
+        ("counting_raspL", (300, 5565)),
+        ("counting_diffsymbol_mod16", (240, 80 * 35)),
+        ("counting_diffsymbol_mod13", (260, 66 * 30)),
+        ("counting_diffsymbol_mod10", (300, 50 * 50)),
+        ("counting_diffsymbol_mod10_padhelper", (300, 50)),
+        ("counting_samesymbol_shiftedstart3__tr25_te200__", (176, 8750)),
+        ("debug", (8, 8)),
+    ],
+)
+def test_files_have_as_many_rows_as_published(name: str, rows: tuple[int, int]) -> None:
+    files = published.files(name, count=10)
+    assert tuple(sum(map(len, files[f"{name}/{file}.txt"]())) for file in ("val", "ood_test")) == rows
+
+
+def test_the_lengths_of_selective_tests_are_the_published_ones() -> None:
+    ood = text(published.files("counting_selective_10items2bos", 10)["counting_selective_10items2bos/ood_test.txt"]())
+    lengths = [len(json.loads(line)[0]) - 1 for line in ood.splitlines()]
+    assert {length: lengths.count(length) for length in set(lengths)} == dict.fromkeys(range(51, 100), 61)
+
+
+def test_files_of_an_auxiliary_task_stand_beside_those_of_its_task(tmp_path: Path) -> None:
+    rows = published.write("counting_samesymbol_shiftedstart3_addtablelarge", tmp_path / "x", count=5000)
+    assert rows == {
+        "counting_samesymbol_shiftedstart3/train.txt": 5000,
+        "counting_samesymbol_shiftedstart3/val.txt": 50,
+        "counting_samesymbol_shiftedstart3/ood_test.txt": 1225,
+        "counting_samesymbol_shiftedstart3/addtable_test.txt": 4950,
+        "addtable_large/train.txt": 5000,
+    }
+    train = (tmp_path / "x" / "addtable_large" / "train.txt").read_text().splitlines()
+    assert train[0] == '[["1", "1"], ["1", "2"]]'
+    assert train[4950:] == train[:50]
+    assert published.total("counting_samesymbol_shiftedstart3_addtablelarge") == 1_499_950
+    assert published.total("counting_samesymbol_plain", 7) == 7
+    assert published.total("addbigram") == 100_000
+
+
+def test_what_is_random_is_a_function_of_the_seed() -> None:
+    def some(seed: int) -> bytes:
+        return text(published.files("counting_diffsymbol_mod11", 20, seed)["counting_diffsymbol_mod11/val.txt"]())
+
+    assert some(3) == some(3) != some(4)
+
+
+def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "files"
+    words = ["data", "write", "counting_samesymbol_mod10", f"out={out}", "count=60"]
+    assert main([*words, "--as", "published"]) == 0
+    assert "60 rows" in capsys.readouterr().out
+    train = (out / "counting_samesymbol_mod10" / "train.txt").read_text().splitlines()
+    assert json.loads(train[0]) == [["a"], ["1"]]
+    assert train[50:] == train[:10]
+    assert sorted(path.name for path in (out / "counting_samesymbol_mod10").iterdir()) == [
+        "corrupted_tokenemb.txt",
+        "ood_test.txt",
+        "ood_test_100_200.txt",
+        "ood_test_long.txt",
+        "train.txt",
+        "val.txt",
+    ]
+    assert main([*words, "as=published"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    for more, message in (
+        (["as=publishd"], "as: there is no 'publishd'"),
+        (["as=published", "task.count=3"], "'task.count=3' is not understood"),
+        (["as=published", "count=0"], "count: 0 rows"),
+    ):
+        assert main([*words[:3], f"out={tmp_path / 'y'}", *more]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["data", "write", "counting_mod10", "as=published", f"out={tmp_path / 'y'}"]) == 2
+    assert "was not published" in capsys.readouterr().err
+    assert main(["data", "write", "debug", "as=published"]) == 2
+    assert "out: the folder is missing" in capsys.readouterr().err
+    assert main(["data", "stats", "debug", "--as", "published"]) == 2
+    assert "--as: only what is written" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()
+
+
+def test_the_declared_rows_are_those_that_are_written() -> None:
+    for name, count in (("debug", 1000), ("debug", None), ("counting_samesymbol_mod10", 60)):
+        declared = {file: sum(map(len, rows())) for file, rows in published.files(name, count).items()}
+        written = sum(rows for file, rows in declared.items() if file.endswith(published.TRAINING))
+        assert published.total(name, count) == written
+
+
+def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
+    with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod"):
+        published.files("counting_samesymbol_mod12")
+
+
+def test_a_published_name_is_written_in_our_own_format_too(tmp_path: Path) -> None:
+    out = tmp_path / "rows"
+    assert main(["data", "write", "counting_samesymbol_mod10bos", f"out={out}", "count=30", "format=text"]) == 0
+    first = (out / "rows.txt").read_text().splitlines()[0]
+    assert first.startswith("0 a")
+    assert first.split("\t")[1].startswith(". 1")

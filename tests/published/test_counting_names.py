@@ -1,0 +1,362 @@
+"""Promises of every published counting task: its labels by the definition, its cells, and the published sizes."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.published.counting_names import AUXILIARY, named_tasks, presets
+from numerate.tasks.counting import Counting
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.number_line import AdditionTable, NumberLine
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+
+PRESETS = presets()
+every_name = pytest.mark.parametrize("name", PRESETS)
+
+
+def labels_of(name: str, row: list[str]) -> list[str]:
+    """The labels of a row as the paper defines them, by the name of its task; -1 for no label."""
+    if "raspL" in name:
+        return [*row[1:], "?"]
+    if name in AUXILIARY:
+        return auxiliary_labels_of(name, row)
+    helper = "<blk>" if "blankhelper" in name else "<pad>" if "padhelper" in name else None
+    modulus = int(name.split("_mod")[1].split("_")[0].removesuffix("bos")) if "_mod1" in name or "_mod2" in name else 0
+    selective, seen = "selective" in name or name == "debug", Counter[str]()
+    found, pending, start, count = [], "", 0, 0
+    for place, token in enumerate(row):
+        if token == helper:
+            found.append(pending)
+            continue
+        at_once = helper is None
+        if selective and token == "<bos>":
+            pending = "-1"
+        elif selective:
+            number = seen[token] + (token in "ab")
+            pending = str(number % 4 if "modular_4items" in name else number)
+            seen[token] += 1
+        elif name.endswith("mod10bos") and place == 0:
+            pending = "-1"
+        elif token.isdecimal() and place == 0:
+            start = int(token)
+            pending = "-1" if helper is None else token
+        elif token.isdecimal():
+            pending, at_once = str(count + int(token)), True
+        else:
+            count += 1
+            pending = str((count - 1) % modulus + 1 if modulus else start + count)
+        found.append(pending if at_once else "-1")
+    return found
+
+
+def auxiliary_labels_of(name: str, row: list[str]) -> list[str]:
+    if name.startswith("addtable"):
+        first, last = int(row[0]), sum(int(token) for token in row if token != "<pad>")
+        return ["-1", str(first), "-1", str(last)] if "padhelper" in name else [str(first), str(last)]
+    if name in ("addbigram", "addbigram_upto200"):
+        return [str(int(token) + 1) for token in row]
+    return [str(int(row[0]) + place) for place in range(len(row))]
+
+
+def written(questions: Questions, row: int) -> tuple[list[str], list[str]]:
+    text, labels = plain_text(questions, row)
+    return text.split(), ["-1" if label == "." else label for label in labels.split()]
+
+
+def is_right(name: str, questions: Questions) -> None:
+    for row in range(len(questions)):
+        text, labels = written(questions, row)
+        auxiliary = "task" in questions.facts and questions.facts["task"][row] == 1
+        wanted = labels_of(named_tasks()[name].auxiliary_folder or "" if auxiliary else name, text)
+        if name == "counting_raspL":
+            wanted = [
+                label if labelled != "-1" else "-1" for label, labelled in zip(wanted[:-1], labels[:-1], strict=True)
+            ]
+            assert labels[:-1] == wanted
+            check_stream([*text, labels[-1]])
+            continue
+        assert labels == wanted
+
+
+def check_stream(tokens: list[str]) -> None:
+    """Blocks of `<sos> a b < a ... b <eos>`, the last one cut."""
+    assert tokens[0] == "<sos>"
+    blocks = " ".join(tokens).split("<sos>")[1:]
+    for number, block in enumerate(blocks):
+        first, last, *rest = block.split() if number < len(blocks) - 1 else [*block.split(), "", "", ""][:400]
+        if number == len(blocks) - 1:
+            pieces = block.split()
+            if len(pieces) < 3:
+                return
+            rest = pieces[2:]
+        whole = ["<", *map(str, range(int(first), int(last) + 1)), "<eos>"]
+        assert int(first) < int(last) <= 155
+        assert rest == whole if number < len(blocks) - 1 else rest == whole[: len(rest)]
+
+
+def counts_of(name: str) -> range:
+    """What a grid can ask: all that the numbers of the task go up to."""
+    if name == "debug":
+        return range(1, 7)
+    if name == "counting_raspL":
+        return range(2, 156)
+    if "_te" in name:
+        return range(1, int(name.split("_te")[1].strip("_")) + 1)
+    if "modular_4items" in name:
+        return range(1, 257)
+    if "_mod" in name:
+        return range(1, 10_000)
+    return range(1, 101 if "selective" in name or "_plain_" in name or "nobos" in name else 100)
+
+
+@pytest.fixture(scope="module")
+def cases(shared: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((shared / "cases" / "counting.json").read_text())
+    return found
+
+
+def test_the_definition_gives_the_labels_of_every_published_row(cases: list[dict[str, Any]]) -> None:
+    assert len(cases) == 27
+    for case in cases:
+        labels = labels_of(case["task"], case["input"])
+        if "raspL" in case["task"]:
+            labels[-1] = case["expected"][-1]
+        assert labels == case["expected"], case["file"]
+
+
+def test_every_published_row_is_read_with_its_labels(cases: list[dict[str, Any]]) -> None:
+    """From the text a person types. The stream is read block by block, and the folder that no task uses not at all."""
+    of_folder = {named.folder: named.task for named in named_tasks().values()}
+    for case in cases:
+        if "raspL" in case["task"]:
+            continue
+        folder = case["file"].split("/")[-2]
+        plain = {"counting_samesymbol_addbigram": Counting()}
+        task = plain.get(folder) or of_folder.get(folder) or AUXILIARY[folder][0]
+        text, labels = written(task.read(" ".join(case["input"])), 0)
+        assert (text, labels) == (case["input"], case["expected"]), case["file"]
+
+
+def test_all_published_names_are_there() -> None:
+    names = list(PRESETS)
+    assert len(names) == len(set(names)) == 68
+    assert sum("_mod" in name and "modular" not in name for name in names) == 25
+    assert {"counting_samesymbol", "counting_raspL", "debug", "counting_samesymbol_shiftedstart3__tr25_te200__"} <= set(
+        names
+    )
+
+
+def test_vocabularies_have_the_published_sizes_and_all_texts_of_the_task() -> None:
+    sizes = Counter(len(named.vocabulary) for named in named_tasks().values())
+    assert (sizes[103], sizes[104], sizes[53], sizes[203], sizes[128], sizes[129]) == (20, 7, 1, 2, 1, 2)
+    for named in named_tasks().values():
+        assert set(named.task.alphabet()) <= {*named.vocabulary, "0"}
+        assert "<pad>" in named.vocabulary
+    table = named_tasks()
+    assert table["counting_samesymbol_plain2_addbigram_nullseq"].vocabulary[:2] == ("<null>", "0")
+    assert table["counting_diffsymbol_shiftedstart"].vocabulary[101:104] == ("<pad>", "a", "a")
+    assert table["counting_selective_10items2bos"].vocabulary[-2:] == ("<bos>", "<pad>")
+    assert table["counting_samesymbol_mod17"].max_seq_len == 180
+    assert (
+        table["counting_samesymbol_padhelper"].max_seq_len,
+        table["counting_samesymbol_padhelper"].max_position_embeddings,
+    ) == (210, 128)
+    assert [name for name, named in table.items() if not named.runs] == ["counting_diffsymbol_addbigram"]
+
+
+@every_name
+def test_every_row_has_the_labels_of_the_definition(name: str) -> None:
+    task = PRESETS[name]
+    for split in ("train", "test", "development", "beyond-development"):
+        is_right(name, task.examples(split, 3, 0, 12))
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(list(PRESETS)), seed=st.integers(0, 9), count=st.integers(1, 220), data=st.data())
+def test_every_cell_has_the_labels_of_the_definition(name: str, seed: int, count: int, data: st.DataObject) -> None:
+    task = PRESETS[name]
+    try:
+        cell = task.pinned(count=count)
+    except UserError:
+        assert count not in counts_of(name)
+        return
+    assert count in counts_of(name)
+    questions = cell.whole() or cell.examples("test", seed, 0, 4)
+    if len(questions) > 3:
+        questions = questions.take(np.array([0, len(questions) - 1, data.draw(st.integers(0, len(questions) - 1))]))
+    assert set(questions.facts["count"].tolist()) == {count}
+    assert questions.facts.get("task", np.zeros(1)).max() == 0, "auxiliary tasks are no part of a grid"
+    is_right(name, questions)
+
+
+@every_name
+def test_its_questions_can_be_typed(name: str) -> None:
+    task = PRESETS[name]
+    if name == "counting_raspL":
+        task = task.pinned(count=7)
+    questions = task.examples("test", 0, 0, 4)
+    for row in range(4):
+        text, labels = written(questions, row)
+        if name == "counting_raspL":
+            text = text[:4]
+        read = task.read(" ".join(text))
+        assert written(read, 0)[1] == labels
+        bare = [piece for piece in text if piece not in ("<pad>", "<blk>", "<bos>")]
+        assert written(task.read(" ".join(bare)), 0)[1] == labels
+
+
+@every_name
+def test_the_best_checkpoint_is_chosen_on_the_next_fifth(name: str) -> None:
+    task = PRESETS[name]
+    band, trained = task.beyond(), task.trained()["count"]
+    assert band is not None
+    assert band.trained() == {"count": Span(trained.high + 1, trained.high + max(1, trained.high // 5))}
+    assert band.held_out("test")
+    assert band.examples("test", 0, 0, 5).labels is not None
+
+
+@every_name
+def test_the_most_labels_of_a_training_row(name: str) -> None:
+    task = PRESETS[name]
+    main = task.tasks[0] if isinstance(task, Mixture) else task
+    if name == "counting_raspL":
+        assert task.trained_labels() == 51
+        return
+    known = main.distribution()
+    rows = main.examples("train", 0, 0, 2000) if known is None else known[0]
+    assert rows.labels is not None
+    sums = isinstance(main, Counting) and main.number in ("behind", "both") and main.helper == "none"
+    helped = isinstance(main, Counting) and main.number == "behind" and main.helper != "none"
+    most = int((rows.labels >= 0).sum(axis=1).max()) - (sums or helped)  # the last of them is the addend's sum
+    assert most == task.trained_labels() == main.trained_labels()
+
+
+ROWS = {
+    "counting_samesymbol": 3425,
+    "counting_samesymbol_blankhelper": 3425,
+    "counting_samesymbol_padhelper": 3425,
+    "counting_samesymbol_shiftedstart": 6850,
+    "counting_samesymbol_shiftedstart2": 3425,
+    "counting_samesymbol_shiftedstart3": 50,
+    "counting_samesymbol_shiftedstart3_padhelper": 50,
+    "counting_samesymbol_shiftedstart3__tr50_te100__": 51,
+    "counting_samesymbol_shiftedstart3__tr25_te50__": 26,
+    "counting_samesymbol_shiftedstart3__tr25_te100__": 76,
+    "counting_samesymbol_shiftedstart3__tr50_te200__": 151,
+    "counting_samesymbol_shiftedstart3__tr25_te200__": 176,
+    "counting_samesymbol_mod10": 50,
+    "counting_samesymbol_mod13": 65,
+    "counting_samesymbol_mod20": 100,
+    "counting_samesymbol_mod10bos": 50,
+    "counting_samesymbol_mod10_padhelper": 50,
+    "counting_samesymbol_mod10_100_200": 100,
+    "counting_samesymbol_plain_addbigram": 1 + 1,
+    "counting_samesymbol_plain2_addbigram": 1 + 1,
+    "counting_samesymbol_shiftedstart4_addbigram_blkseq": 50 + 50,
+    "counting_samesymbol_shiftedstart3_addtablelarge": 50 + 4950,
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_training_has_as_many_different_rows_as_published(name: str) -> None:
+    task = PRESETS[name]
+    known = task.distribution()
+    assert known is not None
+    questions, chances = known
+    assert len(questions) == len(np.unique(questions.hashes())) == ROWS[name]
+    assert chances.sum() == pytest.approx(1)
+    drawn = task.examples("train", 1, 0, 20_000)
+    different, often = np.unique(drawn.hashes(), return_counts=True)
+    order = np.argsort(questions.hashes())
+    assert set(different.tolist()) <= set(questions.hashes().tolist())
+    expected = dict(zip(questions.hashes()[order].tolist(), chances[order].tolist(), strict=True))
+    wanted = 20_000 * np.array([expected[one] for one in different.tolist()])
+    spread = float((((often - wanted) ** 2) / wanted).sum() + 20_000 - wanted.sum())
+    freedom = len(questions) - 1
+    assert abs(spread - freedom) < 6 * np.sqrt(2 * max(1, freedom)) + 30
+
+
+def test_the_law_of_counts_and_starts_is_the_published_one() -> None:
+    """A count from 1 to 50, then a start from 1 to 100 - c, drawn again where the pair is held out."""
+    task = PRESETS["counting_samesymbol"]
+    known = task.distribution()
+    assert known is not None
+    count, chance = known[0].facts["count"], known[1]
+    wanted = {c: (1 / 50) * (100 - c - 6) / (100 - c) for c in range(1, 51)}
+    for c in range(1, 51):
+        assert chance[count == c].sum() == pytest.approx(wanted[c] / sum(wanted.values()))
+        assert len(set(chance[count == c].round(12).tolist())) == 1
+
+
+def test_auxiliary_rows_come_as_often_as_published() -> None:
+    task = PRESETS["counting_samesymbol_shiftedstart3_addtablelarge"]
+    drawn = task.examples("train", 0, 0, 20_000)
+    assert drawn.facts["task"].mean() == pytest.approx(499_950 / 1_499_950, abs=0.015)
+    assert isinstance(task, Mixture)
+    assert task.pinned(task_index=1).examples("test", 0, 0, 50).facts["task"].min() == 1
+    whole = task.pinned(task_index=1, count=40).whole()
+    assert whole is not None
+    assert len(whole) == 60
+    assert task.pinned(task_index=1).space() == 4950
+    assert task.trained() == {"count": Span(50, 50)}
+    assert task.pinned(task_index=1).trained() == {"count": Span(1, 99)}
+    assert task.cells() == [(count,) for count in range(1, 100)]
+    assert task.held_out("test") is False
+    assert task.pinned(count=60).held_out("test")
+
+
+def test_the_auxiliary_tasks_have_the_published_rows() -> None:
+    sizes = {name: task.space() for name, (task, _) in AUXILIARY.items()}
+    assert sizes["addbigram"] == sizes["addbigram_blkseq"] == sizes["addbigram_upto200"] == 1
+    assert sizes["addbigram_shiftednullseq"] == 50
+    assert sizes["addtable_large"] == sizes["addtable_padhelper"] == 4950
+    for name, (task, _) in AUXILIARY.items():
+        questions = task.examples("train", 0, 0, 20)
+        for row in range(20):
+            text, labels = written(questions, row)
+            assert labels == auxiliary_labels_of(name, text)
+            assert written(task.read(" ".join(text)), 0) == (text, labels)
+    assert isinstance(AUXILIARY["addbigram"][0], NumberLine)
+    assert AUXILIARY["addbigram"][0].beyond() is None, "its numbers end"
+    assert isinstance(AUXILIARY["addtable"][0], AdditionTable)
+
+
+@pytest.mark.parametrize("text", ["7 9", "", "a a", "98 99 100", "x 3"])
+def test_a_number_line_reads_only_lines(text: str) -> None:
+    with pytest.raises(UserError, match=r"^question: "):
+        NumberLine().read(text)
+    with pytest.raises(UserError, match=r"^question: "):
+        AdditionTable().read(text.replace("7 9", "60 41"))
+
+
+def test_words_of_every_task_are_written_and_read_back() -> None:
+    words = pytest.importorskip("numerate.tokenizers.words", reason="the tokenizer of words").Words()
+    for name in (
+        "counting_samesymbol_mod10bos",
+        "counting_samesymbol_padhelper",
+        "counting_raspL",
+        "counting_selective",
+    ):
+        task: Task = PRESETS[name]
+        vocabulary = words.build_vocabulary(task)
+        questions = task.examples("train", 0, 0, 3)
+        rows = words.rows(questions, vocabulary)
+        for row in range(3):
+            text, labels = plain_text(questions, row)
+            ids = rows.ids[row, : rows.lengths[row]]
+            assert words.decode(ids, vocabulary) == text
+            words_of = [
+                vocabulary.symbols[i] if labelled else "."
+                for i, labelled in zip(rows.labels[row], rows.target_mask[row], strict=True)
+            ]
+            assert " ".join(words_of[: rows.lengths[row]]) == labels

@@ -1,0 +1,104 @@
+"""Promises of the published metrics: they are what the published evaluation computes, faults and all."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.errors import UserError
+from numerate.evaluation.text_metrics import TextScores
+from numerate.published.number_loss_metrics import (
+    IGNORED,
+    NUMBERS,
+    TokenBatch,
+    published,
+    published_numbers,
+    published_texts,
+    published_tokens,
+)
+
+stats: Any = pytest.importorskip("scipy.stats", reason="scipy is what the published evaluation takes")
+
+PREDICTIONS = ["497004", "1,000", "x = 5 - 3", "no number", "99999999999", "-2.5", "1e5"]
+LABELS = ["497000", "1000", "-3", "4", "20000000000", "-2.5", "7"]
+
+
+def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
+    """497004 counts as 497000, 1,000 is read as 0, 99999999999 is cut to 1e10, and `no number` has no error."""
+    ours = np.array([497004, 0, -3, 1e10, -2.5, 5])
+    theirs = np.array([497000, 1000, -3, 2e10, -2.5, 7])
+    error = ours - theirs
+    log_ours, log_theirs = (np.sign(x) * np.log10(np.abs(x) + 1) for x in (ours, theirs))
+    expected = {
+        "number_accuracy": 3 / 7,
+        "MAE": np.abs(error).mean(),
+        "MSE": (error**2).mean(),
+        "R2": 1 - (error**2).sum() / ((theirs - theirs.mean()) ** 2).sum(),
+        "median_absolute_error": 3.0,
+        "log_mae": np.abs(log_ours - log_theirs).mean(),
+        "log_r2": 1 - ((log_ours - log_theirs) ** 2).sum() / ((log_theirs - log_theirs.mean()) ** 2).sum(),
+        "pearson": stats.pearsonr(ours, theirs).statistic,
+        "spearman": stats.spearmanr(ours, theirs).statistic,
+        "count_not_produced_valid_results": 1,
+        "average_count_not_produced_valid_results": 1 / 7,
+        "count_invalid_number_prediction": 1,  # 1,000 again
+        "average_invalid_number_prediction": 1 / 7,
+        "count_no_number_prediction": 1,
+        "average_no_number_prediction": 1 / 7,
+    }
+    found = published_numbers(PREDICTIONS, LABELS)
+    assert found == pytest.approx(expected)
+    assert tuple(found) == NUMBERS
+
+
+def test_padding_counts_as_right_as_published() -> None:
+    batch = TokenBatch(np.array([[5, 7, 1], [5, 1, 0]]), np.array([[6, 8, 1], [5, 1, IGNORED]]))
+    assert published_tokens([batch])["token_accuracy"] == 3 / 5
+    padded = published_tokens([batch.padded()])
+    assert padded["token_accuracy"] == pytest.approx((11 + 12) / (13 + 12))
+    assert padded["token_accuracy_whole"] == 1 / 2
+
+
+def test_batches_weigh_the_same_whatever_their_size() -> None:
+    small = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
+    large = TokenBatch(np.array([[1, 2, 3]]), np.array([[4, 5, 6]]), np.array([[1.0, 2.0, 3.0]]))
+    found = published_tokens([small, large])
+    assert found["token_accuracy"] == 1 / 2
+    assert found["token_perplexity"] == pytest.approx((1 + math.exp(2.0)) / 2)
+    predictions, labels = ["a b c d e", "a b c d x", "k l m n o"], ["a b c d e", "a b c d e", "v w x y z"]
+    each = [
+        TextScores.of(predictions[part], labels[part]).measures()["bleu"] or 0.0 for part in (slice(0, 2), slice(2, 3))
+    ]
+    assert published_texts(predictions, labels, batch=2)["bleu"] == pytest.approx(sum(each) / 2)
+    assert published_texts(predictions, labels, batch=2)["bleu"] != pytest.approx(
+        published_texts(predictions, labels)["bleu"]
+    )
+
+
+def test_the_whole_vector_has_every_published_name() -> None:
+    batch = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
+    tokens = {"token_accuracy", "token_accuracy_whole", "token_perplexity"}
+    assert set(published(PREDICTIONS, LABELS, tokens=[batch])) == {
+        *NUMBERS,
+        "bleu",
+        "rouge1",
+        "rouge2",
+        "rougeL",
+        *tokens,
+    }
+
+
+def test_what_is_not_defined_is_nan_or_an_error() -> None:
+    silent = published_numbers(["none"], ["4"])
+    assert silent["number_accuracy"] == 0.0
+    assert math.isnan(silent["MAE"])
+    assert (silent["pearson"], silent["spearman"]) == (0.0, 0.0)
+    with pytest.raises(UserError, match="has no number"):
+        published_numbers(["4"], ["none"])
+    with pytest.raises(UserError, match="0 answers"):
+        published_numbers([], [])
+    with pytest.raises(UserError, match="batch"):
+        published_texts(["a"], ["a"], batch=0)
+    with pytest.raises(UserError, match="no batches"):
+        published_tokens([])

@@ -1,0 +1,194 @@
+"""Promises of `numerate data`."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from numerate import catalogue
+from numerate.cli import main
+from numerate.reports import data_plots as plots
+from numerate.text.data import open_rows
+
+OF_FILES = ("RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "_added", {})
+    (tmp_path / "rows.txt").write_text("321+654=975\n21+9=12\n9+1=01\n9+1=01\n")
+    return tmp_path
+
+
+def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) <= 2
+
+
+def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=development"
+    assert main(["data", "write", *words.split()]) == 0
+    rows = open_rows("sums")
+    assert (len(rows), rows.head["seed"], rows.head["split"]) == (1000, 4, "development")
+    first, second = rows.text(0).split("=")[0].split("+")
+    assert rows.text(0) == f"{first}+{second}={int(first) + int(second)}"
+    assert "1,000 rows" in capsys.readouterr().out
+
+
+def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
+    words = "addition_abacus seed=5 task.digits=2 tokenizer.add_bos_token=true count=10 format=memmap out=x"
+    assert main(["data", "write", *words.split()]) == 0
+    rows = open_rows("x")
+    assert rows.head["task"]["digits"] == 2
+    assert rows[0][0] == 2
+    assert rows.head["seed"] == 5
+
+
+def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in catalogue.kinds()["Task"]:
+        if name not in OF_FILES:
+            assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
+            assert main(["data", "stats", name, "count=50"]) == 0, capsys.readouterr().err
+            assert len(open_rows(name)) == 50
+            assert len((here / name / "rows.txt").read_text(encoding="utf-8").splitlines()) == 50
+
+
+def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> None:
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "out=all", "format=text"]) == 0
+    rows = (here / "all" / "rows.txt").read_text().splitlines()
+    assert len(set(rows)) == len(rows) == 55
+    assert main(["data", "write", "BitwiseOr", "digits=1:5", "max_examples=10", "out=some"]) == 0
+    assert len(open_rows("some")) == 10
+
+
+def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "write", "Counting", "number=before", "held_out_starts=6"]
+    whole = {}
+    for split in ("train", "test", "development"):
+        assert main([*words, f"split={split}", f"out={split}"]) == 0
+        assert f"every row of split {split} once (count= draws them)" in capsys.readouterr().out
+        rows = (here / split / "rows.txt").read_text().splitlines()
+        assert len(set(rows)) == len(rows)
+        whole[split] = set(rows)
+    assert [len(rows) for rows in whole.values()] == [3425, 200, 100]
+    assert len(set.union(*whole.values())) == 3725, "99 + 98 + ... + 50"
+    assert main([*words, "count=4000", "out=drawn"]) == 0
+    drawn = (here / "drawn" / "rows.txt").read_text().splitlines()
+    assert len(drawn) == 4000
+    assert len(set(drawn)) < 3425
+    assert set(drawn) <= whole["train"]
+    assert main(["data", "stats", "Counting", "split=beyond-development"]) == 0
+    assert "Counting: 10 rows, every row of split beyond-development once" in capsys.readouterr().out
+    assert [json.loads((here / name / "head.json").read_text())["each_once"] for name in ("train", "drawn")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        ["Counting", "number=before", "prefix=<bos>", "helper=pad"],
+        ["SelectiveCounting", "num_symbols=4", "max_count=null", "modulus=4"],
+        ["counting_samesymbol_plain3_addbigram_nullseq"],
+        ["RaspCounting", "tokenizer.add_bos_token=true"],
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "memmap"])
+def test_rows_with_labels_are_read_as_they_were_written(
+    task: list[str], form: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "write", *task, "count=70", "out=one"]) == 0
+    assert main(["data", "write", *task, "count=70", "out=first", f"format={form}"]) == 0
+    again = [word for word in task if word.startswith("tokenizer")]
+    assert main(["data", "write", "first", "out=again", *again]) == 0
+    files = ["rows.txt", "ids.bin", "labels.bin", "offsets.bin"]
+    for file in files:
+        assert (here / "one" / file).read_bytes() == (here / "again" / file).read_bytes(), file
+    one, again_head = (json.loads((here / name / "head.json").read_text()) for name in ("one", "again"))
+    assert one["vocabulary"] == again_head["vocabulary"]
+    capsys.readouterr()
+    assert main(["data", "stats", "first"]) == 0
+    assert "first: 70 rows, in the order of the file" in capsys.readouterr().out
+
+
+def test_files_are_looked_at_as_a_whole_and_drawn(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.draw, "__defaults__", (("svg",),))
+    assert main(["data", "stats", "rows.txt", "out=figures"]) == 0
+    out = capsys.readouterr().out
+    assert "rows.txt: 4 rows, in the order of the file; the first: 123+456=579" in out
+    assert "3 different; 1 rows (25.00%) repeat one, the most frequent stands 2 times" in out
+    tree = json.loads((here / "figures" / "stats.json").read_text())
+    assert tree["questions"]["distinct"] == 3
+    assert {path.name for path in (here / "figures").iterdir()} > {"stats.json", "lengths.svg", "pairs.svg"}
+
+
+def test_a_task_over_files_is_looked_at_and_written_with_the_files_that_its_settings_name(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(here / "none"))
+    texts = Path(__file__).parents[1] / "text" / "texts"
+    mine = ["QuestionFiles", f"task.train_file={texts / 'questions.jsonl'}"]
+    assert main(["data", "stats", *mine]) == 0, capsys.readouterr().err
+    assert re.search(r"the first: [^\n]*\? -> \d", capsys.readouterr().out), "a question apart from its answer"
+    assert main(["data", "write", *mine, "out=q"]) == 0, capsys.readouterr().err
+    assert len(open_rows("q")) > 0
+    assert main(["data", "stats", "gsm8k", f"data_dir={texts}", "tokenizer.number_format.digit_order=normal"]) == 0
+
+
+def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "draw", lambda found, folder: [])
+    assert main(["data", "stats", "rows.txt", "./rows.txt", "out=both", "count=2"]) == 0
+    assert sorted(path.name for path in (here / "both").iterdir()) == ["1-rows-txt", "2-rows-txt"]
+    assert json.loads((here / "both" / "1-rows-txt" / "stats.json").read_text())["rows"] == 2
+
+
+def test_files_are_written_in_another_number_format(here: Path) -> None:
+    assert (
+        main(["data", "write", "rows.txt", "tokenizer.number_format.digit_order=normal", "out=x", "format=text"]) == 0
+    )
+    assert (here / "x" / "rows.txt").read_text() == "123+456=579\n12+9=21\n9+1=10\n9+1=10\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "what to do with data is missing; for example: numerate data stats Arithmetic"),
+        (
+            "wirte Arithmetic",
+            "data: there is no 'wirte'; there are: write, stats, fetch, tokenise, prepare. Did you mean 'write'?",
+        ),
+        ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
+        ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),
+        ("write Arithmetic out=x count=many", "count: 'many' is not right (a whole number such as 1000, 64k or 20M)"),
+        ("write Arithmetic out=x count=0", "count: 0 rows are none"),
+        ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),
+        ("write Arithmetic out=. ", "out: . is there already and is not overwritten"),
+        ("write Aritmetic out=x", "'Aritmetic' is no task, recipe, file or folder"),
+        ("stats", "the task, recipe or file is missing"),
+        ("stats nothing.txt", "path: nothing.txt is not there"),
+        ("stats Arithmetic digitz=3", "Did you mean"),
+        ("stats rows.txt seed=3", "seed: the rows of a file are taken as they stand"),
+        ("stats rows.txt split=train", "is not divided into splits"),
+    ],
+)
+def test_errors_are_one_line(words: str, message: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(words.split(), message, capsys)
+    assert sorted(path.name for path in here.iterdir()) == ["rows.txt"]
+
+
+def test_looking_at_a_task_needs_no_torch(here: Path) -> None:
+    code = (
+        "import sys\nfrom numerate.cli import main\n"
+        "status = main(['data', 'stats', 'Arithmetic', 'count=100']) or main(['data', 'write', 'rows.txt', 'out=y'])\n"
+        "sys.exit(status or 'torch' in sys.modules or 'matplotlib' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,143 @@
+"""Promises of documents from files: all of them, in their order, with errors that name file and record."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numerate.errors import UserError
+from numerate.text.data import documents as reading
+from numerate.text.data.documents import FileSpan, ReadSoFar, documents, part_of, parts_of
+
+STORIES = [" One cat.\n", 'Zwei K\u00e4tzchen \U0001f600 "quoted" \\ ', "", "Three\n\nlines\n"]
+
+
+def read(path: Path, field: str | None = None, separator: str = reading.SEPARATOR) -> list[str]:
+    return [*documents(part_of(path, field, separator), ReadSoFar())]
+
+
+@pytest.fixture(params=[1 << 20, 7])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Files are read in chunks of a megabyte, and, so that everything falls on a border once, of seven bytes."""
+    monkeypatch.setattr(reading, "_CHUNK", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("ascii", [True, False])
+def test_shards_of_tiny_stories_are_read(tmp_path: Path, chunk: int, indent: int | None, ascii: bool) -> None:
+    path = tmp_path / "data00.json"
+    records = [{"story": story, "instruction": {"words": ["]", "}"], "n": 1.5}} for story in STORIES]
+    path.write_text(json.dumps(records, indent=indent, ensure_ascii=ascii) + "\n", encoding="utf-8")
+    seen = ReadSoFar()
+    assert [*documents(part_of(path), seen)] == [story.strip() for story in STORIES]
+    assert (seen.records, seen.sum.hexdigest()) == (4, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": story, "id": 3}, ensure_ascii=False) for story in STORIES]
+    path.write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+    assert read(path) == [story.strip() for story in STORIES]
+    path.write_text("\n".join(json.dumps({"body": story}) for story in STORIES) + "\n")
+    assert read(path, field="body") == [story.strip() for story in STORIES]
+
+
+def test_ids_of_gpt2_read_as_its_own_decoder_reads_them_also_where_they_are_no_utf_8(tmp_path: Path) -> None:
+    from tokenizers import decoders, pre_tokenizers
+
+    names = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (tmp_path / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
+    stories = np.random.default_rng(0).integers(0, 256, (500, 12))
+    ids = np.concatenate([stories, np.full((500, 1), 50256)], axis=1)
+    path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
+    path.write_bytes(ids.astype("<u2").tobytes())
+    decoded = [decoders.ByteLevel().decode([names[i] for i in story]).strip() for story in stories.tolist()]
+    assert [*documents(FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size), ReadSoFar())] == decoded
+
+
+def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\ufeff" + "<|endoftext|>\n".join(STORIES) + "\n<|endoftext|>\n", encoding="utf-8")
+    assert read(path) == [story.strip() for story in STORIES if story]
+    path.write_text("a b\n\nc\n\n\n", encoding="utf-8")
+    assert read(path, separator="\n\n") == ["a b", "c"]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text("ab<|\n\u00e9", max_size=12), max_size=20), st.integers(1, 60))
+def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str], portion: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("<|endoftext|>".join(texts) + ".", encoding="utf-8")
+    whole = part_of(path)
+    parts = parts_of(whole, portion)
+    assert all(one.end == other.begin for one, other in pairwise(parts))
+    assert (parts[0].begin, parts[-1].end) == (0, whole.end)
+    assert [text for part in parts for text in documents(part, ReadSoFar())] == [*documents(whole, ReadSoFar())]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b'[{"story": "a"}, {"story": "b', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"}', "record 2: is not there, and the list has not ended"),
+        ("a.json", b'[{"story": "a"}, {"stor', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"} {"story": "b"}]', "record 2: before it stands '{'"),
+        ("a.json", b'[{"story": "a"}] x', "record 2: stands behind the end"),
+        ("a.json", b'[{"story": "a"}, 3]', "record 2: is int"),
+        ("a.json", b'[{"story": "a"}, {"text": "b"}]', "record 2: has no field 'story' (it has: 'text')"),
+        ("a.json", b'[{"story": null}]', "record 1: its 'story' is NoneType"),
+        ("a.json", b'[{"story": "\\ud83d"}]', "record 1: has half of a surrogate pair"),
+        ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is no text in UTF-8"),
+        ("a.json", b"<html>", "begins with b'<html>'"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is no JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "record 2: has no field 'text'"),
+        ("a.txt", b"a<|endoftext|>b\xff", "record 2: is no text in UTF-8"),
+        ("a.txt", b"", "is empty"),
+        ("a.txt", b"\x1f\x8b123", "is compressed"),
+        ("a.parquet", b"PAR1123", "is Parquet"),
+    ],
+)
+def test_errors_name_file_and_record(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        read(path)
+    assert str(path) in str(raised.value)
+    assert message in str(raised.value)
+
+
+def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST", 1000)
+    monkeypatch.setattr(reading, "_CHUNK", 7)
+    path, seen = tmp_path / "a.txt", ReadSoFar()
+    whole = [("w\u00e4re " * 9 + "\n") * 60, "\u00e4\u20ac " * 700, "\u20ac" * 900, "short"]
+    path.write_text("<|endoftext|>".join(whole), encoding="utf-8")
+    found = [(piece, seen.records) for piece in documents(part_of(path), seen)]
+    assert max(len(piece.encode()) for piece, _ in found) <= 1007
+    assert seen.records == 4
+    for number, text in enumerate(whole):
+        pieces = [piece for piece, record in found if record == number]
+        assert " ".join(pieces).split() == text.split() or "".join(pieces) == text
+        assert (len(pieces) > 2) == (number < 3)
+
+
+def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST", 1000)
+    monkeypatch.setattr(reading, "_CHUNK", 100)
+    (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 5000 + '"}\n')
+    with pytest.raises(UserError, match=r"record 1: has more than 1,000 bytes before the line ends"):
+        read(tmp_path / "a.jsonl")
+    (tmp_path / "a.json").write_text('[{"story": ' + "x" * 5000)
+    with pytest.raises(UserError, match="record 1: is no JSON"):
+        read(tmp_path / "a.json")
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(UserError, match="separator: is empty"):
+        part_of(tmp_path / "a.txt", separator="")

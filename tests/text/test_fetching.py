@@ -1,0 +1,676 @@
+"""Promises of fetching: what came is whole and the right file, or it is not there, and nothing is fetched twice."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import threading
+import warnings
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.cli import main
+from numerate.errors import OperationalError, UserError
+from numerate.tasks import GSM8K, contents
+from numerate.text.data import archives, datasets, fetching
+from numerate.text.data.datasets import ALL, Dataset, Remote
+from numerate.text.tasks.fetched_files import refuse_edited
+
+CONTENT = bytes(range(256)) * 2000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Files at addresses, with range requests, and any failures on the way."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.files: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.ends_after: list[int] = []  # of each of the next answers, how many bytes come before the line breaks
+        self.ranges = True
+        self.status: list[int] = []
+        self.tag = '"one"'
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        server, wanted = self.server, self.headers.get("Range")
+        server.requests.append(wanted or "all")
+        if server.status:
+            return self.send_error(server.status.pop(0))
+        content = server.files.get(self.path)
+        if content is None:
+            return self.send_error(404)
+        begin = 0
+        same = self.headers.get("If-Range") in (None, server.tag)
+        if wanted and server.ranges and same:
+            begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if begin >= len(content):
+                return self.send_error(416)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.send_header("ETag", server.tag)
+        self.end_headers()
+        end = begin + server.ends_after.pop(0) if server.ends_after else len(content)
+        self.wfile.write(content[begin:end])
+        self.close_connection = True
+        return None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's data folder, and no proxy on the way."""
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "data"))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "data"
+
+
+def of(*files: Remote) -> Dataset:
+    return Dataset("thing", "thing", "a thing", "MIT", "https://example.org", files)
+
+
+def pinned(server: Server, content: bytes = CONTENT, **changed: Any) -> Dataset:
+    server.files["/f"] = content
+    settings = {"size": len(CONTENT), "sha256": SHA256} | changed
+    return of(Remote("f.bin", f"{server.address}/f", **settings))
+
+
+def fetched(found: Dataset, **more: Any) -> list[str]:
+    return fetching.fetch(found, pause=0.0, **more)
+
+
+def left(place: Path) -> set[str]:
+    """What is in the folder, beside the record and the lock."""
+    there = {path.relative_to(place / "thing").as_posix() for path in (place / "thing").rglob("*") if path.is_file()}
+    return there - {".lock", "fetched.json"}
+
+
+def test_a_file_comes_whole_and_is_compared_with_what_is_pinned(server: Server, place: Path) -> None:
+    on_progress: list[tuple[str, int, int | None]] = []
+    lines = fetched(pinned(server), on_progress=lambda *update: on_progress.append(update))
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert lines == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
+    assert left(place) == {"f.bin"}
+    assert on_progress[-1] == ("f.bin", len(CONTENT), len(CONTENT))
+
+
+def test_what_is_there_is_not_fetched_again(server: Server, place: Path) -> None:
+    fetched(pinned(server))
+    assert fetched(pinned(server))[0].startswith(f"{place}/thing/f.bin: is there, from {server.address}")
+    (place / "thing/fetched.json").unlink()
+    assert "is there" in fetched(pinned(server))[0], "its sha256 is the pinned one, whoever has put it there"
+    assert server.requests == ["all"]
+
+
+def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ends_after = [1000, 2000, 0, 5]
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert server.requests == ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]
+
+
+def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ends_after = [100_000, 0, 0, 0, 0]
+    with pytest.raises(
+        OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept, and"
+    ):
+        fetched(found)
+    assert not (place / "thing/f.bin").exists()
+    assert not fetching.is_fetched(found)
+    server.requests, server.ends_after = [], []
+    fetched(found)
+    assert server.requests == ["bytes=100000-"]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert left(place) == {"f.bin"}
+
+
+def test_a_server_without_ranges_begins_anew(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.ranges, server.ends_after = False, [100_000]
+    fetched(found)
+    assert server.requests == ["all", "bytes=100000-"]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+
+
+def test_the_rest_of_another_version_is_not_taken_for_that_of_the_first(server: Server, place: Path) -> None:
+    found = pinned(server, size=None, sha256=None)
+    server.ends_after = [100_000, 0, 0, 0, 0]
+    with pytest.raises(OperationalError):
+        fetched(found)
+    server.tag, server.files["/f"], server.ends_after = '"two"', b"new" * 70_000, []
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == b"new" * 70_000
+
+
+def test_a_part_whose_version_nothing_tells_is_fetched_from_its_beginning(server: Server, place: Path) -> None:
+    """As a server without ETag and Last-Modified leaves it, or a copy of a mirror that was killed."""
+    found = pinned(server, size=None, sha256=None)
+    server.tag, server.ends_after = "", [100_000, 0, 0, 0, 0]
+    with pytest.raises(OperationalError):
+        fetched(found)
+    server.files["/f"], server.ends_after = b"new" * 70_000, []
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == b"new" * 70_000
+
+
+def test_another_checksum_is_refused_and_nothing_is_kept(server: Server, place: Path) -> None:
+    wrong = CONTENT[:-1] + b"?"
+    with pytest.raises(
+        OperationalError, match=f"what came has sha256 {hashlib.sha256(wrong).hexdigest()}, the pinned one is"
+    ):
+        fetched(pinned(server, wrong))
+    assert left(place) == set()
+
+
+def test_another_size_is_refused_before_anything_comes(server: Server, place: Path) -> None:
+    with pytest.raises(OperationalError, match="the server has 3 bytes instead of 512,000"):
+        fetched(pinned(server, b"no!"))
+    assert left(place) == set()
+
+
+def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(server: Server, place: Path) -> None:
+    found = pinned(server, size=None, sha256=None)
+    assert fetched(found)[0].endswith(f"sha256 {SHA256[:16]} is noted; none is pinned")
+    noted = json.loads((place / "thing/fetched.json").read_text())["f.bin"]
+    assert noted == {"url": f"{server.address}/f", "bytes": len(CONTENT), "sha256": SHA256}
+    (place / "thing/f.bin").unlink()
+    server.files["/f"] = b"other" * 10
+    with pytest.raises(OperationalError, match=r"what came before \(see fetched\.json, which may be removed\) is"):
+        fetched(found)
+    assert left(place) == set()
+
+
+def test_no_network_is_reported_with_the_other_way(place: Path) -> None:
+    with pytest.raises(
+        OperationalError, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"
+    ):
+        fetched(of(Remote("f.bin", "http://127.0.0.1:9/f")))
+    assert left(place) == set()
+
+
+def test_a_busy_server_is_retried_and_a_missing_file_is_not(server: Server, place: Path) -> None:
+    found = pinned(server)
+    server.status = [503, 500]
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    server.requests = []
+    with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
+        fetched(of(Remote("other", f"{server.address}/none")))
+    assert server.requests == ["all"]
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path) -> None:
+    (place / "thing").mkdir(parents=True)
+    (place / "thing/f.bin").write_text("mine")
+    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+        fetched(pinned(server))
+    assert (place / "thing/f.bin").read_text() == "mine"
+
+
+def edited(file: Path) -> None:
+    """One character more by one, and nothing else of it: neither its size nor its time."""
+    time, content = file.stat().st_mtime_ns, file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] + 1]) + content[-1:])
+    os.utime(file, ns=(time, time))
+
+
+@pytest.mark.parametrize("changed", [{}, {"size": None, "sha256": None}])
+def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, changed: dict[str, Any]) -> None:
+    found = pinned(server, **changed)
+    fetched(found)
+    edited(place / "thing/f.bin")
+    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+        fetched(found)
+    (place / "thing/f.bin").rename(place / "mine.bin")
+    fetched(found)
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+
+
+def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: Server, place: Path) -> None:
+    found = archived(server, tar())
+    fetched(found)
+    edited(place / "thing/interpolate/a.txt")
+    with pytest.raises(UserError, match=r"interpolate/a\.txt: is there, and is not the file that is fetched"):
+        fetched(found)
+    (place / "thing/interpolate/a.txt").unlink()
+    fetched(found)
+    assert (place / "thing/interpolate/a.txt").read_bytes() == MEMBERS["interpolate/a.txt"]
+
+
+@pytest.mark.parametrize("entry", [1, {}, {"files": []}, {"files": {"a.txt": 1}, "sums": []}, {"bytes": 1}])
+def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1")
+    record = {"a.txt": entry, "b.txt": {"bytes": 2, "sha256": SHA256}}
+    (tmp_path / fetching.RECORD).write_text(json.dumps(record))
+    refuse_edited(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("22")
+    with pytest.raises(UserError, match=r"b\.txt: is not what was fetched"):
+        refuse_edited(tmp_path / "b.txt")
+
+
+def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: Server, place: Path) -> None:
+    names = ("train.jsonl", "test.jsonl")
+    for name in names:
+        lines = [json.dumps({"question": f"{name} {n}?", "answer": f"#### {n}"}) for n in range(20)]
+        server.files[f"/{name}"] = "".join(f"{line}\n" for line in lines).encode()
+    gsm8k = Dataset("gsm8k", "gsm8k", "", "", "", tuple(Remote(name, f"{server.address}/{name}") for name in names))
+    fetched(gsm8k)
+    assert len(GSM8K().holdings.test) == 20
+    file = place / "gsm8k/test.jsonl"
+    file.write_text(file.read_text().replace("#### 7", "#### 8"))
+    with pytest.raises(UserError, match=r"test\.jsonl: is not what was fetched .* move it away"):
+        _ = GSM8K().holdings
+    shutil.copytree(place / "gsm8k", place / "mine", ignore=shutil.ignore_patterns("fetched.json"))
+    assert len(GSM8K(data_dir=str(place / "mine")).holdings.test) == 20
+
+
+def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:
+    import fcntl
+
+    (place / "thing").mkdir(parents=True)
+    with open(place / "thing/.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is fetching it"):
+            fetched(pinned(server))
+
+
+# Archives ------------------------------------------------------------------------------------------------------------
+
+MEMBERS = {"train-easy/a.txt": b"1 + 1\n2\n", "train-easy/b.txt": b"x" * 500_000, "interpolate/a.txt": b"2 + 2\n4\n"}
+
+
+def tar() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, content in (MEMBERS | {"../../out.txt": b"evil", ".hidden": b"no"}).items():
+            info = tarfile.TarInfo(f"v1.0/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        link = tarfile.TarInfo("v1.0/train-easy/link.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    return gzip.compress(held.getvalue(), mtime=0)
+
+
+def archived(server: Server, content: bytes) -> Dataset:
+    server.files["/t"] = content
+    sha256 = hashlib.sha256(content).hexdigest()
+    remote = Remote("t.tar.gz", f"{server.address}/t", len(content), sha256, "tar", ("train-easy", "interpolate"))
+    return of(remote)
+
+
+def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server, place: Path) -> None:
+    found = archived(server, tar())
+    fetched(found)
+    assert left(place) == set(MEMBERS), "and nothing that leads elsewhere"
+    assert all((place / "thing" / name).read_bytes() == content for name, content in MEMBERS.items())
+    assert not (place / "out.txt").exists()
+    assert fetching.is_fetched(found)
+    fetched(found)
+    assert server.requests == ["all"]
+
+
+def test_unpacking_that_was_ended_goes_on_without_fetching_again(
+    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = archived(server, tar())
+    pour, poured = archives.pour, []
+
+    def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
+        if poured:
+            written.write(b"half")
+            raise KeyboardInterrupt
+        poured.append(name)
+        return pour(read, written, name, *rest)
+
+    monkeypatch.setattr(archives, "pour", ended)
+    with pytest.raises(KeyboardInterrupt):
+        fetched(found)
+    assert "train-easy/b.txt" not in left(place)
+    monkeypatch.setattr(archives, "pour", pour)
+    fetched(found)
+    assert left(place) == set(MEMBERS)
+    assert server.requests == ["all"]
+
+
+def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned_one(
+    server: Server, place: Path
+) -> None:
+    found, archive = archived(server, tar()), place / "thing" / "t.tar.gz"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
+    with pytest.raises(UserError, match=r"t\.tar\.gz: is there, and is not the file that is fetched; move it away"):
+        fetched(found)
+    assert left(place) == {"t.tar.gz"}
+    archive.write_bytes(tar())
+    fetched(found)
+    assert left(place) == set(MEMBERS)
+    assert not server.requests
+
+
+def test_an_archive_that_is_torn_is_reported_and_removed(server: Server, place: Path) -> None:
+    with pytest.raises(
+        OperationalError, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"
+    ):
+        fetched(archived(server, tar()[:500]))
+    assert "t.tar.gz" not in left(place)
+
+
+def test_an_archive_of_something_else_is_reported(server: Server, place: Path) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("MultiRC/train.jsonl", "{}\n")
+    server.files["/z"] = held.getvalue()
+    remote = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl", "val.jsonl"))
+    with pytest.raises(OperationalError, match=r"has no val\.jsonl"):
+        fetched(of(remote))
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that comes twice
+        for name, content in members:
+            archive.writestr(name, content)
+    return held.getvalue()
+
+
+def targz(*members: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return held.getvalue()
+
+
+def torn_size(content: bytes) -> bytes:
+    """A zip that says of its members that they are small: the two sizes unpacked are 10."""
+    at, size = content.index(b"PK\x03\x04") + 22, content.index(b"PK\x01\x02") + 24
+    return (
+        content[:at]
+        + (10).to_bytes(4, "little")
+        + content[at + 4 : size]
+        + (10).to_bytes(4, "little")
+        + content[size + 4 :]
+    )
+
+
+BOMB = b"0" * 3_000_000
+LARGE = r"has more than 2\.0 MB unpacked, where texts have less; it is kept\. A larger unpacked_size= takes it"
+MANY = r"has more than 50 members"
+FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("unpack", "content", "message"),
+    [
+        ("zip", zipped(("x/a.txt", BOMB)), LARGE),
+        ("tar", targz(("x/a.txt", BOMB)), LARGE),
+        ("tar", targz(("x/other.txt", BOMB), ("x/a.txt", b"1")), LARGE),
+        ("gz", gzip.compress(BOMB), LARGE),
+        ("zip", zipped(*FULL), MANY),
+        ("tar", targz(*FULL), MANY),
+    ],
+    ids=["zip", "tar", "tar, another member", "gz", "zip, members", "tar, members"],
+)
+def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_they_are_raised(
+    server: Server, place: Path, unpack: Any, content: bytes, message: str
+) -> None:
+    server.files["/a"] = content
+    found = of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",)))
+    with pytest.raises(OperationalError, match=message):
+        fetched(found, limits=archives.Limits(2_000_000, 50))
+    assert left(place) == {"a"}, "nothing of it but itself"
+    if message == LARGE:
+        fetched(found, limits=archives.Limits(4_000_000, 50))
+        assert left(place) == {"a.txt"}
+        assert server.requests == ["all"]
+
+
+def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
+    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "ROOM", 1_000_000)
+    server.files["/a"] = zipped(("x/a.txt", BOMB))
+    with pytest.raises(OperationalError, match=r"more than 1\.0 MB unpacked"):
+        fetched(of(Remote("a", f"{server.address}/a", unpack="zip", holds=("a.txt",))))
+    assert archives.Limits().of(place / "thing" / "a") == 1_000_000
+    (place / "big").write_bytes(b"0" * 60_000)
+    assert archives.Limits().of(place / "big") == 1_200_000
+    with pytest.raises(UserError, match=r"a limit of 0 \(size\) leaves nothing"):
+        archives.Limits(0)
+
+
+def sparse() -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40), "GNU.sparse.numblocks": "0"}
+    return info
+
+
+def linked(kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info
+
+
+def comment(size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo("x/a.txt")
+    info.pax_headers = {"comment": "0" * size}
+    return info
+
+
+def zip_link() -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        info = zipfile.ZipInfo("x/a.txt")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("unpack", "content", "message"),
+    [
+        ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
+        ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), "is in it twice"),
+        ("zip", zip_link(), r"has no a\.txt"),
+        ("tar", targz((sparse(), b"")), r"has no a\.txt"),
+        ("tar", targz((linked(tarfile.SYMTYPE), b"")), r"has no a\.txt"),
+        ("tar", targz((linked(tarfile.LNKTYPE), b"")), r"has no a\.txt"),
+        ("tar", targz((comment(5_000_000), b"1")), r"cannot be unpacked \(a header has more than 4\.2 MB\)"),
+        ("zip", zipped(*[(f"x/{n}{'y' * 9000}", b"") for n in range(500)]), "its list of members has more than"),
+    ],
+    ids=["size", "twice", "link in a zip", "sparse", "symbolic link", "hard link", "long header", "long list"],
+)
+def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
+    server: Server, place: Path, unpack: Any, content: bytes, message: str
+) -> None:
+    server.files["/a"] = content
+    with pytest.raises(OperationalError, match=message):
+        fetched(of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",))))
+    assert not list((place / "thing").glob("*.part"))
+
+
+def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, place: Path) -> None:
+    others = ("fetched.json", "LICENSE", "a.zip", "../b.txt", "a.txt.part", ".lock")
+    members = [(f"x/{name}", b"theirs") for name in others] + [("x/a.txt", b"1"), ("fetched.json", b"{}")]
+    server.files |= {"/z": zipped(*members), "/t": targz(*members)}
+    for at, unpack in (("z", "zip"), ("t", "tar")):
+        fetched(of(Remote("a.zip", f"{server.address}/{at}", unpack=unpack, holds=("a.txt",))))  # type: ignore[arg-type]
+        assert left(place) == {"a.txt"}
+        assert json.loads((place / "thing/fetched.json").read_text())["a.zip"]["files"] == {"a.txt": 1}
+        (place / "thing/a.txt").unlink()
+    server.files["/f"] = zipped(("x/held/fetched.json", b"theirs"), ("x/held/b.txt", b"2"))
+    fetched(of(Remote("f.zip", f"{server.address}/f", unpack="zip", holds=("held",))))
+    assert left(place) == {"held/b.txt"}
+
+
+def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("MultiRC/train.jsonl", "{}\n")
+        archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
+    server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
+    first = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
+    lines = fetched(of(first, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
+    assert left(place) == {"train.jsonl", "a.tsv"}
+    assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
+    assert lines[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
+    assert lines[1].startswith(f"{place}/thing/a.tsv: 9 bytes, out of a.tsv.gz, whose sha256 ")
+
+
+# From a folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    (mirror / "thing").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^--from: .*mirror/thing/f\.bin is not there"):
+        fetched(pinned(server), mirror=mirror)
+    (mirror / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(OperationalError, match=r"mirror/thing/f\.bin: what came .* the pinned one is"):
+        fetched(pinned(server), mirror=mirror)
+    assert left(place) == set()
+    (mirror / "thing/f.bin").write_bytes(CONTENT)
+    assert "is the pinned one" in fetched(pinned(server), mirror=mirror)[0]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_what_came_is_read_once_for_its_checksum(
+    mirrored: bool, server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(fetching, "sha256_of", lambda path: read.append(path.name) or contents.sha256_of(path))
+    server.files["/f.bin"] = CONTENT
+    (tmp_path / "f.bin").write_bytes(CONTENT)
+    fetched(pinned(server), mirror=tmp_path if mirrored else None)
+    assert len(read) == 1
+    assert json.loads((place / "thing" / fetching.RECORD).read_text())["f.bin"]["sha256"] == SHA256
+
+
+def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:
+    itself = tmp_path / "elsewhere"
+    itself.mkdir()
+    message = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
+    with pytest.raises(UserError, match=message):
+        fetched(pinned(server), mirror=itself)
+    (itself / "f.bin").write_bytes(CONTENT)
+    assert "is the pinned one" in fetched(pinned(server), mirror=itself)[0]
+    assert (place / "thing/f.bin").read_bytes() == CONTENT
+    (place / "thing/f.bin").unlink()
+    (itself / "thing").mkdir()
+    (itself / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(OperationalError, match="the pinned one is"):  # the folder of its name comes first
+        fetched(pinned(server), mirror=itself)
+
+
+def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Path, tmp_path: Path) -> None:
+    found, mirror = archived(server, tar()), tmp_path / "mirror" / "thing"
+    for name, content in MEMBERS.items():
+        (mirror / name).parent.mkdir(parents=True, exist_ok=True)
+        (mirror / name).write_bytes(content)
+    lines = fetched(found, mirror=mirror.parent)
+    assert left(place) == set(MEMBERS)
+    message = "500.0 kB, 3 files that may be others than those of the archive"
+    assert lines == [f"{place}/thing/train-easy, interpolate: {message}"], "the archive itself was not taken"
+    (place / "thing/train-easy/a.txt").write_bytes(b"cut")
+    (mirror / "t.tar.gz").write_bytes(tar())
+    fetched(found, mirror=mirror.parent)
+    assert (place / "thing/train-easy/a.txt").read_bytes() == MEMBERS["train-easy/a.txt"]
+
+
+def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: Path, tmp_path: Path) -> None:
+    server.files |= {"/f": CONTENT, "/l": b"Do as you like."}
+    licence = Remote("LICENSE", f"{server.address}/l", 15, hashlib.sha256(b"Do as you like.").hexdigest())
+    found = of(licence, Remote("f.bin", f"{server.address}/f", len(CONTENT), SHA256))
+    mirror = tmp_path / "mirror"
+    (mirror / "thing").mkdir(parents=True)
+    (mirror / "thing/f.bin").write_bytes(CONTENT)
+    lines = fetched(found, mirror=mirror)
+    assert lines[0] == f"{mirror}/thing has no LICENSE; {server.address}/l is its text"
+    assert left(place) == {"f.bin"}
+    assert fetching.is_fetched(found)
+    fetched(found)
+    assert left(place) == {"f.bin", "LICENSE"}, "the next one from the network gets it"
+    (place / "thing/LICENSE").unlink()
+    (mirror / "thing/LICENSE").write_bytes(b"Something else.")
+    with pytest.raises(OperationalError, match="the pinned one is"):
+        fetched(found, mirror=mirror)
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_and_fetches_and_shows_the_licence(
+    server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(datasets, "ALL", {"thing": pinned(server)})
+    monkeypatch.setattr("numerate.commands.fetching.ALL", datasets.ALL)
+    assert main(["data", "fetch"]) == 0
+    assert "thing  512.0 kB         MIT" in capsys.readouterr().out
+    assert main(["data", "fetch", "thing"]) == 0
+    assert "licence: MIT; https://example.org" in capsys.readouterr().out
+    assert main(["data", "fetch"]) == 0
+    assert "thing  512.0 kB  yes    MIT" in capsys.readouterr().out
+    assert main(["data", "fetch", "thing", "--from", str(tmp_path / "none")]) == 2
+    assert "--from: " in capsys.readouterr().err
+    assert main(["data", "fetch", "thin"]) == 2
+    assert "Did you mean 'thing'?" in capsys.readouterr().err
+    assert main(["data", "stats", "thing", "--from", "x"]) == 2
+    assert "--from: only what is fetched" in capsys.readouterr().err
+
+
+def test_every_dataset_says_what_is_to_be_known_of_it() -> None:
+    for name, found in ALL.items():
+        assert found.name == name
+        assert found.licence
+        assert found.what
+        for remote in found.files:
+            assert remote.url.startswith("https://")
+            assert (remote.size is None) == (remote.sha256 is None)
+            assert remote.sha256 is None or len(remote.sha256) == 64
+    assert datasets.dataset("mathematics-arithmetic").name == "mathematics"
+    assert datasets.dataset("t5-tokenizer").folder == "tokenizers/t5-small"
+
+
+def test_the_files_beside_this_checkout_are_the_pinned_ones(shared: Path, place: Path) -> None:
+    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus", "t5_tokenizer", "tinystories_excerpts", "mistral_tokenizer"):
+        assert all("is the pinned one" in line for line in fetched(ALL[name], mirror=shared / "data"))

@@ -1,0 +1,143 @@
+"""Promises of word problems: marks go, numbers stay what they are, and further tests stand beside GSM8K's own."""
+
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.published.datasets import presets
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.text.tasks.gsm8k import GSM8K, number_text, plain_numbers, without_marks
+
+TEXTS = Path(__file__).parent / "texts"
+
+
+def pairs(questions: Questions | None) -> list[tuple[str, str]]:
+    assert questions is not None
+    return [plain_text(questions, row) for row in range(len(questions))]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("12.5 gallons x .5", "12.5 gallons x 0.5"),  # the published program makes 120.5 of this 12.5
+        (".1 of 1.1 and 0.1", "0.1 of 1.1 and 0.1"),
+        ("$.75, (.5), -.25 and 10x.6", "$0.75, (0.5), -0.25 and 10x0.6"),
+        ("1,000,000 or 5 650 000", "1000000 or 5650000"),
+        ("$3,600.50 and 80,000*1.5", "$3600.50 and 80000*1.5"),
+        ("He came.5 went", "He came.5 went"),
+        ("days 4,5,6 and 13,15,17", "days 4,5,6 and 13,15,17"),
+        ("16,0000 and 100,00", "16,0000 and 100,00"),
+        ("$560x.0.30", "$560x.0.30"),
+        ("12 1000 books, 2 132 shirts", "12 1000 books, 2132 shirts"),
+    ],
+)
+def test_numbers_are_written_one_way_and_none_becomes_another(text: str, plain: str) -> None:
+    assert plain_numbers(text) == plain
+    assert plain_numbers(plain) == plain
+
+
+def test_marks_of_the_calculator_go() -> None:
+    assert without_marks("48/2 = <<48/2=24>>24 and <<1+1=2>>2") == "48/2 = 24 and 2"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (51.0, "51"),
+        (-9867630.0, "-9867630"),
+        (0.25, "0.25"),
+        (2.0107e-06, "0.0000020107"),
+        (0.0, "0"),
+        (1e22, "1" + 22 * "0"),
+    ],
+)
+def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> None:
+    assert number_text(value) == text
+    for other in (None, "7", True, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="has no number"):
+            number_text(other)
+
+
+def test_the_answer_is_the_solution_or_its_number() -> None:
+    solution = GSM8K(data_dir=str(TEXTS))
+    question, answer = pairs(solution.whole("test"))[0]
+    assert question.startswith("Ann has 1003 pears and gets ")
+    found = re.fullmatch(r"Ann has 1003\+(\d) = (\d+) pears now\.\n#### (\d+)", answer)
+    assert found is not None
+    number = GSM8K(data_dir=str(TEXTS), answer_format="number")
+    assert pairs(number.whole("test"))[0] == (question, found[3])
+
+
+def test_a_solution_without_its_number_is_named(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text('{"question": "Q", "answer": "7"}\n' * 3)
+    assert pairs(GSM8K(data_dir=str(tmp_path), keep_duplicates=True).whole("test"))[0] == ("Q", "7")
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1: has no '####' before the last number"):
+        GSM8K(data_dir=str(tmp_path), answer_format="number").whole("test")
+
+
+def further(folder: Path) -> None:
+    for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus"):
+        (folder / name).mkdir()
+    for name in ("train", "test"):
+        (folder / f"gsm8k/{name}.jsonl").write_text((TEXTS / f"gsm8k/{name}.jsonl").read_text())
+    problem = {"ID": "c-1", "Body": "He has 1,000 pens. ", "Question": "How many?", "Answer": 1000.0}
+    (folder / "svamp/SVAMP.json").write_text(json.dumps([problem], indent=1))
+    (folder / "gsm_hard/gsmhardv2.jsonl").write_text('{"input": "Large?", "code": "", "target": -2.5e-7}\n')
+    line = {"question": "Changed?", "solution": "So <<1+1=2>>2.\n#### 1/2", "answer": "1/2"}
+    (folder / "gsm_plus/gsmplus_testmini.jsonl").write_text(json.dumps(line) + "\n")
+
+
+def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    further(tmp_path)
+    every = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
+    assert every.trained() == {"test": Span(1, 1)}
+    assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
+    tests = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
+    assert tests[0] == [("He has 1000 pens. How many?", "#### 1000")]
+    assert tests[1] == [("Large?", "#### -0.00000025")]
+    assert tests[2] == [("Changed?", "So 2.\n#### 1/2")]
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
+    hard = presets()["gsm_hard"]
+    assert pairs(hard.whole("test")) == tests[1]
+    assert hard.space() == 17, "it trains on GSM8K"
+    (tmp_path / "svamp/SVAMP.json").write_text(
+        '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'
+    )
+    with pytest.raises(UserError, match=r"SVAMP\.json, line 3: has no 'Body'"):
+        presets()["svamp"].whole("test")
+    (tmp_path / "svamp/SVAMP.json").unlink()
+    with pytest.raises(UserError, match="`numerate data fetch svamp`"):
+        presets()["svamp"].whole("test")
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^extra_tests: there is no 'svamps'.*Did you mean 'svamp'"):
+        GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^extra_tests: 'svamp' stands there twice"):
+        GSM8K(extra_tests=("svamp", "svamp"))
+    with pytest.raises(UserError, match=r"^answer_format: 'text' is neither"):
+        GSM8K(answer_format="text")  # type: ignore[arg-type]
+
+
+def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
+    task = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
+    assert task.told() == (
+        "train 6,353, development 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
+    )
+    lines = [json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
+    for line, (_, answer) in zip(lines[:400], pairs(task.whole("test"))[:400], strict=True):
+        before, after = without_marks(line["answer"]).replace(",", ""), answer.replace(",", "")
+        assert [Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", before))] == [
+            Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", after))
+        ]
+        assert "<<" not in answer

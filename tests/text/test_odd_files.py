@@ -1,0 +1,306 @@
+"""Promises of every reader of questions: a record that may mean something else than it says is refused by its file and
+line, or counted where `skip_bad` is set, and what is only unusual is read as it is written."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.errors import UserError
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Example, Questions
+from numerate.text.data.documents import ReadSoFar, documents, part_of
+from numerate.text.tasks.example_file import ExampleFile
+from numerate.text.tasks.file_sources import FileSource
+from numerate.text.tasks.gsm8k import Challenges, Larger, Perturbed, Solved
+from numerate.text.tasks.multirc import Passages
+from numerate.text.tasks.question_files import QuestionFiles, reader_of
+from numerate.text.tasks.readers import LONGEST, LONGEST_RECORD
+from numerate.text.tasks.rjokes import Scored
+from numerate.text.tasks.text_files import open_lines, read_whole
+from numerate.tokenizers.tokenizer import Characters
+
+BOM = b"\xef\xbb\xbf"
+LONG = "9" * (LONGEST + 1)
+
+
+def jsonl(path: Path, skip_bad: bool) -> FileSource:
+    return open_lines(path, reader_of(path, "jsonl", "question", "answer"), skip_bad)
+
+
+def tabs(path: Path, skip_bad: bool) -> FileSource:
+    return open_lines(path, reader_of(path, "tsv", "question", "answer", False), skip_bad)
+
+
+def two_lines(path: Path, skip_bad: bool) -> FileSource:
+    return open_lines(path, reader_of(path, "two lines", "question", "answer"), skip_bad)
+
+
+READERS: dict[str, Callable[[Path, bool], FileSource]] = {
+    "jsonl": jsonl,
+    "tabs": tabs,
+    "two lines": two_lines,
+    "jokes": lambda path, skip: open_lines(path, Scored(), skip),
+    "gsm8k": lambda path, skip: open_lines(path, Solved(), skip),
+    "gsm_hard": lambda path, skip: open_lines(path, Larger(), skip),
+    "gsm_plus": lambda path, skip: open_lines(path, Perturbed(), skip),
+    "svamp": lambda path, skip: read_whole(path, Challenges(), skip),
+    "multirc": lambda path, skip: read_whole(path, Passages(), skip, answered=False),
+}
+
+
+def line(**record: object) -> str:
+    return json.dumps(record, ensure_ascii=False)
+
+
+def passage(text: str, question: object) -> str:
+    return line(passage={"text": text, "questions": [question]})
+
+
+SOUND = {
+    "jsonl": line(question="1+1=", answer="2"),
+    "tabs": "1+1=\t2",
+    "two lines": "1+1=\n2",
+    "jokes": "3\tWhy?",
+    "gsm8k": line(question="How many?", answer="So 1.\n#### 1"),
+    "gsm_hard": line(input="How many?", target=-9867630.0),
+    "gsm_plus": line(question="How many?", answer="1", solution="So 1.\n#### 1"),
+    "multirc": passage("Rain.", {"question": "What?", "answers": [{"text": "rain", "label": 1}]}),
+}
+
+ODD: list[tuple[str, str, str | bytes, str]] = [
+    ("jsonl", "NaN", '{"question": "q", "answer": NaN}', "has NaN, which is no number of JSON"),
+    ("jsonl", "Infinity", '{"question": "q", "answer": -Infinity}', "has -Infinity, which is no number of JSON"),
+    ("jsonl", "beyond floats", '{"question": "q", "answer": 1e999}', "has 1e999, which is larger than any number"),
+    ("jsonl", "NaN elsewhere", '{"question": "q", "answer": 1, "more": [NaN]}', "has NaN"),
+    ("jsonl", "5,000 digits", f'{{"question": "q", "answer": {"7" * 5000}}}', "has a number of 5,000 digits"),
+    ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "has 'answer' twice"),
+    ("jsonl", "a key twice inside", '{"question": "q", "answer": 1, "more": {"a": 1, "a": 2}}', "has 'a' twice"),
+    ("jsonl", "no question", line(question="", answer="1"), "has an empty question"),
+    ("jsonl", "a blank question", line(question=" \t ", answer="1"), "has an empty question"),
+    ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
+    ("jsonl", "a blank answer", line(question="q", answer="\u00a0"), "has an empty answer"),
+    ("jsonl", "NUL", line(question="q\0", answer="1"), "has the character NUL"),
+    ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is no JSON"),
+    ("jsonl", "true", line(question="q", answer=True), "neither text nor number but bool"),
+    ("jsonl", "null", line(question="q", answer=None), "neither text nor number but NoneType"),
+    ("jsonl", "a list", line(question="q", answer=["1"]), "neither text nor number but list"),
+    ("jsonl", "an object", line(question="q", answer={"a": 1}), "neither text nor number but dict"),
+    ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
+    ("jsonl", "a text alone", '"q"', "is no JSON object but str"),
+    ("jsonl", "a number alone", "7", "is no JSON object but int"),
+    ("jsonl", "cut", '{"question": "q", "ans', "is no JSON"),
+    ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is no JSON"),
+    ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is no JSON"),
+    ("jsonl", "half of a pair", '{"question": "\\ud800", "answer": "1"}', "has half of a surrogate pair"),
+    ("jsonl", "no UTF-8", b'{"question": "\xff", "answer": "1"}', "is no text in UTF-8"),
+    ("jsonl", "UTF-16", '{"question": "q", "answer": "1"}'.encode("utf-16"), "is no text in UTF-8"),
+    ("jsonl", "a long question", line(question=LONG, answer="1"), "has 65,538 characters; a question with its answer"),
+    ("jsonl", "a long answer", line(question="q", answer=LONG), "has 65,538 characters; a question with its answer"),
+    ("jsonl", "a long record", line(question="q", answer="1", more="x" * LONGEST_RECORD), "a record has at most"),
+    ("tabs", "one column", "q", "has 1 columns, and column 2 is wanted"),
+    ("tabs", "three columns", "q\t1\t2", "has 3 columns, and the first line has 2; is a tab in a text?"),
+    ("tabs", "no question", "\t1", "has no question in column 1"),
+    ("tabs", "no answer", "q\t", "has an empty answer"),
+    ("tabs", "a blank answer", "q\t  ", "has an empty answer"),
+    ("tabs", "NUL", "q\0\t1", "has the character NUL"),
+    ("tabs", "no UTF-8", b"\xff\t1", "is no text in UTF-8"),
+    ("tabs", "a long question", f"{LONG}\t1", "has 65,538 characters"),
+    ("two lines", "no answer", "q\n", "has no answer; two lines each are right"),
+    ("two lines", "a blank question", "   \n1", "has no question; two lines each are right"),
+    ("two lines", "a blank answer", "q\n  \t", "has no answer; two lines each are right"),
+    ("two lines", "NUL", "q\0\n1", "has the character NUL"),
+    ("two lines", "no UTF-8", b"\xff\n1", "is no text in UTF-8"),
+    ("two lines", "a long question", f"{LONG}\n1", "has 65,538 characters"),
+    ("jokes", "no score", "ten\tWhy?", "begins with 'ten', which is no score"),
+    ("jokes", "no joke", "3\t", "has no question in column 2"),
+    ("jokes", "NUL", "3\tWhy\0", "has the character NUL"),
+    ("jokes", "a long joke", f"3\t{LONG}", "has 65,538 characters"),
+    ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
+    ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
+    ("gsm8k", "a key twice", '{"question": "a", "question": "b", "answer": "#### 1"}', "has 'question' twice"),
+    ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "has NaN"),
+    ("gsm_hard", "no number", line(input="How many?", target="7"), "has no number as its answer but '7'"),
+    ("gsm_plus", "no answer", line(question="How many?", answer="1", solution=""), "has an empty answer"),
+    ("multirc", "no passage", line(text="Rain."), "has no passage with questions"),
+    ("multirc", "no question", passage("Rain.", {"question": "", "answers": []}), "has an empty question"),
+    ("multirc", "no object", passage("Rain.", 7), "has int where an object with 'question' is right"),
+    ("multirc", "no options", passage("Rain.", {"question": "What?", "answers": 7}), "answers that are no list"),
+    ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "has the character NUL"),
+    ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is no text in UTF-8"),
+    ("multirc", "a long passage", passage(LONG, {"question": "What?"}), "characters; a question with its answer"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd", "message"), [one[:1] + one[2:] for one in ODD], ids=[f"{k}, {n}" for k, n, *_ in ODD]
+)
+def test_an_odd_record_is_refused_by_its_line_or_counted(
+    kind: str, odd: str | bytes, message: str, tmp_path: Path
+) -> None:
+    path, sound = tmp_path / "file", SOUND[kind].encode()
+    path.write_bytes(b"\n".join([sound, odd if isinstance(odd, bytes) else odd.encode(), sound, b""]))
+    line = 1 + len(sound.split(b"\n"))
+    began = time.process_time()
+    with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
+        READERS[kind](path, False)
+    assert message in str(refused.value)
+    assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
+    with pytest.warns(UserWarning, match=rf"^1 record left out.*/file, line {line}: "):
+        found = READERS[kind](path, True)
+    assert time.process_time() - began < 5
+    pairs = found.pairs(np.arange(found.count))
+    assert (found.count, found.skipped) == (2, 1)
+    assert pairs[0] == pairs[1]
+
+
+SVAMP = {"ID": "1", "Body": "Rain.", "Question": "How many?", "Answer": 2.0}
+
+ODD_LISTS: list[tuple[str, bytes, str]] = [
+    ("cut", json.dumps([SVAMP])[:-5].encode(), "is no JSON"),
+    ("NaN", json.dumps([SVAMP | {"Answer": float("nan")}]).encode(), "has NaN"),
+    ("no list", json.dumps(SVAMP).encode(), "is no list of problems"),
+    ("no object", json.dumps([SVAMP, 7]).encode(), "is no problem but int"),
+    ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "has no number as its answer"),
+    ("no UTF-8", json.dumps([SVAMP]).encode().replace(b"Rain", b"Ra\xffn"), "is no text in UTF-8"),
+    ("NUL", json.dumps([SVAMP | {"Body": "\0"}]).encode(), "has the character NUL"),
+    ("a long question", json.dumps([SVAMP | {"Body": LONG}]).encode(), "characters; a question with its answer"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), [one[1:] for one in ODD_LISTS], ids=[one[0] for one in ODD_LISTS])
+def test_an_odd_list_of_problems_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "SVAMP.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
+        read_whole(tmp_path / "SVAMP.json", Challenges())
+    assert message in str(refused.value)
+
+
+ODD_ROWS: list[tuple[str, str | bytes, str]] = [
+    ("no question", "=2", "has no question beside its '='"),
+    ("no answer", "b=", "has no answer beside its '='"),
+    ("no equals sign", "b2", "has not exactly one '='"),
+    ("two equals signs", "b=2=2", "has not exactly one '='"),
+    ("NUL", "b\0=2", "has the character NUL"),
+    ("no UTF-8", b"\xff=2", "is no text in UTF-8"),
+    ("a long row", f"{LONG}=2", "has 65,539 bytes; a row has at most 65,536 characters"),
+    ("a long row of others", f"ä{LONG}=2", "has 65,540 characters; a row has at most 65,536"),
+    ("a row of 10 MB", "a" * 10_000_000 + "=2", "has 10,000,002 bytes; a row has at most 65,536 characters"),
+]
+
+
+@pytest.mark.parametrize(("odd", "message"), [one[1:] for one in ODD_ROWS], ids=[one[0] for one in ODD_ROWS])
+def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(b"\n".join([b"a=1", odd if isinstance(odd, bytes) else odd.encode(), b"a=1"]))
+    began = time.process_time()
+    with pytest.raises(UserError, match=r"rows\.txt, line 2: ") as refused:
+        ExampleFile(path=str(path)).whole()
+    assert message in str(refused.value)
+    assert time.process_time() - began < 5
+
+
+ODD_LABELS: list[tuple[str, str, str]] = [
+    ("no words", "\t", "has not one label for each word"),
+    ("no labels", "a b\t", "has not one label for each word"),
+    ("too many labels", "a b\t1 2 3", "has not one label for each word"),
+    ("three columns", "a b\t1 2\t3 4", "has not one label for each word"),
+    ("NUL", "a \0\t1 2", "has the character NUL"),
+    ("a long row", f"{LONG}\t1", "a row has at most 65,536 characters"),
+]
+
+
+@pytest.mark.parametrize(("odd", "message"), [one[1:] for one in ODD_LABELS], ids=[one[0] for one in ODD_LABELS])
+def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text(f"a b\t1 2\n{odd}\na b\t1 2\n")
+    with pytest.raises(UserError, match=r"rows\.tsv, line 2: ") as refused:
+        ExampleFile(path=str(tmp_path / "rows.tsv")).whole()
+    assert message in str(refused.value)
+
+
+UNUSUAL: list[tuple[str, str, tuple[str, str]]] = [
+    ("jsonl", '{"question": "q", "answer": 1e5}', ("q", "1e5")),
+    ("jsonl", '{"question": "q", "answer": 2.50}', ("q", "2.50")),
+    ("jsonl", '{"question": "q", "answer": -0}', ("q", "-0")),
+    ("jsonl", '{"question": "q", "answer": 1E-400}', ("q", "1E-400")),
+    (
+        "jsonl",
+        '{"question": 12345678901234567890, "answer": 0.1000000000000000055}',
+        ("12345678901234567890", "0.1000000000000000055"),
+    ),
+    ("jsonl", '{"question": "NaN", "answer": "1e999"}', ("NaN", "1e999")),
+    ("jsonl", '  {"question": "q", "answer": " 1 "}  ', ("q", " 1 ")),
+    ("jsonl", '{"question": "a\\nb\\tc", "answer": "\\ud83d\\ude00"}', ("a\nb\tc", "😀")),
+    ("tabs", " q \t 1 ", ("q", "1")),
+    ("tabs", '"q"\t"1"', ('"q"', '"1"')),
+    ("two lines", "q\tr\n1", ("q\tr", "1")),
+    ("gsm_hard", '{"input": "How many?", "target": 1e3}', ("How many?", "#### 1000")),
+    ("multirc", passage("Rain.", {"question": "What?", "answers": []}), ("Rain.\n\nQuestion: What?", "")),
+]
+
+
+@pytest.mark.parametrize(("kind", "record", "pair"), UNUSUAL)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("begin", [b"", BOM])
+def test_what_is_only_unusual_is_read_as_it_is_written(
+    kind: str, record: str, pair: tuple[str, str], end: str, begin: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(begin + (record.replace("\n", end) + end).encode())
+    found = READERS[kind](tmp_path / "file", False)
+    assert found.pairs(np.arange(found.count)) == [Example(*pair)]
+    assert found.matching(frozenset([pair[0]])).tolist() == [True]
+    assert found.characters() - set("\n\t") <= set("".join(pair)) | set('" ')
+
+
+def test_a_byte_order_mark_is_no_symbol_of_rows(tmp_path: Path) -> None:
+    for name, content, alphabet in (
+        ("a.txt", "ab=1\nc=2\n", "12=abc"),
+        ("b.txt", "12+9=21\n", "+="),
+        ("c.txt", "a\t1", "1a"),
+    ):
+        (tmp_path / name).write_bytes(BOM + content.encode())
+        task = ExampleFile(path=str(tmp_path / name))
+        assert "".join(task.alphabet()) == alphabet
+        assert "".join(plain_text(task.questions(np.arange(1)), 0)).replace("\t", "") in content.replace("\t", "")
+
+
+def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> None:
+    rows = "".join(f"{n}\tq{n}\tr{n}\n" for n in range(20))
+    (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}")
+    task = QuestionFiles(train_file=str(tmp_path / "a.tsv"))
+    assert len(task.holdings.train) + len(task.holdings.development) + len(task.holdings.test) == 20
+    (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}1\tq\tr\ts\n")
+    with pytest.raises(UserError, match=r"line 22: has 4 columns, and the first line has 3"):
+        _ = task.holdings
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"text": "one", "text": "two"}\n'),
+        ("a.jsonl", '{"text": "one", "score": NaN}\n'),
+        ("a.json", '[{"story": "one", "story": "two"}]'),
+        ("a.json", '[{"story": "one", "score": 1e999}]'),
+    ],
+)
+def test_json_of_running_text_is_read_by_the_same_rule(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=r"twice; once is right|has NaN|has 1e999"):
+        list(documents(part_of(tmp_path / name), ReadSoFar()))
+
+
+def test_a_text_of_many_pieces_is_written_at_once() -> None:
+    texts = [Example("1" * 50_000 + "=", "2" * 10_000), Example("3=", "4")]
+    began = time.process_time()
+    rows = Characters().rows(texts, Characters().build_vocabulary("".join(one.question + one.answer for one in texts)))
+    assert time.process_time() - began < 1
+    vocabulary = rows.vocabulary
+    assert vocabulary is not None
+    for row, one in enumerate(texts):
+        assert Characters().decode(rows.ids[row, : rows.lengths[row]], vocabulary) == one.question + one.answer
+        assert rows.target_mask[row].argmax() == len(one.question)
+        assert rows.target_mask[row].sum() == len(one.answer) + 1
+    assert len(Questions.of_texts(texts)) == 2

@@ -1,0 +1,278 @@
+"""Promises of runs that begin from pretrained weights: they hold all that they need, and one table is one."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.api import load, recipe
+from numerate.batch import Tokens
+from numerate.errors import UserError
+from numerate.experiments.train import dry_run, train
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.t5 import SIZES as PUBLISHED_SIZES
+from numerate.text.models.t5 import T5
+from numerate.training import checkpoint
+from numerate.training.recipe import Recipe
+from numerate.vocabulary import Vocabulary
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+TOKENS = Path(__file__).parent.parent / "text" / "tiny"
+ROWS = 300
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16}
+LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+TABLES = [f"held.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")]
+KINDS = ["t5", "t5 1.1", "llama"]
+
+
+def write_weights(folder: Path, kind: str) -> None:
+    """Weights that somebody has trained. Those of T5 1.1 have a head of their own, and other layers."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(5)
+        if kind == "llama":
+            held = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, vocab_size=ROWS))
+        else:
+            more = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if kind == "t5 1.1" else {}
+            held = transformers.T5ForConditionalGeneration(transformers.T5Config(**SIZES, **more, vocab_size=ROWS))
+            if kind == "t5 1.1":
+                held.lm_head.weight = torch.nn.Parameter(torch.randn(ROWS, 16))
+                held._tied_weights_keys = {k: v for k, v in held._tied_weights_keys.items() if "lm_head" not in k}
+        held.save_pretrained(folder)
+
+
+def over(words: int) -> Vocabulary:
+    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
+    plain = Vocabulary.of_words([f"t{i}" for i in range(words)])
+    return replace(plain, foreign=np.array([0, 2, -1, 1, *range(3, 3 + words)]))
+
+
+def begun_from(weights: str, kind: str, *more: str) -> Recipe:
+    model, layout = ("PretrainedDecoder", "Continuation") if kind == "llama" else ("T5", "Seq2Seq")
+    given = [
+        "task.digits=1",
+        f"model={model}(weights={weights})",
+        f"layout={layout}",
+        f"tokenizer=Subwords(tokenizer={TOKENS},number_format=PerDigit)",
+        "training.batch_size=8",
+        "training.shuffle_window=1",
+        "training.evaluate_every=2",
+        "training.checkpoint_every=2",
+        "training.keep_checkpoints=null",
+        "evaluation.validation_examples=4",
+        "evaluation.grid=1:1x1:1",
+        "evaluation.examples_per_cell=4",
+        "device=cpu",
+    ]
+    return recipe("addition_rotary", *given, *more)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def place(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where weights were that are gone, with runs that began from them by a relative name."""
+    place = tmp_path_factory.mktemp("there")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        write_weights(place / "weights", kind)
+        train(begun_from("weights", kind, "training.steps=2"), runs_dir=place / "runs", quiet=True)
+        train(begun_from("weights", kind, "training.steps=4"), runs_dir=place / "whole", quiet=True)
+        (place / "weights").rename(place / "gone")
+    return place
+
+
+def tensors(path: Path) -> Mapping[str, torch.Tensor]:
+    found: Mapping[str, torch.Tensor] = checkpoint.by_name(path / "checkpoints", "final")[0][0].read()["weights"]
+    return found
+
+
+def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_started_from(
+    place: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "copied"
+    shutil.copytree(place / "runs", runs)
+    (path,) = runs.glob("*/*/")
+    run = load(path)
+    assert len(run.evaluate("1:1x1:1", count=4)) == 1
+    assert run.ask("3+4=").gold == "7"
+    found, stored = run.model(), tensors(path)
+    assert all(torch.equal(value, stored[name]) for name, value in found.state_dict().items())
+    again = train(begun_from("weights", kind, "training.steps=2"), runs_dir=runs, quiet=True)
+    assert again.why == "done"
+    train(begun_from("weights", kind, "training.steps=4"), runs_dir=runs, quiet=True)
+    (whole,) = (place / "whole").glob("*/*/")
+    one, other = tensors(whole), tensors(path)
+    assert all(torch.equal(one[name], other[name]) for name in one), "it resumes bit by bit"
+    assert not any(torch.equal(stored[name], other[name]) for name in stored if "q_proj" in name or ".q." in name)
+
+
+def test_a_dry_run_needs_the_configuration_alone(kind: str, tmp_path: Path) -> None:
+    write_weights(tmp_path / "weights", kind)
+    wanted = begun_from(str(tmp_path / "weights"), kind)
+    model = wanted.model.build(wanted.tokenizer.build_vocabulary(wanted.task), 0)
+    for file in (tmp_path / "weights").iterdir():
+        if file.name != "config.json":
+            file.unlink()
+    estimate = dry_run(wanted, trials=1)
+    assert estimate.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert estimate.seconds_per_step is not None
+    assert [file.name for file in (tmp_path / "weights").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["google-t5/t5-3b", "t5-3b"])
+def test_a_dry_run_knows_the_published_sizes_of_t5(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    wanted = begun_from(name, "t5")
+    estimate = dry_run(wanted)
+    rows = wanted.tokenizer.build_vocabulary(wanted.task).size
+    assert estimate.parameters == PUBLISHED_SIZES["3b"].parameters(rows)
+    assert "not measured" in str(estimate)
+
+
+def test_a_dry_run_without_a_configuration_says_what_needs_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    message = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
+    for weights in ("someone/unknown", str(tmp_path)):
+        with pytest.raises(
+            UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(message)}"
+        ):
+            dry_run(begun_from(weights, kind))
+
+
+@torch.no_grad()
+def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> None:
+    write_weights(tmp_path / "weights", kind)
+    spec: Any = begun_from(str(tmp_path / "weights"), kind).model
+    spec = replace(spec, dropout=0.25) if kind != "llama" else spec
+    vocabulary = over(20)
+    first = spec.build(vocabulary, 0)
+    origin = first.origin()
+    assert origin is not None
+    assert str(tmp_path) not in str(origin)
+    second = spec.rebuild(vocabulary, 1, origin)
+    assert second.tied == first.tied == (kind == "t5")
+    second.load_state_dict(first.state_dict())
+    assert [name for name, _ in first.named_parameters()] == [name for name, _ in second.named_parameters()]
+    ids = torch.randint(4, 24, (2, 6), generator=torch.Generator().manual_seed(0))
+    tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
+    for training in (False, True):
+        outputs = []
+        for model in (first, second):
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(3)
+                outputs.append(model.train(training)(tokens, None if kind == "llama" else tokens).logits)
+        assert torch.equal(*outputs)
+
+
+def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:
+    vocabulary = Vocabulary.of(["+"])
+    for spec in (T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16), PretrainedDecoder()):
+        assert spec.build(vocabulary, 0).origin() is None
+
+
+def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> None:
+    write_weights(tmp_path / "weights", "t5")
+    vocabulary = over(20)
+    model = T5(weights=str(tmp_path / "weights")).build(vocabulary, 0)
+    alike = T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16)
+    assert model.parameter_count() == alike.parameters(vocabulary.size) == alike.build(vocabulary, 0).parameter_count()
+    state = model.state_dict(keep_vars=True)
+    assert len({id(state[name]) for name in TABLES}) == 1
+    assert [name for name, _ in model.named_parameters() if name in TABLES] == TABLES[:1]
+    assert model.held.encoder.embed_tokens.num_embeddings == vocabulary.size
+
+
+def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    write_weights(tmp_path / "weights", "t5")
+    file = tmp_path / "weights" / "model.safetensors"
+    found = load_file(file)
+    save_file({**found, TABLES[1].removeprefix("held."): found["shared.weight"] + 1}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder read other tables"):
+        T5(weights=str(tmp_path / "weights")).build(over(1), 0)
+
+
+@pytest.mark.parametrize(
+    "way", ["cut", "empty", "no config", "no JSON", "other sizes", "part of it", "more", "another kind"]
+)
+def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
+    way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, says = tmp_path / "weights", ""
+    write_weights(folder, "llama" if way == "another kind" else "t5")
+    capfd.readouterr()
+    file, config = folder / "model.safetensors", folder / "config.json"
+    whole = file.read_bytes()
+    if way in ("cut", "empty"):
+        file.write_bytes(whole[: len(whole) // 2] if way == "cut" else b"")
+        says = rf"{file} is not whole \(.*\); copying or downloading it once more is right"
+    elif way == "no config":
+        config.unlink()
+        says = r"has no config\.json \(it has: generation_config\.json, model\.safetensors\)"
+    elif way == "no JSON":
+        config.write_text('{"d_model": ')
+        says = r"config\.json' is not a valid JSON file"
+    elif way == "other sizes":
+        config.write_text(config.read_text().replace('"d_model": 16', '"d_model": 24'))
+        says = r"its config\.json is not of these weights: .* has two shapes \(\(16, 16\) and \(16, 24\)\)"
+    elif way == "part of it":
+        from safetensors.torch import load_file, save_file
+
+        kept = {name: value for name, value in load_file(file).items() if "decoder.block" not in name}
+        save_file(kept, file, metadata={"format": "pt"})
+        says = r"has no weights 'decoder\.block.* are missing of a T5ForConditionalGeneration"
+    elif way == "more":
+        from safetensors.torch import load_file, save_file
+
+        save_file({**load_file(file), "regression.weight": torch.ones(2)}, file, metadata={"format": "pt"})
+        says = r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be left out\)"
+    else:
+        says = r"has no weights .* are missing of a T5ForConditionalGeneration"
+    with pytest.raises(UserError, match=rf"^model\.weights: .*{says}"):
+        T5(weights=str(folder)).build(over(1), 0)
+    assert capfd.readouterr() == ("", ""), "the report of transformers is held back"
+
+
+def test_loading_shows_no_bar_and_leaves_the_bars_of_transformers_as_they_were(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from transformers.utils import logging
+
+    write_weights(tmp_path / "weights", kind)
+    on_progress: list[Any] = []
+
+    def hook(bar: Any, given: Any, named: Any) -> Any:
+        on_progress.append(named)
+        return bar(*given, **named)
+
+    before, level, shown = logging.set_tqdm_hook(hook), logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        capfd.readouterr()
+        spec: Any = begun_from(str(tmp_path / "weights"), kind).model
+        spec.build(over(1), 0)
+        assert capfd.readouterr() == ("", "")
+        assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (True, level)
+    finally:
+        assert logging.set_tqdm_hook(before) is hook
+        if not shown:
+            logging.disable_progress_bar()
+    assert on_progress == []

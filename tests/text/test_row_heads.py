@@ -1,0 +1,124 @@
+"""Promises of rows that `numerate data write` wrote: they are read as they were written, or refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numerate.cli import main
+from numerate.errors import UserError
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.counting import Counting
+from numerate.text.data import open_rows
+from numerate.text.data.source import Source
+from numerate.text.data.writing import write
+from numerate.text.tasks.example_file import ExampleFile
+from numerate.tokenizers.tokenizer import Characters
+from numerate.tokenizers.words import Words
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of sums and rows with labels, as text, as token ids, and as both."""
+    place = tmp_path_factory.mktemp("folders")
+    for form in ("text", "memmap", "both"):
+        write(Source("Arithmetic", Arithmetic(), Characters(), 60), place / "sums" / form, form)  # type: ignore[arg-type]
+        labelled = Source("Counting", Counting(number="before"), Words(), 60)
+        write(labelled, place / "labels" / form, form)  # type: ignore[arg-type]
+    return place
+
+
+def flipped(file: Path) -> None:
+    whole = bytearray(file.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    file.write_bytes(whole)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2 + 1])
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def longer(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"\xff" * 8)
+
+
+HARM: list[Callable[[Path], None]] = [flipped, cut, emptied, longer, Path.unlink]
+
+
+@pytest.mark.parametrize("form", ["text", "memmap", "both"])
+@pytest.mark.parametrize("kind", ["sums", "labels"])
+@pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+def test_rows_that_are_not_as_written_are_refused_by_file(
+    folders: Path, tmp_path: Path, kind: str, form: str, harm: Callable[[Path], None]
+) -> None:
+    for name in sorted(path.name for path in (folders / kind / form).iterdir() if path.name != "head.json"):
+        folder = Path(shutil.copytree(folders / kind / form, tmp_path / f"{name} damaged"))
+        sound = ExampleFile(path=str(folder)).whole()
+        assert sound is not None
+        harm(folder / name)
+        with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
+            ExampleFile(path=str(folder)).whole()
+        if form != "text":
+            with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
+                open_rows(folder)
+
+
+EDITS: dict[str, Callable[[str], str]] = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "no object": lambda text: "[1, 2]",
+    "deep": lambda text: "[" * 100_000,
+    "another symbol": lambda text: text.replace('"+"', '"*"'),
+    "a sha256": lambda text: text.replace('"sha256": "', '"sha256": "0'),
+    "another count": lambda text: text.replace('"rows": 60', '"rows": 61'),
+    "no checksum": lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "sum"}),
+    "files elsewhere": lambda text: text.replace('"ids.bin"', '"../ids.bin"'),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_head_that_is_not_as_written_is_refused(folders: Path, tmp_path: Path, edit: str) -> None:
+    folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
+    head = folder / "head.json"
+    head.write_text(EDITS[edit](head.read_text()))
+    for read in (lambda: ExampleFile(path=str(folder)).whole(), lambda: open_rows(folder)):
+        with pytest.raises(UserError, match=r"head\.json: (is not as it was written|cannot be read|says nothing of)"):
+            read()
+
+
+def test_changed_answers_are_refused_by_every_command(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
+    rows = folder / "rows.txt"
+    rows.write_text("".join(f"{line[:-1]}{9 - int(line[-1])}\n" for line in rows.read_text().splitlines()))
+    for words in (
+        ["data", "stats", str(folder)],
+        ["data", "stats", str(rows)],
+        ["data", "write", str(folder), f"out={tmp_path / 'again'}"],
+        ["sample", "ExampleFile", f"path={folder}"],
+        ["train", "addition_abacus", f"task=ExampleFile(path={folder})", f"runs_dir={tmp_path / 'runs'}", "device=cpu"],
+    ):
+        assert main(words) == 2, words
+        assert (
+            "rows.txt: is not as it was written (its sha256 is another than head.json says)" in capsys.readouterr()[1]
+        )
+    assert not (tmp_path / "runs").exists()
+    shutil.copy(rows, tmp_path / "mine.txt")  # as rows of one's own they are right
+    assert ExampleFile(path=str(tmp_path / "mine.txt")).space() == 60
+
+
+def test_rows_changed_while_they_are_open_are_refused(folders: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders / "sums" / "memmap", tmp_path / "rows"))
+    task = ExampleFile(path=str(folder))
+    assert len(task.questions(np.arange(60))) == 60
+    flipped(folder / "ids.bin")
+    with pytest.raises(UserError, match=r"ids\.bin: is not as it was written"):
+        task.questions(np.arange(60))

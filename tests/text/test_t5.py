@@ -1,0 +1,231 @@
+"""Promises of T5: Hugging Face's own logits in any order of the vocabulary, the published sizes, what is refused."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from numerate.batch import Tokens
+from numerate.errors import UserError
+from numerate.evaluation.beams import beam_search
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.evaluator import evaluate_cell
+from numerate.evaluation.exact_match import mark, mark_by_decoding
+from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.text.models.number_inputs import NumberHead
+from numerate.text.models.t5 import SIZES, T5
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.tokenizer import Characters
+from numerate.vocabulary import END, PAD, Vocabulary
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+
+TINY = T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32)
+ROWS = 40
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A T5 that somebody has trained, with 40 rows of a vocabulary."""
+    config = transformers.T5Config(
+        vocab_size=ROWS,
+        d_model=16,
+        num_layers=2,
+        num_heads=2,
+        d_kv=8,
+        d_ff=32,
+        tie_word_embeddings=request.param == "tie_word_embeddings",
+    )
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(5)
+        held = transformers.T5ForConditionalGeneration(config)
+    place = tmp_path_factory.mktemp("t5")
+    held.save_pretrained(place)
+    return place
+
+
+def over(foreign: list[int]) -> Vocabulary:
+    """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
+    plain = Vocabulary.of_words([f"t{i}" for i in range(len(foreign))])
+    return replace(plain, foreign=np.array([0, 2, -1, 1, *foreign]))
+
+
+def theirs(folder: Path, vocabulary: Vocabulary, source: Tokens, tokens: Tokens) -> torch.Tensor:
+    """Their logits of texts that have no new token."""
+    held = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).double().eval()
+    assert vocabulary.foreign is not None
+    foreign = torch.from_numpy(vocabulary.foreign)
+    seen = (torch.arange(source.ids.shape[1]) < source.lengths[:, None]).long()
+    found: torch.Tensor = held(
+        input_ids=foreign[source.ids], attention_mask=seen, decoder_input_ids=foreign[tokens.ids]
+    ).logits
+    return found
+
+
+def texts(vocabulary: Vocabulary, lengths: list[int], seed: int) -> Tokens:
+    """Rows of tokens that their vocabulary has."""
+    assert vocabulary.foreign is not None
+    known = torch.from_numpy(np.flatnonzero(vocabulary.foreign > 2))
+    draws = torch.Generator().manual_seed(seed)
+    ids = known[torch.randint(len(known), (len(lengths), max(lengths)), generator=draws)]
+    sizes = torch.tensor(lengths)
+    ids[torch.arange(max(lengths)) >= sizes[:, None]] = PAD
+    return Tokens(ids, sizes, torch.arange(len(lengths)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "foreign",
+    [list(range(3, ROWS)), [31, 7, 3, 39, 20], [31, -1, 7, 3, -1, -1, 20, 5]],
+    ids=["permuted", "cut", "cut and grown"],
+)
+def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: Path, foreign: list[int]) -> None:
+    vocabulary = over(foreign)
+    model = T5(weights=str(folder)).build(vocabulary, 0).double().eval()
+    source, tokens = texts(vocabulary, [6, 2, 4], 0), texts(vocabulary, [5, 5, 5], 1)
+    expected, found = theirs(folder, vocabulary, source, tokens), model(tokens, source).logits
+    ids = vocabulary.foreign
+    assert ids is not None
+    known = ids >= 0
+    torch.testing.assert_close(found[..., known], expected[..., ids[known]], rtol=1e-9, atol=1e-9)
+    assert found.shape[-1] == vocabulary.size == model.held.config.vocab_size
+    assert model.held.lm_head.out_features == vocabulary.size
+
+
+@torch.no_grad()
+def test_new_rows_lie_around_the_mean_of_theirs_and_are_a_function_of_the_seed(folder: Path) -> None:
+    vocabulary = over([5, *[-1] * 30])
+    first, again, other = (T5(weights=str(folder)).build(vocabulary, seed).held.shared.weight for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert torch.equal(first[4], other[4])
+    new = first[5:]
+    assert not torch.equal(new, other[5:])
+    old = transformers.T5ForConditionalGeneration.from_pretrained(folder).shared.weight
+    far = (new - old.mean(0)) / old.std(0, correction=0)
+    assert float(far.std()) == pytest.approx(0.1, rel=0.2)
+    assert len(torch.unique(new, dim=0)) == len(new), "no two new tokens are alike"
+
+
+def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is no folder with a model"):
+        T5(weights=str(tmp_path / "nothing")).build(over([3]), 0)
+    with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
+        T5(weights=str(folder)).build(Vocabulary.of(["+"]), 0)
+    with pytest.raises(UserError, match=r"^tokenizer: has id 40, the weights have 40 rows"):
+        T5(weights=str(folder)).build(over([ROWS]), 0)
+    with pytest.raises(UserError, match=r"^hidden_size: weights bring their own hidden_size"):
+        T5(weights=str(folder), hidden_size=16)
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"T5 needs transformers: pip install 'numerate\[huggingface\]'"):
+        TINY.build(Vocabulary.of(["+"]), 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "millions"), [("small", 60.5), ("base", 222.9), ("large", 737.7), ("3b", 2851.6), ("11b", 11307.3)]
+)
+def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
+    assert T5(size=size).parameters(32128) / 1e6 == pytest.approx(millions, abs=0.06)
+    made = SIZES[size]
+    config = transformers.T5Config(
+        d_model=made.hidden_size,
+        num_layers=made.num_layers,
+        num_heads=made.num_heads,
+        d_kv=made.head_dim,
+        d_ff=made.intermediate_size,
+    )
+    with torch.device("meta"):
+        held = transformers.T5ForConditionalGeneration(config)
+    assert sum(parameter.numel() for parameter in held.parameters()) == T5(size=size).parameters(32128)
+
+
+@pytest.mark.parametrize("feed_forward", ["relu", "geglu"])
+def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabulary: Vocabulary) -> None:
+    spec = replace(TINY, feed_forward=feed_forward, num_decoder_layers=3)
+    assert spec.build(vocabulary, 0).parameter_count() == spec.parameters(vocabulary.size)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for settings, message in (
+        ({"num_layers": 0}, "num_layers: 0"),
+        ({"dropout": 1.0}, "dropout: 1.0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
+    ):
+        with pytest.raises(UserError, match=f"^{message}"):
+            T5(**settings)
+
+
+@torch.no_grad()
+def test_one_forward_scores_what_decoding_says() -> None:
+    exam = EvaluationData(Arithmetic(digits=1), Characters(), Seq2Seq())
+    model = replace(TINY, dropout=0.0).build(exam.vocabulary, 1).eval()
+    batch = exam.batch(exam.task.examples("test", 0, 0, 64))
+    # Taught to read one answer off each question, so that some are right and some are not.
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    with torch.enable_grad():
+        for _ in range(60):
+            logits = model(batch.tokens, batch.source, target_positions=batch.target_positions).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.target_ids.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    one, (decoded, _) = mark(model, exam, batch), mark_by_decoding(model, exam, batch)
+    assert torch.equal(one.right, decoded.right)
+    assert torch.equal(one.first_wrong, decoded.first_wrong)
+    assert 0 < int(one.right.sum()) < 64
+    records = [evaluate_cell(model, exam, {}, count=32, method=how) for how in ("one pass", "decoding", "beams")]  # type: ignore[arg-type]
+    assert records[0]["correct"] == records[1]["correct"]
+    assert [record["method"] for record in records] == ["one pass", "decoding", "beams"]
+
+
+@torch.no_grad()
+def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(vocabulary: Vocabulary) -> None:
+    model = replace(TINY, number_head=NumberHead(read_at="start", scale="ln")).build(vocabulary, 0).double().eval()
+    source = Tokens(torch.randint(4, 19, (3, 6)), torch.tensor([6, 3, 4]), torch.arange(3))
+    begun = Tokens(torch.full((3, 1), PAD), torch.ones(3, dtype=torch.long), torch.arange(3))
+    numbers = model(begun, source).values
+    longer = Tokens(torch.cat([begun.ids, torch.randint(4, 19, (3, 4))], 1), torch.full((3,), 5), torch.arange(3))
+    found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).values
+    torch.testing.assert_close(found, numbers.expand(3, 3), rtol=1e-9, atol=1e-9)
+    assert len(set(numbers[:, 0].tolist())) == 3
+    started = model.start(begun, source, capacity=3)
+    torch.testing.assert_close(started.output.values, numbers, rtol=1e-9, atol=1e-9)
+    further = model.step(torch.full((3,), END), started.output.values[:, 0], started.state)
+    torch.testing.assert_close(further.output.values, numbers, rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:
+    vocabulary = Vocabulary.of_words(["a", "b", "[NUM]"])
+    number = vocabulary.ids["[NUM]"]
+    model = replace(TINY, number_head=NumberHead(read_at="start")).build(vocabulary, 0).eval()
+    source = Tokens(torch.tensor([[4, 5, 4], [5, 4, PAD]]), torch.tensor([3, 2]), torch.arange(2))
+    begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
+    meant = model(begun, source).values[:, 0]
+    for decode in (greedy, greedy_uncached, beam_search):
+        generated = decode(model, begun, 4, source=source)
+        assert generated.ids[:, :2].tolist() == [[number, END]] * 2
+        assert generated.lengths.tolist() == [2, 2]
+        torch.testing.assert_close(generated.values[:, 0], meant)
+
+
+def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_somewhere(folder: Path) -> None:
+    source = Tokens(torch.randint(4, 19, (2, 6)), torch.tensor([6, 3]), torch.arange(2))
+    tokens = Tokens(torch.randint(4, 19, (2, 4)), torch.tensor([4, 4]), torch.arange(2))
+    vocabulary = over(list(range(3, 20)))
+    plain, placed = (
+        T5(weights=str(folder), max_position_embeddings=places).build(vocabulary, 0).eval() for places in (None, 6)
+    )
+    assert torch.equal(plain(tokens, source).logits, placed(tokens, source).logits)
+    with torch.no_grad():
+        placed.places.weight.normal_()
+    assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
+    long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
+    with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 7 tokens are beyond the table of 6 places"):
+        placed(tokens, long)

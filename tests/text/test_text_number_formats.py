@@ -1,0 +1,407 @@
+"""Promises of number formats for texts: batches equal single numbers, and what is written is read back."""
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numerate.errors import UserError
+from numerate.number_tables import digit_and_order, regression_transformer_vectors
+from numerate.text.tokenizers import number_spans as found_numbers
+from numerate.text.tokenizers.fone import FoNE
+from numerate.text.tokenizers.ieee import IEEEBits
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer, read_numbers, rounded
+from numerate.text.tokenizers.text_number_formats import (
+    AsIs,
+    Groups,
+    PerDigit,
+    TextNumberFormat,
+    XVal,
+    as_decimal,
+    carried,
+)
+from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
+
+PARSED: list[TextNumberFormat] = [
+    RegressionTransformer(),
+    XVal(),
+    XVal(sign=False),
+    FoNE(),
+    IEEEBits(),
+    IEEEBits("float16"),
+    IEEEBits("float64"),
+]
+KEPT: list[TextNumberFormat] = [
+    PerDigit(),
+    Groups(),
+    Groups(3, "right"),
+    Groups(1),
+    Groups(2, "right"),
+    Groups(4, "left"),
+]
+EVERY = [*PARSED, *KEPT, RegressionTransformer(published=True), XVal(published=True)]
+
+NUMBERS = st.one_of(
+    st.integers(0, 10**6).map(str),
+    st.integers(0, 10**30).map(str),
+    st.decimals(0, 10**6, places=3).map(lambda number: format(number, "f")),
+    st.from_regex(r"[0-9]{1,9}\.[0-9]{1,16}", fullmatch=True),
+    st.from_regex(r"-?\.[0-9]{1,6}", fullmatch=True),
+    st.from_regex(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,3}", fullmatch=True),
+    st.from_regex(r"-?[0-9]{1,4}(\.[0-9]{1,4})?[eE][+-]?[0-9]{1,2}", fullmatch=True),
+    st.integers(-(10**6), 0).map(str),
+)
+
+
+def case(shared: Path, name: str) -> dict[str, Any]:
+    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
+    found: dict[str, Any] = next(case for case in cases if case["name"] == name)
+    return found
+
+
+def found_in(text: str, number_format: TextNumberFormat) -> list[str]:
+    assert number_format.pattern is not None
+    return number_format.pattern.findall(text)
+
+
+def symbols_of(text: str, number_format: TextNumberFormat) -> list[list[str]]:
+    return [number_format.spell(number) for number in found_in(text, number_format)]
+
+
+# What is a number ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "unsigned", "signed"),
+    [
+        ("a12b", ["12"], ["12"]),
+        ("3.14.15", ["3", "14", "15"], ["3", "14", "15"]),
+        ("it is 3.14.", ["3.14"], ["3.14"]),
+        ("1,000", ["1,000"], ["1,000"]),
+        ("1,000,000.50 or 999,9999", ["1,000,000.50", "999", "9999"], ["1,000,000.50", "999", "9999"]),
+        ("1, 2, 3 and 0,123", ["1", "2", "3", "0", "123"], ["1", "2", "3", "0", "123"]),
+        ("12,1,000", ["12", "1", "000"], ["12", "1", "000"]),
+        ("-5", ["5"], ["-5"]),
+        ("5-3", ["5", "3"], ["5", "3"]),
+        ("5 - -3 and 2*-4", ["5", "3", "2", "4"], ["5", "-3", "2", "-4"]),
+        ("x-5, (1)-5, 5%-5", ["5", "1", "5", "5", "5"], ["5", "1", "5", "5", "5"]),
+        ("+5", ["5"], ["5"]),
+        ("1e5, 2.5E-3, -1e2", ["1e5", "2.5E-3", "1e2"], ["1e5", "2.5E-3", "-1e2"]),
+        ("a1e5, 1e5x, 2e", ["1", "5", "1", "5", "2"], ["1", "5", "1", "5", "2"]),
+        (".5 and -.5 but x.5", [".5", ".5", "5"], [".5", "-.5", "5"]),
+        ("...5.6, 7...8", ["5.6", "7", "8"], ["5.6", "7", "8"]),
+        ("\u0663 \uff11 x\u00b2 \u22125 \u00e9-5", ["5", "5"], ["\u22125", "5"]),
+        ("- 5 and 3 - 5", ["5", "3", "5"], ["5", "3", "5"]),
+        ("1e\u22122", ["1e\u22122"], ["1e\u22122"]),
+        ("12:05", ["12", "05"], ["12", "05"]),
+        ("none", [], []),
+    ],
+)
+def test_numbers_are_found_as_documented(text: str, unsigned: list[str], signed: list[str]) -> None:
+    assert found_numbers.UNSIGNED.findall(text) == unsigned
+    assert found_numbers.SIGNED.findall(text) == signed
+
+
+_WHOLE = r"(?:(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]+)"
+_ANY = rf"(?:(?<!(?<!\.)\.){_WHOLE}\.[0-9]+(?!\.?[0-9])|(?<![\w)\]}}.])\.[0-9]+(?!\.?[0-9])|{_WHOLE})"
+_PLAIN = rf"(?:(?<![^\W0-9]){_ANY}[eE][+\-\u2212]?[0-9]{{1,3}}(?!\w|\.[0-9])|{_ANY})"
+PLAIN = {
+    "UNSIGNED": re.compile(_PLAIN),
+    "SIGNED": re.compile(rf"(?:(?<![\w)\]}}%.])[-\u2212])?{_PLAIN}"),
+}
+"""The patterns in their natural form, with lookbehinds before the number."""
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.text(alphabet="0123159.,-+eE a)0\n%\u2212\u00e9", max_size=20))
+def test_the_quick_patterns_find_what_the_plain_ones_find(text: str) -> None:
+    for name, plain in PLAIN.items():
+        assert getattr(found_numbers, name).findall(text) == plain.findall(text)
+
+
+@given(text=st.text(alphabet="0123159.,-+eE a)", max_size=20))
+def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
+    for pattern in (found_numbers.UNSIGNED, found_numbers.SIGNED, found_numbers.PUBLISHED):
+        rest = pattern.sub("|", text)
+        assert not re.search("[0-9]", rest)
+
+
+# Many at once, and one by one ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number_format", EVERY, ids=repr)
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(NUMBERS, max_size=6))
+def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFormat, texts: list[str]) -> None:
+    found = [number for text in texts for number in found_in(text, number_format)]
+    written = number_format.write(found)
+    codes = np.split(written.codes, written.counts.cumsum())[:-1] if found else []
+    assert len(written.counts) == len(found)
+    names = number_format.symbols()
+    for place, number in enumerate(found):
+        if written.beyond is not None and written.beyond[place]:
+            with pytest.raises(UserError, match=r"^number_format: "):
+                number_format.spell(number)
+        else:
+            assert [names[code] for code in codes[place]] == number_format.spell(number)
+
+
+@pytest.mark.parametrize("number_format", PARSED, ids=repr)
+@settings(max_examples=150, deadline=None)
+@given(text=NUMBERS)
+def test_a_number_is_read_back_as_it_was(number_format: TextNumberFormat, text: str) -> None:
+    for number in found_in(text, number_format):
+        written = number_format.write([number])
+        if written.beyond is not None and written.beyond[0]:
+            continue
+        symbols = number_format.spell(number)
+        values = None if written.values is None else [float(written.values[0])] * len(symbols)
+        wanted = found_numbers.value_of(number)
+        if isinstance(number_format, RegressionTransformer):
+            wanted = Decimal(rounded(number))
+            assert abs(wanted - found_numbers.value_of(number)) <= Decimal("5e-13")
+        assert Decimal(number_format.read(symbols, values)) == wanted
+
+
+@pytest.mark.parametrize("number_format", KEPT, ids=repr)
+@given(text=NUMBERS)
+def test_what_is_not_parsed_keeps_its_characters(number_format: TextNumberFormat, text: str) -> None:
+    for number in found_in(text, number_format):
+        assert number_format.read(number_format.spell(number)) == number
+
+
+@pytest.mark.parametrize("number_format", EVERY, ids=repr)
+def test_symbols_are_different_and_begin_with_the_digits(number_format: TextNumberFormat) -> None:
+    symbols = number_format.symbols()
+    assert symbols[:10] == tuple("0123456789")
+    assert len(set(symbols)) == len(symbols)
+
+
+def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
+    assert AsIs().pattern is None
+    assert AsIs().symbols() == ()
+    with pytest.raises(UserError, match="leaves numbers to the tokenizer"):
+        AsIs().write(["1"])
+
+
+# Groups --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number_format", "text", "groups"),
+    [
+        (Groups(3, "left"), "12345", ["123", "45"]),
+        (Groups(3, "right"), "12345", ["12", "345"]),
+        (Groups(3, "right"), "1234567", ["1", "234", "567"]),
+        (Groups(3, "right"), "123456", ["123", "456"]),
+        (Groups(2, "right"), "007", ["0", "07"]),
+        (Groups(3, "right"), "12345.6789", ["12", "345", ".", "678", "9"]),
+        (Groups(3, "left"), "12345.6789", ["123", "45", ".", "678", "9"]),
+        (PerDigit(), "12.50", ["1", "2", "5", "0"]),
+    ],
+)
+def test_groups_are_cut_by_hand(number_format: TextNumberFormat, text: str, groups: list[str]) -> None:
+    assert [*chain.from_iterable(symbols_of(text, number_format))] == groups
+    written = number_format.write(found_in(text, number_format))
+    assert [number_format.symbols()[code] for code in written.codes] == groups
+
+
+def test_a_group_has_its_value() -> None:
+    assert Groups().meaning("012")[:2] == (NUMBER, 12.0)
+    assert Groups().meaning("7")[:2] == (DIGIT, 7.0)
+    assert Groups().meaning(".")[0] == POINT
+    with pytest.raises(UserError, match=r"^group_size: groups of 6 digits"):
+        Groups(6)
+
+
+# The regression transformer ------------------------------------------------------------------------------------------
+
+
+def test_the_regression_transformer_writes_the_published_tokens(shared: Path) -> None:
+    published = RegressionTransformer(published=True)
+    known = case(shared, "rt_number_tokens")
+    for text, expected in zip(known["inputs"], known["expected"], strict=True):
+        assert [*chain.from_iterable(symbols_of(text, published))] == expected, text
+        written = published.write(found_in(text, published))
+        assert [published.symbols()[code] for code in written.codes] == expected, text
+
+
+def test_the_regression_transformer_reads_what_the_published_one_does_not() -> None:
+    ours = RegressionTransformer()
+    for text, expected in (
+        ("1,000", "_1_3_ _0_2_ _0_1_ _0_0_"),
+        ("1e3", "_1_3_ _0_2_ _0_1_ _0_0_"),
+        (".5", "_0_0_ _5_-1_"),
+        ("-15.67", "_1_1_ _5_0_ _6_-1_ _7_-2_"),
+    ):
+        assert symbols_of(text, ours) == [expected.split()]
+
+
+def test_its_320_tokens_mean_a_digit_and_a_power_of_ten(shared: Path) -> None:
+    ours = RegressionTransformer()
+    assert len(ours.symbols()) == 330
+    for symbol, expected in case(shared, "rt_token_values")["expected"].items():
+        kind, digit, order = ours.meaning(symbol)
+        assert (kind, digit) == (DIGIT, expected["ignore_order"])
+        assert digit * 10.0**order == pytest.approx(expected["value"])
+    assert ours.meaning("5") == (TEXT, pytest.approx(np.nan, nan_ok=True), -1000)
+
+
+@pytest.mark.parametrize("form", ["float", "int"])
+def test_its_vectors_are_the_published_ones(shared: Path, form: str) -> None:
+    known = case(shared, f"rt_{form}_encoding")
+    for symbol, expected in known["expected"].items():
+        both = digit_and_order(symbol)
+        assert both is not None
+        digit, order = (np.array([part]) for part in both)
+        if form == "int":
+            found = regression_transformer_vectors(digit, order, 8, form="integer")
+            assert found[0] == pytest.approx(expected, abs=1e-4)
+            continue
+        for scale in ("linear", "log"):
+            found = regression_transformer_vectors(digit, order, 8, scale=scale)[0]
+            # In float32, as published, 1e-12 + 1 is 1, so that its logarithm is 0.
+            assert found == pytest.approx(expected[scale], rel=1e-5, abs=1e-11)
+            assert found.any() == (both[0] != 0)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "numbers", "invalid"),
+    [
+        ("", [], 0),
+        ("_5_1_ _4_0_", ["54"], 0),
+        ("_5_0_ _5_-1_", ["5.5"], 0),
+        ("_5_2_", ["500"], 1),
+        ("_5_2_ _3_0_", ["503"], 1),
+        ("_5_0_ _3_-2_", ["5.03"], 1),
+        ("_5_0_ _3_0_", ["5", "3"], 0),
+        ("_5_0_ _3_1_", ["5", "30"], 1),
+        ("_1_1_ _2_0_ _5_-1_ _7_0_ _0_0_", ["12.5", "7", "0"], 0),
+        ("_5_-1_", ["0.5"], 0),
+        ("_9_19_ _1_-12_", ["90000000000000000000.000000000001"], 1),
+    ],
+)
+def test_tokens_are_read_as_numbers_and_those_that_are_none_counted(
+    symbols: str, numbers: list[str], invalid: int
+) -> None:
+    assert read_numbers(symbols.split()) == ([Decimal(number) for number in numbers], invalid)
+    assert RegressionTransformer().read(symbols.split()) == " ".join(numbers)
+
+
+def test_a_token_of_something_else_is_refused() -> None:
+    with pytest.raises(UserError, match="'54' is no token of the regression transformer"):
+        read_numbers(["_5_1_", "54"])
+
+
+def test_more_than_twenty_digits_are_beyond_the_regression_transformer() -> None:
+    written = RegressionTransformer().write(["1" * 20, "1" * 21, "000" + "1" * 20, "1e20", "1e19"])
+    assert written.beyond is not None
+    assert written.beyond.tolist() == [False, True, False, True, False]
+
+
+# xVal ----------------------------------------------------------------------------------------------------------------
+
+
+def template(text: str, number_format: XVal) -> tuple[str, list[float]]:
+    assert number_format.pattern is not None
+    values = number_format.write(found_in(text, number_format)).values
+    assert values is not None
+    return number_format.between(number_format.pattern.sub("\ue000", text), "\ue000").replace(
+        "\ue000", "[NUM]"
+    ), values.tolist()
+
+
+def test_xval_takes_out_the_published_numbers(shared: Path) -> None:
+    known = case(shared, "xval_extract")
+    for text, expected in zip(known["inputs"], known["expected"], strict=True):
+        found, numbers = template(text, XVal(published=True))
+        assert found == expected["template"]
+        assert numbers == pytest.approx(expected["numbers"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "between", "numbers"),
+    [
+        ("Negativ number: -15.67", "Negativ number: [NUM]", [-15.67]),
+        ("1, 2, 3", "[NUM], [NUM], [NUM]", [1, 2, 3]),
+        ("1,000", "[NUM]", [1000]),
+        ("1e5", "[NUM]", [100000]),
+        (".5", "[NUM]", [0.5]),
+        ("= \u22121,000 and 1e\u22122", "= [NUM] and [NUM]", [-1000, 0.01]),
+        ("- 5", "- [NUM]", [5]),
+        ("5-3", "[NUM]-[NUM]", [5, 3]),
+    ],
+)
+def test_xval_reads_signs_thousands_powers_and_lists(text: str, between: str, numbers: Sequence[float]) -> None:
+    found, values = template(text, XVal())
+    assert found == between
+    assert values == pytest.approx(numbers)
+
+
+def test_what_float32_does_not_hold_is_beyond_xval() -> None:
+    texts = ["16777216", "16777217", "0.1", "0.123456", "0.12345678", "1e38", "1e39", "1e-50", "5.00000000000000000001"]
+    values, beyond = carried(texts)
+    assert beyond.tolist() == [False, True, False, False, False, False, True, True, True]
+    for text, value in zip(texts, values, strict=True):
+        if np.isfinite(value):
+            assert np.float32(as_decimal(value)) == value, text
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_xval_carries_finite_numbers_alone(published: bool) -> None:
+    found = ["1e400" if not published else "7", "9" * 400, "9" * 39, "12"]
+    written = XVal(published=published).write(found)
+    assert written.beyond is not None
+    assert written.values is not None
+    assert written.beyond.tolist() == [not published, True, True, False]
+    assert np.isfinite(written.values[~written.beyond]).all()
+    with pytest.raises(UserError, match="is not a number that float32 holds"):
+        XVal(published=published).spell("9" * 39)
+
+
+def test_numbers_side_by_side_are_read_apart() -> None:
+    assert XVal().read(["[NUM]", "[NUM]"], [1.0, 2.5]) == "1 2.5"
+    assert XVal().read(["[NUM]"]) == "[NUM]"
+
+
+# IEEE bits, FoNE -----------------------------------------------------------------------------------------------------
+
+
+def test_bits_are_those_of_the_machine() -> None:
+    for number in ("0", "1", "-2", "0.15625", "65504", "1e-3"):
+        bits = "".join(symbol[4] for symbol in IEEEBits("float64").spell(number))
+        assert int(bits, 2) == int.from_bytes(struct.pack(">d", float(number)), "big")
+    assert "".join(symbol[4] for symbol in IEEEBits("float16").spell("-2")) == "1100000000000000"
+
+
+def test_bits_that_are_no_number_are_read_as_they_are() -> None:
+    ours = IEEEBits("float16")
+    two = ours.spell("2")
+    assert ours.read([*two, *two]) == "2 2"
+    assert ours.read([*two, "[BIT1]"]) == "2 [BIT1]"
+    assert ours.read(["[BIT1]"] * 16) == "[BIT1]" * 16  # not a number in IEEE 754 either
+
+
+def test_fone_has_as_many_digits_as_it_was_given() -> None:
+    written = FoNE(integer_digits=2, fraction_digits=1).write(["12", "123", "1.5", "1.25", "007", "1.50", "1e1", "1e2"])
+    assert written.beyond is not None
+    assert written.beyond.tolist() == [False, True, False, True, False, False, False, True]
+    assert FoNE().read(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
+
+
+def test_xval_rounds_to_float32_with_round_to_float32() -> None:
+    found = ["123456789", "-0.1234567891", "1e400"]
+    assert XVal().write(found).beyond.tolist() == [True, True, True]  # type: ignore[union-attr]
+    written = XVal(round_to_float32=True).write(found)
+    assert written.beyond.tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert written.values.tolist()[:2] == [123456792.0, float(np.float32(-0.1234567891))]  # type: ignore[union-attr]
+    assert XVal(round_to_float32=True).spell("123456789") == ["[NUM]"]

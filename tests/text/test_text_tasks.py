@@ -1,0 +1,366 @@
+"""Promises of the tasks over files of text: splits without a question in common, parts that have numbers."""
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.catalogue import presets
+from numerate.config import Span
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import questions_of, size_of
+from numerate.evaluation.evaluator import default_grid
+from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
+from numerate.tasks.counter_rng import CounterRNG
+from numerate.tasks.folders import data_folder
+from numerate.tasks.plain import plain_text
+from numerate.tasks.questions import Questions
+from numerate.text.tasks import text_task
+from numerate.text.tasks.text_task import TextTask, divided, in_order
+
+TEXTS = Path(__file__).parent / "texts"
+
+TASKS = [
+    RJokes(data_dir=str(TEXTS)),
+    Mathematics(
+        ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
+    ),
+    QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
+    MultiRC(data_dir=str(TEXTS)),
+    GSM8K(data_dir=str(TEXTS)),
+]
+every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
+
+
+def pairs(questions: Questions) -> list[tuple[str, str]]:
+    return [plain_text(questions, row) for row in range(len(questions))]
+
+
+def whole(task: TextTask, split: str) -> list[tuple[str, str]]:
+    found = task.whole(split)
+    assert found is not None
+    return pairs(found)
+
+
+@every_task
+def test_splits_have_no_question_in_common(task: TextTask) -> None:
+    splits = {split: {question for question, _ in whole(task, split)} for split in ("train", "development", "test")}
+    assert all(splits.values())
+    for one in splits:
+        for other in splits:
+            assert one == other or not splits[one] & splits[other]
+    assert task.held_out("test")
+    assert not task.held_out("train")
+    assert task.space() == len(whole(task, "train"))
+
+
+@every_task
+@pytest.mark.parametrize("split", ["train", "development", "test"])
+def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, split: str) -> None:
+    rows = Counter(whole(task, split))
+    count = sum(rows.values())
+    passes = [pairs(task.examples(split, 3, turn * count, count)) for turn in range(2)]
+    assert Counter(passes[0]) == Counter(passes[1]) == rows
+    if count > 5:
+        assert passes[0] != passes[1]
+        assert pairs(task.examples(split, 4, 0, count)) != passes[0]
+    portions = [pairs(task.examples(split, 3, start, 1))[0] for start in range(2 * count)]
+    assert portions == [*passes[0], *passes[1]]
+
+
+@every_task
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "too many to list"])
+def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
+    task: TextTask, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("development", "test"):
+        rows = Counter(whole(task, split))
+        with monkeypatch.context() as patched:
+            if not listed:
+                patched.setattr(text_task, "_WHOLE", 0)
+            questions = questions_of(task, {}, count=43_246, split=split)
+            assert size_of(task, {}, 43_246, split) == task.rows_in(split) == len(questions) == sum(rows.values())
+            assert size_of(task, {}, 1, split) == 1
+        assert Counter(pairs(questions)) == rows
+
+
+@every_task
+def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
+    (axis,) = task.axes()
+    for (number,) in task.cells():
+        pinned = task.pinned(**{axis: number})
+        questions = pinned.examples("test", 0, 0, 4)
+        assert set(questions.facts[axis].tolist()) == {number}
+        assert pinned.trained() == {axis: Span(number, number)}
+        assert len(pinned.draw(CounterRNG(1), np.arange(5))) == 5
+        assert pinned.longest() is not None
+        assert task.cell_name(axis, number) != str(number)
+    assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
+    with pytest.raises(UserError, match=rf"^{axis}: there is no 9; there are: 1 "):
+        task.pinned(**{axis: 9}).examples("test", 0, 0, 1)
+
+
+@every_task
+def test_an_unknown_split_is_refused(task: TextTask) -> None:
+    with pytest.raises(UserError, match=r"there is no 'tset'.*Did you mean 'test'"):
+        task.examples("tset", 0, 0, 1)
+    with pytest.raises(UserError, match="files have no OOD validation"):
+        task.examples("beyond-development", 0, 0, 1)
+
+
+@every_task
+def test_its_alphabet_holds_every_character(task: TextTask) -> None:
+    used = {
+        c for split in ("train", "development", "test") for pair in whole(task, split) for text in pair for c in text
+    }
+    assert used <= set(task.alphabet())
+
+
+@every_task
+def test_the_longest_rows_are_found(task: TextTask) -> None:
+    longest = max(len(question) + len(answer) for question, answer in pairs(task.longest()))
+    assert longest >= max(len(q) + len(a) for q, a in whole(task, "train"))
+
+
+def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
+    for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
+        message = rf"^data_dir: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
+        with pytest.raises(UserError, match=message):
+            presets("Task")[name].examples("train", 0, 0, 1)
+    with pytest.raises(UserError, match=r"^train_file: which questions"):
+        QuestionFiles().examples("train", 0, 0, 1)
+
+
+def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
+    assert GSM8K().told().startswith("train 17, development 3, test gsm8k 6")
+    monkeypatch.setenv("NUMERATE_DATA", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "numerate/data"
+    monkeypatch.setenv("NUMERATE_DATA", str(TEXTS / "questions.jsonl"))
+    with pytest.raises(UserError, match=r"NUMERATE_DATA: .* is a file"):
+        data_folder()
+
+
+def test_an_order_has_every_row_and_a_division_takes_each_once() -> None:
+    assert sorted(in_order(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
+    for count, sizes in ((100, (90, 10)), (100, (30, 20)), (7, (0, 7))):
+        first, second = divided(count, sizes, ("b",))
+        assert (len(first), len(second)) == sizes
+        assert len({*first.tolist(), *second.tolist()}) == sum(sizes)
+    assert divided(100, (30, 20), ("b",))[0].tolist() == divided(100, (30, 70), ("b",))[0].tolist()
+
+
+# Files of one's own --------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path, lines: list[Any]) -> str:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return str(path)
+
+
+def numbered(*numbers: int) -> list[dict[str, str]]:
+    return [{"question": f"{n}?", "answer": str(n)} for n in numbers]
+
+
+def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
+    train = rows(tmp_path / "a.jsonl", numbered(1, 2, 3, 4, 5, 2))
+    held, test = rows(tmp_path / "b.jsonl", numbered(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", numbered(7, 3))
+    task = QuestionFiles(train_file=train, development_file=held, test_files=(test,))
+    assert [q for q, _ in whole(task, "train")] == ["1?", "4?", "5?"]
+    assert [q for q, _ in whole(task, "development")] == ["2?", "6?"]
+    assert [q for q, _ in whole(task, "test")] == ["7?", "3?"]
+    assert task.told() == (
+        "train 3, development 2, test c 2, 3 rows left out of training, whose questions are in another split"
+    )
+    kept = replace(task, keep_duplicates=True)
+    assert len(whole(kept, "train")) == 6
+    assert not kept.held_out("test")
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "where"),
+    [
+        ({"development_file": "a", "test_files": ("b",)}, "train", "development too"),
+        ({"development_file": "b", "test_files": ("a",)}, "train", "the test too"),
+        ({"development_file": "half", "test_files": ("rest",)}, "train", "development or the test too"),
+        ({"development_file": "b", "test_files": ("b",)}, "development", "the test too"),
+    ],
+)
+def test_a_split_that_is_all_in_another_says_in_which(
+    tmp_path: Path, files: dict[str, Any], split: str, where: str
+) -> None:
+    rows = {"a": range(8), "b": range(8, 16), "half": range(4), "rest": range(4, 8)}
+    for name, numbers in rows.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(f"what is {n}?\t{n}\n" for n in numbers))
+    named = {
+        key: tuple(str(tmp_path / f"{one}.tsv") for one in value)
+        if isinstance(value, tuple)
+        else str(tmp_path / f"{value}.tsv")
+        for key, value in files.items()
+    }
+    task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
+    message = (
+        rf"has no question left for '{split}': all of it is in {where}; other files are right, or keep_duplicates=true"
+    )
+    with pytest.raises(UserError, match=message):
+        task.examples(split, 0, 0, 4)
+    assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
+
+
+def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
+    files = tuple(rows(tmp_path / f"{name}.jsonl", numbered(n)) for name, n in (("near", 8), ("far", 9)))
+    task = QuestionFiles(
+        train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files, development_fraction=0.2
+    )
+    assert task.trained() == {"test": Span(1, 1)}
+    assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["near", "far", "3"]
+    assert whole(task, "test") == [("8?", "8")]
+    assert whole(task.pinned(test=2), "test") == [("9?", "9")]
+    assert len(whole(task.pinned(test=2), "train")) == 4, "a part that is only tested trains on the others"
+
+
+def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:
+    lines = ["id\tq\ta", *(f"{n}\twhat {n}\t{n}" for n in range(10))]
+    path = rows(tmp_path / "a.tsv", lines)
+    task = QuestionFiles(train_file=path, question_field="q", answer_field="a")
+    assert set(whole(task, "train")) < {(f"what {n}", str(n)) for n in range(10)}
+    task = QuestionFiles(train_file=path, question_field="2", answer_field="1", header=True)
+    assert everything(task) == {(f"what {n}", str(n)) for n in range(10)}
+    assert everything(replace(task, header=False)) == {("q", "id"), *everything(task)}
+    for header, message in ((True, "its first line has: id, q, a"), (False, "its first line has 3, from 1 on")):
+        with pytest.raises(UserError, match=rf"^question_field: .*a\.tsv has no column 'quest'; {message}"):
+            whole(QuestionFiles(train_file=path, question_field="quest", header=header), "train")
+
+
+@pytest.mark.parametrize("head", ["Question\tAnswer", "input\ttarget", "Prompt\tGold\tID", "question\tgold"])
+def test_a_first_line_that_may_be_a_header_or_a_question_is_refused(tmp_path: Path, head: str) -> None:
+    more = {(f"what {n}", str(n)) for n in range(10)}
+    path = rows(tmp_path / "a.tsv", ["", head, *("\t".join(one) for one in more)])
+    task = QuestionFiles(train_file=path)
+    message = (
+        f"^header: .*begins with a line that may name its columns or be a question: {head.replace(chr(9), ', ')}; "
+    )
+    with pytest.raises(UserError, match=message):
+        everything(task)
+    assert everything(replace(task, header=True)) == more
+    assert everything(replace(task, header=False)) == {tuple(head.split("\t")[:2]), *more}
+    by_number = replace(task, question_field="1", answer_field="2")
+    assert everything(replace(by_number, header=True)) == more
+    first, second = head.split("\t")[:2]
+    assert everything(replace(task, question_field=first, answer_field=second)) == more
+
+
+def test_columns_by_number_do_not_make_a_header_a_question_in_silence(tmp_path: Path) -> None:
+    path = rows(tmp_path / "a.tsv", ["input\ttarget", *(f"what {n}\t{n}" for n in range(10))])
+    with pytest.raises(UserError, match=r"^header: .*a\.tsv begins with a line that may name its columns"):
+        everything(QuestionFiles(train_file=path, question_field="1", answer_field="2"))
+
+
+def test_a_first_line_that_is_no_header_is_a_question_though_its_columns_look_like_numbers_of_columns(
+    tmp_path: Path,
+) -> None:
+    more = [(f"{n} + 1", str(n + 1)) for n in range(10)]
+    path = rows(tmp_path / "a.tsv", ["2\t1", *("\t".join(one) for one in more)])
+    assert everything(QuestionFiles(train_file=path)) == {("2", "1"), *more}
+    assert everything(QuestionFiles(train_file=path, question_field="1", answer_field="2")) == {("2", "1"), *more}
+    with_names = rows(tmp_path / "b.tsv", ["n\tquestion\tanswer", *(f"7\t{q}\t{a}" for q, a in more)])
+    assert everything(QuestionFiles(train_file=with_names)) == set(more)
+    assert everything(QuestionFiles(train_file=with_names, question_field="2", answer_field="answer")) == set(more)
+
+
+def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_of_them(tmp_path: Path) -> None:
+    more = {(f"Is {n}, or {n + 1}, even?", str(n)) for n in range(10)}
+    path = rows(
+        tmp_path / "my even.csv", ["\ufeffquestion,answer", *(f'"{question}",{answer}' for question, answer in more)]
+    )
+    with pytest.raises(
+        UserError, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
+    ) as raised:
+        everything(QuestionFiles(train_file=path))
+    subprocess.run(str(raised.value).split("are right: ")[1], shell=True, check=True)
+    assert everything(QuestionFiles(train_file=str(tmp_path / "my even.jsonl"))) == more
+    assert QuestionFiles(train_file=path, format="tsv", header=False).format == "tsv"
+
+
+def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
+    path = rows(tmp_path / "a.txt", [text for n in range(10) for text in (f"what {n}", str(n))])
+    assert len(whole(QuestionFiles(train_file=path), "train")) == 8
+    with pytest.raises(UserError, match=r"has 1 questions, too few to divide|leave nothing"):
+        whole(
+            QuestionFiles(
+                train_file=rows(tmp_path / "b.jsonl", numbered(1)), development_fraction=0.5, test_fraction=0.499
+            ),
+            "train",
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"development_fraction": 1.0}, "development_fraction: 1.0 is no share"),
+        (
+            {"development_fraction": 0.5, "test_fraction": 0.5},
+            "test_fraction: 0.5 and development_fraction=0.5 leave nothing",
+        ),
+        ({"format": "csv"}, "format: there is no 'csv'"),
+        ({"test": 0}, "test: parts have numbers from 1 on"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        QuestionFiles(**settings)
+
+
+def everything(task: TextTask) -> set[tuple[str, str]]:
+    return {pair for split in ("train", "development", "test") for pair in whole(task, split)}
+
+
+# Jokes and reading ---------------------------------------------------------------------------------------------------
+
+
+def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
+    assert whole(RJokes(data_dir=str(TEXTS)), "test")[1] == ("Why did number 51 cross the road? It was odd.", "5")
+    for name in ("train", "dev", "test"):
+        rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
+    rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
+    with pytest.raises(UserError, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
+        whole(RJokes(data_dir=str(tmp_path)), "train")
+
+
+def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_no_answers(tmp_path: Path) -> None:
+    task = MultiRC(data_dir=str(TEXTS))
+    assert [len(whole(task, split)) for split in ("train", "development", "test")] == [10, 2, 6]
+    question, answer = whole(task, "test")[0]
+    assert question == "On day 20 there came 22 boats and seven birds.\n\nQuestion: How many boats came?"
+    assert answer == "22"
+    passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
+    assert not passages[0] & passages[1]
+    both = MultiRC(data_dir=str(TEXTS), development_fraction=0.0)
+    assert whole(both, "development") == whole(both, "test")
+    assert len(whole(both, "train")) == 12
+    for name in ("train", "val", "test"):
+        text = (TEXTS / "multirc" / f"{'val' if name == 'test' else name}.jsonl").read_text()
+        (tmp_path / f"{name}.jsonl").write_text(text.replace("On day 2", "On day 9") if name == "test" else text)
+    answered = MultiRC(data_dir=str(tmp_path))
+    assert [len(whole(answered, split)) for split in ("train", "development", "test")] == [12, 6, 6]
+
+
+def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_named(tmp_path: Path) -> None:
+    options = [{"text": text, "label": label} for text, label in (("a", 1), ("b", 0), ("c", 1))]
+    passage = {"passage": {"text": "T", "questions": [{"question": "Q?", "answers": options}]}}
+    for name in ("train", "val"):
+        rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
+    with pytest.raises(UserError, match=r"train\.jsonl, line 2: has no passage with questions"):
+        whole(MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
+    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
+    with pytest.warns(UserWarning, match="1 record left out"):
+        found = whole(task, "test")
+    assert found == [("T\n\nQuestion: Q?", "a | c")]
+    assert "skipped" in task.told()

@@ -1,0 +1,182 @@
+"""Promises of tokens that are kept: they are those of the texts, made once, and never half."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from numerate.errors import OperationalError
+from numerate.tasks.questions import Example, Questions
+from numerate.tasks.texts import TextSource
+from numerate.text.tokenizers import tokenized_texts as kept
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import PerDigit, XVal
+from numerate.text.tokenizers.tokenized_texts import Tokenised, tokenised
+
+pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+
+TINY = str(Path(__file__).parent / "tiny")
+COUNT = 300
+
+
+class Sums(TextSource):
+    """Sums that count how often they are read."""
+
+    def __init__(self, count: int = COUNT, name: str = "sums") -> None:
+        self.count, self.name, self.read = count, name, 0
+
+    @property
+    def fingerprint(self) -> str:
+        return self.name
+
+    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+        self.read += len(rows)
+        return [Example(f"{row} + -{row % 7}.5 =" if row else "", f"{row - row % 7 - 0.5}") for row in rows.tolist()]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept, "SMALL", 10)
+    monkeypatch.setattr(kept, "_PORTION", 64)
+    kept._known.clear()
+    yield tmp_path / "tokenised"
+    kept._known.clear()
+
+
+def spelled(numbers: Any = XVal()) -> Subwords:
+    return Subwords(tokenizer=TINY, number_format=numbers)
+
+
+def the_same(one: Tokenised, other: Tokenised) -> bool:
+    names = ("ids", "starts", "prompts", "used", "values")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def only(folder: Path) -> Path:
+    (found,) = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return found
+
+
+def test_files_hold_what_memory_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_files = tokenised(Sums(), spelled().speller)
+    assert isinstance(in_files.ids, np.memmap)
+    kept._known.clear()
+    monkeypatch.setattr(kept, "SMALL", COUNT)
+    in_memory = tokenised(Sums(), spelled().speller)
+    assert not isinstance(in_memory.ids, np.memmap)
+    assert the_same(in_files, in_memory)
+
+
+def test_rows_of_files_are_rows_of_their_texts() -> None:
+    source, chosen = Sums(), np.array([299, 0, 64, 63, 64])
+    for numbers in (XVal(), PerDigit()):
+        tokenizer = spelled(numbers)
+        vocabulary = tokenizer.build_vocabulary([])
+        ours = tokenizer.rows(Questions.of_source(source, chosen), vocabulary)
+        plain = tokenizer.rows(source.pairs(chosen), vocabulary)
+        for name in ("ids", "lengths", "target_mask", "values"):
+            assert np.array_equal(getattr(ours, name), getattr(plain, name)), name
+
+
+def test_a_source_is_read_once_and_never_again() -> None:
+    first = Sums()
+    tokenised(first, spelled().speller)
+    assert first.read == COUNT
+    again, other = Sums(), Sums(name="others")
+    tokenised(again, spelled().speller)
+    kept._known.clear()
+    tokenised(again, spelled().speller)
+    assert again.read == 0
+    for changed in ((other, spelled(), ""), (Sums(), spelled(PerDigit()), ""), (Sums(), spelled(), " ")):
+        tokenised(changed[0], changed[1].speller, changed[2])
+        assert changed[0].read == COUNT
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "sums", "missing", "empty"])
+def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
+    whole = tokenised(Sums(), spelled().speller)
+    sound = {name: np.array(getattr(whole, name)) for name in ("ids", "starts", "prompts", "used", "values")}
+    del whole
+    kept._known.clear()
+    place = only(folder)
+    if damage == "cut":
+        (place / "ids").write_bytes((place / "ids").read_bytes()[:-2])
+    elif damage == "changed":
+        content = bytearray((place / "values").read_bytes())
+        content[100] ^= 1
+        (place / "values").write_bytes(content)
+    elif damage == "sums":
+        (place / "sums.json").write_text("{")
+    elif damage == "missing":
+        (place / "starts").unlink()
+    else:
+        for file in place.iterdir():
+            file.unlink()
+    source = Sums()
+    assert the_same(tokenised(source, spelled().speller), Tokenised(**sound))
+    assert source.read == COUNT
+    assert {path.name for path in only(folder).iterdir()} == {*sound, "sums.json"}
+
+
+def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kept, "block_sum", broken)
+        with pytest.raises(KeyboardInterrupt):
+            tokenised(Sums(), spelled().speller)
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == []
+    source = Sums()
+    assert len(tokenised(source, spelled().speller)) == COUNT == source.read
+
+
+def made() -> tuple[int, int]:
+    """What another process has and reads: how many rows there are in the end, and how many texts it took for them."""
+    kept.SMALL = 10
+    source = Sums()
+    return len(tokenised(source, spelled().speller)), source.read
+
+
+def test_several_processes_make_it_once(folder: Path) -> None:
+    words = (
+        "import importlib.util, sys; "
+        f"spec = importlib.util.spec_from_file_location('theirs', {__file__!r}); "
+        "theirs = importlib.util.module_from_spec(spec); sys.modules['theirs'] = theirs; "
+        "spec.loader.exec_module(theirs); print(*theirs.made())"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
+    assert sorted(int(read) for _, read in outputs) == [0, COUNT]
+    assert [int(rows) for rows, _ in outputs] == [COUNT, COUNT]
+    assert only(folder).is_dir()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OperationalError, match="NUMERATE_CACHE names another folder"):
+        tokenised(Sums(), spelled().speller)
+
+
+def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMERATE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert kept.cache_folder() == Path("/somewhere/numerate/tokenised")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert kept.cache_folder() == Path(os.path.expanduser("~/.cache/numerate/tokenised"))
+
+
+def test_no_questions_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "SMALL", -1)
+    assert len(tokenised(Sums(0), spelled().speller)) == 0
+    assert len(tokenised(Sums(1, "one"), spelled().speller).ids) > 0

@@ -1,0 +1,121 @@
+"""Promises of vocabularies of one's own: a function of the texts, of the requested size, and every text comes back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numerate.errors import UserError
+from numerate.text.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
+from numerate.text.tokenizers import tokenizer_files
+from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+
+pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+
+TEXTS = tuple(
+    f'Once upon a time, there were {n} little cats.\n\nThe {n + 7} cats said: "Where is the caf\u00e9 of Lily?"'
+    for n in range(50)
+)
+
+
+def texts() -> tuple[str, ...]:
+    return TEXTS
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredTokenizer:
+    folder = tmp_path_factory.mktemp("vocabulary") / request.param
+    return pieces(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
+
+
+def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: StoredTokenizer) -> None:
+    assert known.size == 300
+    assert {"bos", "eos"} <= set(known.roles)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.text(max_size=20), st.text("aeilt \n0123<s>/\u2019\u00e9", max_size=30)))
+def test_every_text_comes_back(known: StoredTokenizer, text: str) -> None:
+    text = text.replace("\u2581", "_")  # which is a space to SentencePiece
+    assert known.decode(known.encode([text])[0]) == text
+
+
+def test_each_digit_is_a_token_and_special_names_in_texts_are_text(known: StoredTokenizer) -> None:
+    with_digits, without = (len(known.encode([f"a{middle}b"])[0]) for middle in ("2024", ""))
+    assert with_digits - without >= 4
+    for name in ("<s>", "</s>", "<|endoftext|>", "<0x41>"):
+        assert not set(known.encode([name])[0].tolist()) & set(known.roles.values())
+
+
+def test_the_layout_of_ids_is_that_of_llama(tmp_path: Path) -> None:
+    stored = json.loads(train_vocabulary(texts, 300))
+    ids = stored["model"]["vocab"]
+    assert [ids[name] for name in ("<unk>", "<s>", "</s>", "<0x00>", "<0xFF>")] == [0, 1, 2, 3, 258]
+    assert {*"0123456789"} <= set(ids)
+    assert max(map(len, set(ids) - {f"<0x{byte:02X}>" for byte in range(256)})) <= 16
+    assert [token["content"] for token in stored["added_tokens"]] == ["<unk>", "<s>", "</s>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_a_function_of_the_texts(kind: str) -> None:
+    program = f"""
+import hashlib, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_vocabularies import texts
+from numerate.text.data.vocabularies import train_vocabulary
+print(hashlib.sha256(train_vocabulary(texts, 300, {kind!r}).encode()).hexdigest())
+"""
+    each = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "3")
+    ]
+    assert each[0] == each[1]
+
+
+def test_rare_characters_are_bytes_where_there_is_no_room(tmp_path: Path) -> None:
+    many = ["".join(map(chr, range(0x4E00, 0x4E00 + 500))), *TEXTS, *TEXTS]
+    known = pieces(str(save_vocabulary(train_vocabulary(lambda: many, 300), tmp_path / "v")))
+    assert known.size == 300
+    assert len(known.encode(["\u4e00"])[0]) == 4  # the space before a text, and three bytes
+    assert known.decode(known.encode(["\u4e00"])[0]) == "\u4e00"
+
+
+def test_a_real_text_is_shorter_with_a_larger_vocabulary(shared: Path, tmp_path: Path) -> None:
+    stories = (shared / "data/tinystories/moe-routing-bench/tinystories_val.txt").read_text(encoding="utf-8")[:150_000]
+    counts = []
+    for size in (512, 2048):
+        made = pieces(str(save_vocabulary(train_vocabulary(lambda: [stories], size), tmp_path / str(size))))
+        counts.append(len(made.encode([stories])[0]))
+    assert counts[1] < 0.75 * counts[0] < 0.75 * len(stories) / 2
+
+
+def test_other_parts_of_the_house_read_it(tmp_path: Path) -> None:
+    folder = save_vocabulary(train_vocabulary(texts, 300), tmp_path / "v")
+    assert dict(tokenizer_files.stored(str(folder)).roles) == {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+
+
+def test_impossible_sizes_and_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="size: 200 ids leave no room"):
+        train_vocabulary(texts, 200)
+    with pytest.raises(
+        UserError, match=r"size: the texts are too short for 5,000 ids; they give \d+, of which 259 are the bytes"
+    ):
+        train_vocabulary(lambda: ["ab ab"], 5000)
+    assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, fewer=True))["model"]["vocab"]) < 280
+    with pytest.raises(UserError, match=r"there is no .byte.*Did you mean .bytes."):
+        train_vocabulary(texts, 300, "byte")  # type: ignore[arg-type]
+    made = train_vocabulary(texts, 300)
+    save_vocabulary(made, tmp_path / "v")
+    with pytest.raises(UserError, match="is there already"):
+        save_vocabulary(made, tmp_path / "v")

@@ -1,0 +1,157 @@
+"""Promises of the best step: chosen by accuracy or by the development loss, depending on the kind of answers."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.experiments.train import TrainedRun, train
+from numerate.text.tasks.generated_mathematics import GeneratedMathematics
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import XVal
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.tokenizer import Characters
+from numerate.training.best_checkpoint import Criterion, Score
+from numerate.training.distributed import World
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder
+from numerate.training.trainer import Trainer
+from numerate.training.training_state import TrainingState
+
+torch.set_num_threads(1)
+
+ACCURACY, TIES, LOSS = Criterion("accuracy"), Criterion("accuracy", ties=True), Criterion("loss")
+PLAIN = recipe("addition_rotary")
+
+
+def best_of(criterion: Criterion, accuracies: list[float], losses: list[float]) -> int:
+    known: Score | None = None
+    best = -1
+    for step, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True)):
+        new = criterion.score({"development": accuracy}, loss)
+        if criterion.prefers(new, known):
+            best, known = step, Score(*json.loads(json.dumps(new)))  # as a checkpoint keeps it
+    return best
+
+
+def test_the_best_is_the_most_accurate_or_the_one_with_the_lowest_loss() -> None:
+    nothing, falling = [0.0, 0.0, 0.0, 0.0], [3.0, 1.0, 2.0, 2.5]
+    assert best_of(ACCURACY, nothing, falling) == 3, "ties to the later"
+    assert best_of(TIES, nothing, falling) == best_of(LOSS, nothing, falling) == 1
+    assert best_of(TIES, [0.1, 0.3, 0.3, 0.2], [1.0, 4.0, 3.0, 0.5]) == 2
+    assert best_of(TIES, [0.1, 0.3, 0.3, 0.2], [1.0, 3.0, 4.0, 0.5]) == 1
+    assert best_of(TIES, [0.3, 0.3], [2.0, 2.0]) == 1, "and of equal losses the later"
+    assert best_of(LOSS, [0.9, 0.1], [1.0, 1.0]) == 1
+    assert best_of(LOSS, [0.9, 0.1, 0.2], [math.nan, 5.0, math.inf]) == 1
+
+
+def test_accuracy_is_that_of_the_next_sizes_and_the_loss_that_of_development() -> None:
+    both = {"development": 0.9, "beyond-development": 0.2}
+    assert ACCURACY.score(both, None) == ("accuracy", "beyond-development", 0.2, None)
+    assert LOSS.score(both, 1.5) == ("loss", "development", 1.5, None)
+    assert LOSS.score(both, math.nan).value == sys.float_info.max
+
+
+def test_the_kind_of_answers_decides_unless_it_is_set() -> None:
+    pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+    symbols = EvaluationData(PLAIN.task, PLAIN.tokenizer, PLAIN.layout)
+    texts = EvaluationData(GeneratedMathematics(), Characters(), Seq2Seq())
+    numbers = EvaluationData(GeneratedMathematics(), Subwords("characters", XVal()), Seq2Seq())
+    found = [Criterion.of(None, exam) for exam in (symbols, texts, numbers)]
+    assert found == [ACCURACY, TIES, LOSS]
+    assert [Criterion.of("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
+    assert Criterion.of("loss", symbols) == LOSS
+    with pytest.raises(UserError, match=r"^training\.best_metric: 'bleu' is none of accuracy \| loss \| null"):
+        recipe("addition_rotary", "training.best_metric=bleu")
+
+
+def test_published_number_losses_are_chosen_by_the_loss_and_no_id_has_changed() -> None:
+    published = recipe("arithmetic_t5_ntl_was")
+    assert published.training.best_metric == "loss"
+    from numerate.config import identity
+
+    plain = replace(published, training=replace(published.training, best_metric=None))
+    assert identity(plain) == identity(published)
+
+
+SMALL = [
+    "task.digits=1:2",
+    "model.hidden_size=16",
+    "model.backbone.num_layers=1",
+    "model.mixer.num_heads=2",
+    "training.batch_size=16",
+    "training.shuffle_window=4",
+    "training.steps=8",
+    "training.evaluate_every=1",
+    "training.checkpoint_every=null",
+    "evaluation.grid=1x1",
+    "training.keep_checkpoints=1",
+    "optimizer.learning_rate=3",
+    "schedule=Constant(warmup=3)",
+    "evaluation.validation_examples=16",
+    "device=cpu",
+]
+
+
+def small(*more: str) -> Recipe:
+    return recipe("addition_rotary", *SMALL, *more)
+
+
+def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
+    return made.run.folder.head()["best"], [line for line in lines if line.get("split") == "development"]
+
+
+def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
+    made = train(small("training.best_metric=loss"), runs_dir=tmp_path, quiet=True)
+    best, lines = best_and_lines(made)
+    losses = {line["step"]: line["development_loss"] for line in lines}
+    lowest = min(losses, key=lambda step: (losses[step], -step))
+    assert lowest < 8, "a rate this high makes it worse again"
+    assert best == {"step": lowest, "score": pytest.approx(losses[lowest]), "chosen_on": "development", "by": "loss"}
+    assert made.run.checkpoints("best")[0].step == lowest
+    results = made.run.evaluate("1x1", count=5, checkpoint="best")
+    assert results.best == best
+
+
+def test_where_nothing_is_right_the_loss_decides_and_a_resumed_run_keeps_it(tmp_path: Path) -> None:
+    wanted = ("training.best_metric=accuracy", "task.digits=6")
+    whole = train(small(*wanted), runs_dir=tmp_path / "whole", quiet=True)
+    best, lines = best_and_lines(whole)
+    assert {line["exact"] for line in lines} == {0.0}
+    losses = {line["step"]: line["development_loss"] for line in lines}
+    assert best["step"] == min(losses, key=lambda step: losses[step]) < 8
+    assert best["by"] == "accuracy"
+    for steps in (4, 8):
+        halves = train(small(*wanted, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
+    assert best_and_lines(halves)[0] == best
+
+
+def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) -> None:
+    made = train(small("task.digits=6"), runs_dir=tmp_path, quiet=True)
+    best, lines = best_and_lines(made)
+    assert best["step"] == 8, "ties to the later"
+    assert not any("development_loss" in line for line in lines)
+
+
+def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:
+    made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
+    state = made.run.checkpoints("final")[0].state
+    old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
+    assert TrainingState(**old).best_so_far == ("accuracy", "beyond-development", old["best_score"], None)
+    (last,) = made.run.checkpoints("final")
+    trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
+    trainer.load(replace(last, state=state | {"progress": old}))
+    assert trainer.progress.best_by == "accuracy"
+    reached = trainer.train().progress
+    assert reached.best_by == "loss"
+    assert reached.best is not None
+    assert reached.best > 4

@@ -1,0 +1,131 @@
+"""Promises of the warnings before training: digits that a number loss does not see, rows that are left out."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from numerate.api import recipe
+from numerate.experiments.train import train
+from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.number_token import NumberToken
+from numerate.text.tasks.question_files import QuestionFiles
+from numerate.text.tokenizers.coverage import Coverage
+from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import PerDigit
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.training.objective import Supervised
+from numerate.training.preflight_warnings import numbers_uncovered
+from numerate.training.recipe import Recipe
+
+tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    """A tokenizer whose numbers of two digits are one piece each."""
+    tokens = ["<pad>", "</s>", "<unk>", *"0123456789", *(str(number) for number in range(10, 100)), "+", "=", " "]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[0-9]{1,2}|."), "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def questions(path: Path, pairs: list[tuple[str, str]]) -> str:
+    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs))
+    return str(path)
+
+
+def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
+    found = recipe("addition_rotary")
+    return replace(found, task=task, tokenizer=tokenizer, layout=Seq2Seq(), objective=Supervised(loss))  # type: ignore[arg-type]
+
+
+def doubts(made: Recipe) -> list[str]:
+    return numbers_uncovered(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
+
+
+def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy(pieces: Path, tmp_path: Path) -> None:
+    pairs = [(f"{n}+{n}=", str(2 * n)) for n in range(40)]  # 5 of 40 answers have one digit
+    task = QuestionFiles(
+        train_file=questions(tmp_path / "a.jsonl", pairs), development_fraction=0.0, test_fraction=0.025
+    )
+    cut = Subwords(str(pieces))
+    (warning,) = doubts(chosen(cut, task, NumberToken()))
+    answers = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
+    share = sum(len(text) == 1 for text in answers) / sum(map(len, answers))
+    assert warning.startswith(
+        f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample"
+    )
+    assert warning.endswith("tokenizer.number_format=PerDigit makes it 100 %")
+    assert doubts(chosen(replace(cut, number_format=PerDigit()), task, NumberToken())) == []
+    assert doubts(chosen(cut, task, NumberToken(number_tokens="numbers"))) == [], "then they all have a value"
+    assert doubts(chosen(cut, task, CrossEntropy())) == []
+    words = QuestionFiles(train_file=questions(tmp_path / "b.jsonl", [(f"{n}+{n}=", "+") for n in range(20)]))
+    assert doubts(chosen(cut, words, NumberToken())) == [], "answers without digits lose none"
+
+
+def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None:
+    pieces = ("7", " 12", " +", "[UNK]")
+    found = Coverage.of(["7 + 12", "99"], [[0, 2, 1], [3]], pieces, {0})
+    assert (found.digits, found.covered, found.others) == (5, 1, ((" 12", 1),))
+
+
+def test_rows_left_out_of_training_give_a_warning_at_the_start(tmp_path: Path) -> None:
+    pairs = [(f"{n % 10}+1=", str(n % 10 + 1)) for n in range(60)]
+    path = questions(tmp_path / "a.jsonl", pairs)
+    task = QuestionFiles(train_file=path)
+    left = task.holdings.left_out
+    assert left > 20
+    (warning,) = task.data_warnings()
+    assert warning.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
+    assert "task.keep_duplicates=true keeps them" in warning
+    assert task.told() in warning
+    assert replace(task, keep_duplicates=True).data_warnings() == []
+    assert recipe("addition_rotary").task.data_warnings() == []
+    lines: list[str] = []
+    small = (
+        "model.hidden_size=16",
+        "model.backbone.num_layers=1",
+        "training.steps=1",
+        "training.batch_size=4",
+        "evaluation.validation_examples=4",
+        "evaluation.grid=null",
+    )
+    made = train(
+        replace(recipe("addition_rotary", *small, "device=cpu"), task=task),
+        runs_dir=tmp_path / "runs",
+        quiet=True,
+        say=lines.append,
+    )
+    assert [text for text in lines if "rows of training are left out" in text] == [f"warning: {warning}"]
+    assert warning in (made.run.path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("weight", "warned"), [(30.0, True), (0.3, False)])
+def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_warns_once(
+    weight: float, warned: bool, tmp_path: Path
+) -> None:
+    made = recipe("addition_rotary")
+    made = replace(
+        made,
+        objective=Supervised(NumberToken(weight=weight)),
+        training=replace(made.training, steps=4, log_every=2, evaluate_every=4, batch_size=4),
+    )
+    on_progress: list[str] = []
+    lines: list[str] = []
+    train(made, runs_dir=tmp_path, listen=lambda kind, record: on_progress.append(kind), say=lines.append)
+    found = [text for text in lines if "number term" in text]
+    assert len(found) == on_progress.count("warning") == warned
+    assert all("(means over the first 2 steps)" in text for text in found)
+    assert all(
+        text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash_factor=20") for text in found
+    )
