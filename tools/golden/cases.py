@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "addition table": (*COUNTING, "task=AdditionTable"),
     "number line": (*COUNTING, "task=NumberLine"),
     "RASP counting": (*COUNTING, "task=RaspCounting"),
-    "rows of a file": (*SUMS, f"task=ExampleFile(path={TESTS / 'tasks' / 'sums.txt'})"),
+    "rows of a file": (*SUMS, f"task=ExampleFile(path={TESTS / 'text' / 'sums.txt'})"),
     "jokes": (*T5, f"task=RJokes(data_dir={TEXTS})", SUBWORDS),
     "mathematics": (*T5, MATHEMATICS),
     "files of questions": (*DECODER, f"task=QuestionFiles(train_file={TEXTS / 'questions.jsonl'})", SUBWORDS),
