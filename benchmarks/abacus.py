@@ -41,11 +41,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, layer_norm, linear, pad, scaled_dot_product_attention
 
-from numerate.batch import IGNORE, Batch, StepContext
+from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.config import Span
-from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import mark
+from numerate.evaluation.exact_match import score_batch
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Loop
 from numerate.models.block import FeedForward
@@ -61,7 +61,7 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant
 from numerate.training.trainer import Trainer
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
 WIDTH, LAYERS, HEADS, HIDDEN, EPSILON = 128, 2, 4, 128, 1e-12
 TABLE, MOST_OFFSET = 512, 100
@@ -171,14 +171,14 @@ def decoded(model: Published, prompts: Tensor, width: int) -> Tensor:
 
 def verdicts(said: Tensor, gold: Tensor) -> Tensor:
     """Whether each row is the right one; what follows the first [EOS] that is said is padding."""
-    ended = (said == END).long().cumsum(1) - (said == END).long() > 0
+    ended = (said == EOS).long().cumsum(1) - (said == EOS).long() > 0
     return (torch.where(ended, PAD, said) == gold).all(1)
 
 
 def padded_rows(batch: Batch, width: int) -> tuple[Tensor, Tensor]:
     """Ids and targets in so many columns."""
     more = width - batch.tokens.ids.shape[1]
-    return pad(batch.tokens.ids, (0, more), value=PAD), pad(batch.targets, (0, more), value=IGNORE)
+    return pad(batch.tokens.ids, (0, more), value=PAD), pad(batch.targets, (0, more), value=IGNORE_INDEX)
 
 
 def columns(digits: int) -> int:
@@ -194,17 +194,17 @@ class PublishedStep:
         own = chosen.model.build(vocabulary, chosen.seed)
         assert isinstance(own, DecoderModel)
         self.model = Published(own, fused=fused).train()
-        self.optimizer = chosen.optimizer.build(own, own.settings_by_parameter())
-        rows = chosen.tokenizer.rows(chosen.task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
+        self.optimizer = chosen.optimizer.build(own, own.optimizer_options_by_parameter())
+        rows = chosen.tokenizer.encode_examples(chosen.task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
         order = np.random.default_rng(0).permutation(BATCHES * ROWS).reshape(BATCHES, ROWS)
-        made = [Continuation().batch(rows.take(places), places) for places in order]
+        made = [Continuation().build_batch(rows.take(places), places) for places in order]
         width = columns(chosen.task.digits.high)  # type: ignore[attr-defined]
-        self.batches = [(*padded_rows(batch, width), batch.real) for batch in made]
+        self.batches = [(*padded_rows(batch, width), batch.num_input_tokens) for batch in made]
         self.offsets = np.random.default_rng(1)
         self.clip = chosen.optimizer.max_grad_norm
 
     def loss(self, ids: Tensor, targets: Tensor, offset: int) -> Tensor:
-        return cross_entropy(self.model(ids, offset).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        return cross_entropy(self.model(ids, offset).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
 
     def __call__(self, number: int) -> int:
         ids, targets, real = self.batches[number % BATCHES]
@@ -227,14 +227,14 @@ def exam_of(digits: int) -> EvaluationData:
 def questions(digits: int, count: int = QUESTIONS) -> Batch:
     """A cell: questions of as many digits in both operands."""
     exam = exam_of(100)
-    return exam.batch(exam.task.pinned(first_digits=digits, second_digits=digits).examples("test", 0, 0, count))
+    return exam.batch(exam.task.at_cell(first_digits=digits, second_digits=digits).examples("test", 0, 0, count))
 
 
 def both(model: DecoderModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Which rows of a cell are right, by us and the published way."""
-    prompts, width = prompts_of(batch)
-    gold = torch.where(batch.target_ids == IGNORE, PAD, batch.target_ids)
-    ours = mark(model, exam_of(100), batch).right
+    prompts, width = extract_prompts(batch)
+    gold = torch.where(batch.target_ids == IGNORE_INDEX, PAD, batch.target_ids)
+    ours = score_batch(model, exam_of(100), batch).correct
     return ours, verdicts(decoded(Published(model), prompts.ids, width), gold)
 
 
@@ -243,7 +243,7 @@ def briefly_trained(steps: int, digits: int = 2) -> DecoderModel:
     trainer = Trainer(recipe(digits, rate=2e-3), World.join("cpu"))
     trainer.model.train()
     for _ in range(steps):
-        trainer.one_step(steps)
+        trainer.training_step(steps)
     assert isinstance(trainer.model, DecoderModel)
     return trainer.model.eval()
 
@@ -254,7 +254,7 @@ def assert_agreement(model: DecoderModel) -> dict[str, object]:
     batch = questions(20)
     assert columns(20) == 64
     assert batch.tokens.ids.shape[1] <= 63, "a row without its last token fits the published columns"
-    ours = model.assign_positions(batch.tokens, StepContext.fixed()).position_ids
+    ours = model.assign_positions(batch.tokens, StepContext.for_evaluation()).position_ids
     assert ours is not None
     assert torch.equal(ours[0], abacus_ids(batch.tokens.ids))
     for fused in (False, True):
@@ -275,7 +275,7 @@ def _steps_agree() -> dict[str, float]:
     """The loss and gradient norm of a first step on the same examples: by the trainer's parts, and padded."""
     chosen = recipe(20)
     trainer, theirs = Trainer(chosen, World.join("cpu")), PublishedStep(chosen)
-    batch, draw = trainer.stream.batch(StreamPosition()), StepContext.fixed()
+    batch, draw = trainer.stream.batch(StreamPosition()), StepContext.for_evaluation()
     placed = replace(batch, tokens=trainer.model.assign_positions(batch.tokens, draw))
     (term,) = trainer.objective(trainer.model, placed, draw).values()
     ours = term / batch.counts["tokens"]
@@ -350,10 +350,10 @@ def evaluation(model: DecoderModel, repetitions: int) -> None:
     exam = exam_of(100)
     for digits in (20, 100):
         batch = questions(digits)
-        prompts, width = prompts_of(batch)
+        prompts, width = extract_prompts(batch)
 
         def ours(batch: Batch = batch) -> float:
-            mark(model, exam, batch)
+            score_batch(model, exam, batch)
             return QUESTIONS
 
         def theirs(fused: bool, ids: Tensor = prompts.ids, width: int = width) -> float:
@@ -378,10 +378,10 @@ def training(repetitions: int) -> None:
 
     def ours() -> float:
         """A window: a spread of lengths. Data are drawn, and all is done that a run does between two log lines."""
-        before = trainer.progress.tokens
+        before = trainer.state.tokens
         for _ in range(BATCHES):
-            trainer.one_step(10**9)
-        return trainer.progress.tokens - before
+            trainer.training_step(10**9)
+        return trainer.state.tokens - before
 
     def theirs(step: PublishedStep) -> Work:
         return lambda: sum(step(number) for number in range(BATCHES))

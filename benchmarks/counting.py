@@ -8,7 +8,7 @@ One JSON line per measurement. A step is forward, loss, backward, clipping and A
 padded to 128 as published. Models: the published LSTM and S4 (1 layer, width 128) and a transformer of 2 layers of
 width 64.
 
-- `real lengths`: the batches of `Stream`, grouped by length; the head at the places asked.
+- `real lengths`: the batches of `BatchStream`, grouped by length; the head at the places asked.
 - `padded to 128`: the same module and the same examples in their order of drawing, each row padded to 128.
 - `Cauchy, padded to 128`: S4 with the published kernel (`cauchy_kernel`, as a product of matrices, so quicker than the
   published sum) and an FFT convolution, with the same weights.
@@ -35,8 +35,8 @@ from torch import Tensor
 from torch.nn.functional import gelu, glu, pad
 
 from numerate.architectures.s4 import S4, S4Mixer, cauchy_kernel
-from numerate.architectures.state_space import paired
-from numerate.batch import IGNORE, Batch, StepContext
+from numerate.architectures.state_space import as_complex
+from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
 from numerate.mixers.recurrent import LSTM
@@ -47,7 +47,7 @@ from numerate.published.counting_names import presets
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
-from numerate.training.data_stream import Stream, StreamPosition
+from numerate.training.data_stream import BatchStream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -107,13 +107,13 @@ def by_cauchy(part: S4Mixer) -> Callable[[Tensor, Context], Tensor]:
     """The layer's forward as published: generating function at roots of unity, inverse FFT, convolution by FFT."""
 
     def forward(x: Tensor, context: Context) -> Tensor:
-        low_rank, input_map, folded = map(paired, (part.low_rank, part.input_map, part.output_map))
+        low_rank, input_map, folded = map(as_complex, (part.low_rank, part.input_map, part.output_map))
         eigenvalues, length = torch.complex(-part.log_decay.exp(), part.frequency), x.shape[1]
         kernel = cauchy_kernel(eigenvalues, low_rank, input_map, folded, part.log_step.exp(), length)
         signal = torch.fft.rfft(x.transpose(1, 2), n=2 * length)
         whole = torch.fft.irfft(signal * torch.fft.rfft(kernel, n=2 * length), n=2 * length)
         y = whole[..., :length].transpose(1, 2) + part.skip * x
-        out: Tensor = part._dropped(glu(part.out(part._dropped(gelu(y)))))
+        out: Tensor = part._channel_dropout(glu(part.out(part._channel_dropout(gelu(y)))))
         return out
 
     return forward
@@ -122,7 +122,7 @@ def by_cauchy(part: S4Mixer) -> Callable[[Tensor, Context], Tensor]:
 def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_only: bool) -> Step:
     """A training step as the trainer takes it, without logging."""
     objective = Supervised(targets_only=asked_only).build(Words().build_vocabulary(task))
-    optimizer = AdamW().build(model, model.settings_by_parameter())
+    optimizer = AdamW().build(model, model.optimizer_options_by_parameter())
 
     def step(number: int) -> None:
         batch, draw = batches[number % len(batches)], StepContext(0, number)
@@ -136,8 +136,8 @@ def stepping(model: DecoderModel, task: Task, batches: Sequence[Batch], asked_on
     return step
 
 
-def streamed(task: Task, window: int) -> Stream:
-    return Stream(task, Words(), TokenClassification(), seed=0, batch_size=ROWS, window=window)
+def streamed(task: Task, window: int) -> BatchStream:
+    return BatchStream(task, Words(), TokenClassification(), seed=0, batch_size=ROWS, window=window)
 
 
 def grouped(task: Task) -> list[Batch]:
@@ -149,17 +149,17 @@ def grouped(task: Task) -> list[Batch]:
 def fixed(task: Task) -> list[Batch]:
     """The same examples in the order in which they are drawn, padded as published."""
     vocabulary = Words().build_vocabulary(task)
-    rows = Words().rows(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
+    rows = Words().encode_examples(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
     batches = []
     for first in range(0, BATCHES * ROWS, ROWS):
         index = torch.arange(first, first + ROWS).numpy()
-        batch = TokenClassification().batch(rows.take(index), index)
+        batch = TokenClassification().build_batch(rows.take(index), index)
         more = (0, LONGEST - batch.tokens.ids.shape[1])
         batches.append(
             replace(
                 batch,
                 tokens=replace(batch.tokens, ids=pad(batch.tokens.ids, more)),
-                targets=pad(batch.targets, more, value=IGNORE),
+                targets=pad(batch.targets, more, value=IGNORE_INDEX),
             )
         )
     return batches
@@ -202,7 +202,7 @@ def compared(own: Sequence[Speed], other: Sequence[Speed]) -> dict[str, object]:
 
 def seconds_per_batch(task: Task, window: int = WINDOW) -> float:
     """The processor time in which a batch is made ready, over whole blocks of a task but the first."""
-    stream, taken, many = streamed(task, window), [], max(WINDOW, task.block // ROWS)
+    stream, taken, many = streamed(task, window), [], max(WINDOW, task.block_size // ROWS)
     for block in range(6):
         start = time.process_time()
         for number in range(many):

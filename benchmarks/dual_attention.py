@@ -84,7 +84,7 @@ def ours(name: str, tokens: int, width: int = WIDTH, words: int = WORDS) -> Any:
         positions=(Rotary(),),
         tie_word_embeddings=True,
         initialization=Normal(),
-    ).build(Vocabulary.of([f"w{number}" for number in range(words - Vocabulary.of([]).size)]), seed=0)
+    ).build(Vocabulary.with_digits([f"w{number}" for number in range(words - Vocabulary.with_digits([]).size)]), seed=0)
 
     class Ours(torch.nn.Module):
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def speaker(who: str, model: Any, rows: int) -> Callable[[], None]:
     prompts = Tokens(first, torch.ones(rows, dtype=torch.long), torch.arange(rows))
 
     def speak() -> None:
-        assert generate(model.model, prompts, SAID, Sampling(), stop=()).ids.shape[1] == SAID
+        assert generate(model.model, prompts, SAID, Sampling(), stop_ids=()).ids.shape[1] == SAID
 
     return speak
 

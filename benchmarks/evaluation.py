@@ -9,8 +9,9 @@ as it would for a trained model: what is measured does not depend on what is sai
 
 - `one pass`: `mark`, which every evaluation of the package goes through.
 - `cached`: `greedy`, token by token with keys and values kept.
-- `uncached`: `greedy_uncached`, which reads the whole prefix again for every token. `uncached, last place only` is the
-  same with the last layer computed only where the next token is read off: as little as can be done without a cache.
+- `uncached`: `greedy_decode_uncached`, which reads the whole prefix again for every token. `uncached, last place only`
+  is the same with the last layer computed only where the next token is read off: as little as can be done without a
+  cache.
 - `x-transformers cached` and `uncached`: `AutoregressiveWrapper.generate` at the same size, with attn_flash.
 
 `ratio` is how many times the time of one pass a contender takes: the median over interleaved repetitions, of processor
@@ -35,9 +36,9 @@ import torch
 
 from numerate.batch import Batch, StepContext
 from numerate.config import Span
-from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
-from numerate.evaluation.exact_match import mark
-from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
+from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder, DecoderModel
@@ -64,36 +65,36 @@ def exam_and_model() -> tuple[EvaluationData, DecoderModel]:
 
 
 def questions(exam: EvaluationData, digits: int, count: int) -> Batch:
-    task = exam.task.pinned(first_digits=digits, second_digits=digits)
+    task = exam.task.at_cell(first_digits=digits, second_digits=digits)
     return exam.batch(task.examples("test", 0, 0, count))
 
 
 def one_pass(batch: Batch) -> Score:
     exam, model = exam_and_model()
-    return lambda: mark(model, exam, batch)
+    return lambda: score_batch(model, exam, batch)
 
 
 def cached(batch: Batch) -> Score:
     _, model = exam_and_model()
-    prompts, most = prompts_of(batch)
-    return lambda: greedy(model, prompts, most, end=NEVER)
+    prompts, most = extract_prompts(batch)
+    return lambda: greedy_decode(model, prompts, most, end_id=NEVER)
 
 
 def uncached(batch: Batch) -> Score:
     _, model = exam_and_model()
-    prompts, most = prompts_of(batch)
-    return lambda: greedy_uncached(model, prompts, most, end=NEVER)
+    prompts, most = extract_prompts(batch)
+    return lambda: greedy_decode_uncached(model, prompts, most, end_id=NEVER)
 
 
 def uncached_last_place(batch: Batch) -> Score:
     _, model = exam_and_model()
-    prompts, most = prompts_of(batch)
+    prompts, most = extract_prompts(batch)
 
     @torch.no_grad()
     def score() -> object:
         ids, lengths = prompts.ids, prompts.lengths
         for _ in range(most):
-            tokens = model.assign_positions(replace(prompts, ids=ids, lengths=lengths), StepContext.fixed())
+            tokens = model.assign_positions(replace(prompts, ids=ids, lengths=lengths), StepContext.for_evaluation())
             chosen = model(tokens, target_positions=(lengths - 1)[:, None]).logits.argmax(-1)
             ids, lengths = torch.cat([ids, chosen], dim=1), lengths + 1
         return ids
@@ -118,7 +119,7 @@ def theirs(batch: Batch, cache: bool) -> Score:
     size = exam_and_model()[0].vocabulary.size
     model = TransformerWrapper(num_tokens=size, max_seq_len=512, attn_layers=layers, use_abs_pos_emb=False)
     writer = AutoregressiveWrapper(model).eval()
-    prompts, most = prompts_of(batch)
+    prompts, most = extract_prompts(batch)
     return lambda: writer.generate(prompts.ids, most, temperature=0.0, cache_kv=cache)
 
 

@@ -6,9 +6,9 @@
 
 One JSON line per form of the step (as it is, and compiled by `torch.compile`), then the rows for the table of
 `benchmarks/gpu.md`. A step is one of the full batch: 8192 additions of 1 to 20 digits in 16 parts of 512, forward and
-backward under the progressive loss, clipping and AdamW, data included: what `Trainer.one_step` does in a run. Tokens
-are real ones, padding is computed but not counted. Operations are counted as a run counts them (see `Training`), and
-so is the published budget of 8 exaFLOP. The limit of the chip is what its maker states for dense bf16, where it is
+backward under the progressive loss, clipping and AdamW, data included: what `Trainer.training_step` does in a run.
+Tokens are real ones, padding is computed but not counted. Operations are counted as a run counts them (see `Training`),
+and so is the published budget of 8 exaFLOP. The limit of the chip is what its maker states for dense bf16, where it is
 known here, and a large product of matrices measured in the same process.
 """
 
@@ -30,12 +30,12 @@ from numerate.models.initialization import DeepNorm
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.training.budget import flop_text
+from numerate.training.budget import format_flops
 from numerate.training.distributed import World
 from numerate.training.objective import Progressive
 from numerate.training.optimizer import AdamW
-from numerate.training.peak_flops import stated
-from numerate.training.progress import duration
+from numerate.training.peak_flops import vendor_peak_flops
+from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay
 from numerate.training.trainer import Trainer
@@ -102,20 +102,20 @@ def measured_limit(device: torch.device, size: int, trials: int = 10) -> float:
 
 def measured(recipe: Recipe, steps: int) -> dict[str, float]:
     """Steps after a few that warm up and compile: their median time, and what they did on average."""
-    with World.joined(recipe.device) as world:
+    with World.connect(recipe.device) as world:
         trainer = Trainer(recipe, world)
         trainer.model.train()
-        total, began = trainer.steps, time.perf_counter()
+        total, began = trainer.total_steps, time.perf_counter()
         for _ in range(4):  # with two turns the progressive loss draws two forms, each compiled when first met
-            trainer.one_step(total)
+            trainer.training_step(total)
         wait(world.device)
-        warm, before, times = time.perf_counter() - began, replace(trainer.progress), []
+        warm, before, times = time.perf_counter() - began, replace(trainer.state), []
         for _ in range(steps):
             began = time.perf_counter()
-            trainer.one_step(total)
+            trainer.training_step(total)
             wait(world.device)
             times.append(time.perf_counter() - began)
-        after, seconds = trainer.progress, sum(times)
+        after, seconds = trainer.state, sum(times)
         trainer.save()  # raises where the loss is not finite
         return {
             "parameters": sum(p.numel() for p in trainer.model.parameters()),
@@ -140,10 +140,10 @@ def main() -> None:
     if chosen.only == "dual-attention":
         from gpu_dual_attention import lines
 
-        for record in lines(device, stated(name, "bf16"), 2 if chosen.smoke else chosen.steps, chosen.smoke):
+        for record in lines(device, vendor_peak_flops(name, "bf16"), 2 if chosen.smoke else chosen.steps, chosen.smoke):
             print(json.dumps(record | {"device": name, "torch": torch.__version__}), flush=True)
         return
-    maker, limit = stated(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
+    maker, limit = vendor_peak_flops(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
     rows = []
     for compiled in (False,) if chosen.smoke else (False, True):
         if device.type == "cuda":
@@ -166,7 +166,7 @@ def main() -> None:
         share = "not stated here" if maker is None else f"{speed / maker:.0%}"
         rows.append(
             f"| {name} | {'compiled' if compiled else 'as it is'} | {found['real_tokens_per_second']:,.0f} | "
-            f"{flop_text(speed)}/s | {share} | {speed / limit:.0%} | {duration(BUDGET / speed)} |"
+            f"{format_flops(speed)}/s | {share} | {speed / limit:.0%} | {format_duration(BUDGET / speed)} |"
         )
     print("\n".join(rows))
 

@@ -27,13 +27,13 @@ from torch.nn.functional import cross_entropy
 from numerate.architectures.dual_attention import DualAttention
 from numerate.batch import Tokens
 from numerate.kernels.relational import Activation
-from numerate.kernels.relational_fast import Form
+from numerate.kernels.relational_fast import RelationalBackend
 from numerate.published.dual_attention_models import corrected
-from numerate.training.peak_flops import stated
+from numerate.training.peak_flops import vendor_peak_flops
 from numerate.vocabulary import Vocabulary
 
 ROWS, TIME, WORDS, AT_MOST = 64, 512, 32_000, 1.5
-CONTENDERS: dict[str, tuple[Activation, Form] | None] = {
+CONTENDERS: dict[str, tuple[Activation, RelationalBackend] | None] = {
     "transformer": None,
     "auto": ("identity", "auto"),
     "values": ("identity", "values"),
@@ -49,11 +49,13 @@ def built(contender: str, width: int, depth: int, time: int, words: int) -> Any:
     heads: dict[str, Any] = {"self_heads": 8, "relational_heads": 0, "symbols": None}
     if told is not None:
         heads = {"relation_activation": told[0]}
-    spec = corrected(width=width, depth=depth, dropout=0.0, context=time, **heads)
+    spec = corrected(hidden_size=width, num_layers=depth, dropout=0.0, context_length=time, **heads)
     if told is not None:
         assert isinstance(spec.mixer, DualAttention)
         spec = replace(spec, mixer=replace(spec.mixer, backend=told[1]))
-    return spec.build(Vocabulary.of([f"w{number}" for number in range(words - Vocabulary.of([]).size)]), seed=0)
+    return spec.build(
+        Vocabulary.with_digits([f"w{number}" for number in range(words - Vocabulary.with_digits([]).size)]), seed=0
+    )
 
 
 def seconds_of(model: Any, device: torch.device, rows: int, time_: int, words: int, steps: int) -> float:
@@ -115,7 +117,7 @@ def main() -> None:
     if not told.smoke and not torch.cuda.is_available():
         raise SystemExit("no CUDA device is visible; --smoke tries tiny models on the CPU")
     device = torch.device("cpu" if told.smoke else "cuda")
-    maker = None if told.smoke else stated(torch.cuda.get_device_name(device), "bf16")
+    maker = None if told.smoke else vendor_peak_flops(torch.cuda.get_device_name(device), "bf16")
     for line in lines(device, maker, 2 if told.smoke else told.steps, told.smoke):
         print(json.dumps(line), flush=True)
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from numerate.executors.executor import Executor, Finished, Work, WorkerContext
+from numerate.executors.executor import Executor, ItemOutcome, Work, WorkerContext
 from numerate.executors.local import Local
 from numerate.experiments.run import load
 from numerate.experiments.train import train
@@ -60,7 +60,7 @@ class Clocked(Work):
         return clocked
 
     def name_of(self, item: Any) -> str:
-        return self.inner.name_of(item)
+        return self.inner.item_name(item)
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Watched(Executor):
         folder: Path | None = None,
         stop: Stop | None = None,
         tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
+    ) -> Iterator[ItemOutcome]:
         def watched() -> None:
             sizes = [largest_megabytes(child.pid) for child in multiprocessing.active_children()]
             self.megabytes[0] = max([self.megabytes[0], *sizes])
             tick()
 
-        for one in Local(self.workers).run(Clocked(work), items, folder=folder, stop=stop, tick=watched):
+        for one in Local(self.workers).run(Clocked(work), items, folder=folder, stop=stop, on_tick=watched):
             if one.failure is None:
                 taken, result = one.result
                 self.by_processor.append(taken)
@@ -114,7 +114,7 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
     """Evaluates the run at `path`, in this process (`workers=0`) or by workers."""
     torch.set_num_threads(1)
     run = load(path)
-    run.blank(run.exam.longest(run.exam.task))  # warm
+    run.untrained_model(run.evaluation_data.longest_rows(run.evaluation_data.task))  # warm
     executor = Watched(workers) if workers else None
     began, processor = time.perf_counter(), processor_seconds()
     found = run.evaluate(grid, count=count, executor=executor)

@@ -104,13 +104,13 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=7)
     repetitions = parser.parse_args().repetitions
     torch.set_num_threads(1)
-    vocabulary = Vocabulary.of([f"w{number}" for number in range(WORDS - Vocabulary.of([]).size)])
+    vocabulary = Vocabulary.with_digits([f"w{number}" for number in range(WORDS - Vocabulary.with_digits([]).size)])
     spec = Decoder(hidden_size=WIDTH, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
     model = spec.build(vocabulary, seed=0)
     ids = torch.randint(1, WORDS, (ROWS, TIME + 1), generator=torch.Generator().manual_seed(0))
     targets = ids[:, 1:]
     tokens = Tokens(ids[:, :-1].contiguous(), torch.full((ROWS,), TIME), torch.arange(ROWS))
-    optimizer = AdamW().build(model, model.settings_by_parameter())
+    optimizer = AdamW().build(model, model.optimizer_options_by_parameter())
     steps = {OURS: stepper(optimizer, lambda: model(tokens).logits, targets)}
     if find_spec("mambapy") is not None:
         theirs = Theirs(model)

@@ -35,10 +35,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from numerate.kernels.fused_head_number_loss import head_cross_entropy_and_number
-from numerate.kernels.fused_number_loss import cross_entropy_and_number
-from numerate.kernels.number_loss import LossSums, NumberDistance, plain_sums
-from numerate.kernels.number_table import NumberTable
+from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
+from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
+from numerate.kernels.number_loss import LossSums, NumberDistance, reference_loss_sums
+from numerate.kernels.number_table import NumberTokenTable
 
 ROWS, TIME, VOCABULARY, WIDTH, SHARE, WEIGHT = 32, 64, 32_128, 512, 0.1, 0.3
 FIRST = 100
@@ -59,7 +59,7 @@ class Inputs:
         digit = torch.rand(ROWS, TIME, generator=generator) < SHARE
         digits = torch.randint(FIRST, FIRST + 10, (ROWS, TIME), generator=generator)
         self.labels = torch.where(digit, digits, self.labels).to(device)
-        self.table = NumberTable.of({FIRST + i: float(i) for i in range(10)}, vocabulary).to(device)
+        self.table = NumberTokenTable.from_values({FIRST + i: float(i) for i in range(10)}, vocabulary).to(device)
         shapes = {"hidden": (ROWS, TIME, WIDTH), "weight": (vocabulary, WIDTH), "logits": (ROWS, TIME, vocabulary)}
         if not with_logits:
             del shapes["logits"]
@@ -74,7 +74,7 @@ class Inputs:
             leaf.grad = None
 
     def backward(self, sums: LossSums) -> None:
-        (sums.cross_entropy / sums.labels + WEIGHT * sums.number / sums.numbers).backward()
+        (sums.cross_entropy / sums.num_labels + WEIGHT * sums.number_loss / sums.total_number_weight).backward()
 
     def alone(self, logits: Tensor) -> None:
         cross_entropy(logits.flatten(0, 1), self.labels.flatten()).backward()
@@ -85,7 +85,9 @@ class Inputs:
     def head_fused(self, **settings: Any) -> None:
         leaves = self.leaves
         self.backward(
-            head_cross_entropy_and_number(leaves["hidden"], leaves["weight"], self.labels, self.table, **settings)
+            linear_cross_entropy_and_number_loss(
+                leaves["hidden"], leaves["weight"], self.labels, self.table, **settings
+            )
         )
 
 
@@ -94,12 +96,14 @@ def contenders(inputs: Inputs) -> dict[str, Work]:
     logits, labels, table = inputs.leaves["logits"], inputs.labels, inputs.table
 
     def fused(**settings: Any) -> Work:
-        return lambda: inputs.backward(cross_entropy_and_number(logits, labels, table, **settings))
+        return lambda: inputs.backward(cross_entropy_and_number_loss(logits, labels, table, **settings))
 
     works: dict[str, Work] = {"cross_entropy": lambda: inputs.alone(logits)}
     works |= {kind: fused(kind=kind) for kind in ("was", "mse", "mae", "huber", "was-cdf")}
     works["was reweighed"] = fused(kind="was", reweigh=True)
-    works["was, written plainly"] = lambda: inputs.backward(plain_sums(logits, labels, table, NumberDistance()))
+    works["was, written plainly"] = lambda: inputs.backward(
+        reference_loss_sums(logits, labels, table, NumberDistance())
+    )
     if find_spec("ntloss") is not None:
         works |= published(inputs, logits)
     return works
@@ -140,7 +144,7 @@ def with_head(inputs: Inputs) -> dict[str, Work]:
         "head, was": inputs.head_fused,
         "head, was reweighed": lambda: inputs.head_fused(reweigh=True),
         "head, was, written plainly": lambda: inputs.backward(
-            plain_sums(inputs.logits(), inputs.labels, inputs.table, NumberDistance())
+            reference_loss_sums(inputs.logits(), inputs.labels, inputs.table, NumberDistance())
         ),
     }
 

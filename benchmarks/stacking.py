@@ -21,8 +21,8 @@ step, 6 to 8 ms, that is 0.8 ms a run in stacks of 32, 3.5 times as quick, and 1
 
 What stays grows with rows and width, and the overhead does not: at 64 rows a step of the tiny one has 2.5 ms that no
 stack saves, and stacks of 16 are 1.5 times as quick. Beyond 0.1 GFLOP a step (width 64 with 16 rows, width 32 with 64)
-little is won, and from 0.5 GFLOP on nothing; such steps are made in goes of few models or one (`TOGETHER`), so that
-nothing is lost either.
+little is won, and from 0.5 GFLOP on nothing; such steps are made in goes of few models or one (`MAX_STACKED_FLOPS`), so
+that nothing is lost either.
 """
 
 import argparse

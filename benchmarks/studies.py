@@ -55,7 +55,7 @@ def tiny(steps: int) -> Recipe:
 def seconds_of(recipe: Recipe, runs: Path) -> float:
     """One whole run in this process, as a worker of a study does it."""
     began = time.perf_counter()
-    run = train(recipe, runs_dir=runs, quiet=True, say=lambda text: None).run
+    run = train(recipe, runs_dir=runs, quiet=True, on_message=lambda text: None).run
     for checkpoint in ("best", "final"):
         run.evaluate(checkpoint=checkpoint)
     run.report()
@@ -81,7 +81,7 @@ def study_seconds(recipe: Recipe, runs: int, executor: Executor) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        _, done = run_study(study, runs_dir=folder, executor=executor, say=lambda text: None)
+        _, done = run_study(study, runs_dir=folder, executor=executor, on_message=lambda text: None)
         took = time.perf_counter() - began
     failed = [one.error for one in done if one.error is not None]
     assert not failed, failed[0]

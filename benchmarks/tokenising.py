@@ -32,7 +32,7 @@ from numerate.text.tokenizers.ieee import IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
-from numerate.tokenizers.tokenizer import Rows
+from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.vocabulary import Vocabulary
 
 ROWS = 256
@@ -80,19 +80,21 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=40)
     told = parser.parse_args()
     shapes = tuple(Path(told.texts).read_text().splitlines()) if told.texts else SHAPES
-    own = foreign.speller(tokenizer_files.stored(told.tokenizer), AsIs()).own
+    own = foreign.load_fast_tokenizer(tokenizer_files.load_tokenizer_file(told.tokenizer), AsIs()).hf_tokenizer
     alone, least = median(
         lambda drawn: [one.ids for one in own.encode_batch(drawn, add_special_tokens=False)], told.repetitions, shapes
     )
     print(json.dumps({"what": "the tokenizer alone", "milliseconds": round(alone, 2), "least": round(least, 2)}))
     for number_format in SPELLINGS:
         tokenizer = Subwords(tokenizer=told.tokenizer, number_format=number_format)
-        speller = tokenizer.speller
+        speller = tokenizer.fast_tokenizer
         found, least = median(speller.encode, told.repetitions, shapes)
         vocabulary = tokenizer.build_vocabulary([])
 
-        def rows(drawn: list[str], tokenizer: Subwords = tokenizer, vocabulary: Vocabulary = vocabulary) -> Rows:
-            return tokenizer.rows([Example(text, "") for text in drawn], vocabulary)
+        def rows(
+            drawn: list[str], tokenizer: Subwords = tokenizer, vocabulary: Vocabulary = vocabulary
+        ) -> TokenizedExamples:
+            return tokenizer.encode_examples([Example(text, "") for text in drawn], vocabulary)
 
         written, _ = median(rows, told.repetitions, shapes)
         line = {"what": repr(number_format), "milliseconds": round(found, 2), "least": round(least, 2)}

@@ -8,7 +8,7 @@ decoder with 2 layers, width 128, 4 heads, rotary positions and a feed-forward o
 additions, the loss over the answers. Tokens are real ones: padding is computed but not counted.
 
 - `padded`: operands of 1 to 20 digits. x-transformers gets the examples in random order, padded to 64 (`to 64`) or to
-  the longest of the batch (`to longest`); we get the batches that `Stream` makes, grouped by length.
+  the longest of the batch (`to longest`); we get the batches that `BatchStream` makes, grouped by length.
 - `equal`: 20 + 20 digits, all rows equally long, the very same tensors on both sides.
 
 x-transformers runs without dropout and without a padding mask (causal attention needs none for padding on the right),
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from numerate.batch import IGNORE, Batch, StepContext
+from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.config import Span
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
@@ -39,7 +39,7 @@ from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import Stream, StreamPosition
+from numerate.training.data_stream import BatchStream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -59,7 +59,7 @@ def ours(batches: Sequence[Batch], asked_only: bool) -> Step:
     )
     model = spec.build(vocabulary, seed=0)
     objective = Supervised(targets_only=asked_only).build(vocabulary)
-    optimizer = AdamW().build(model, model.settings_by_parameter())
+    optimizer = AdamW().build(model, model.optimizer_options_by_parameter())
 
     def step(number: int) -> int:
         batch, draw = batches[number % len(batches)], StepContext(0, number)
@@ -70,7 +70,7 @@ def ours(batches: Sequence[Batch], asked_only: bool) -> Step:
         total = sum((terms[term] / counts[term] for term in terms), torch.zeros(()))
         total.backward()
         optimizer.step()
-        return batch.real
+        return batch.num_input_tokens
 
     return step
 
@@ -99,7 +99,7 @@ def theirs(batches: Sequence[tuple[Tensor, Tensor, int]], flash: bool) -> Step:
         ids, targets, real = batches[number % len(batches)]
         optimizer.zero_grad(set_to_none=True)
         logits = model(ids)
-        cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE).backward()
+        cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX).backward()
         optimizer.step()
         return real
 
@@ -108,27 +108,33 @@ def theirs(batches: Sequence[tuple[Tensor, Tensor, int]], flash: bool) -> Step:
 
 def grouped(task: Arithmetic) -> list[Batch]:
     """Batches as training gets them; a spread of lengths is in any few of them."""
-    stream = Stream(task, TOKENIZER, Continuation(), seed=0, batch_size=ROWS, window=BATCHES)
+    stream = BatchStream(task, TOKENIZER, Continuation(), seed=0, batch_size=ROWS, window=BATCHES)
     return [stream.batch(StreamPosition(number * ROWS)) for number in range(BATCHES)]
 
 
 def in_random_order(task: Arithmetic, longest: int | None) -> list[tuple[Tensor, Tensor, int]]:
     """The same examples, not grouped, padded to a fixed length or to the longest row of each batch."""
     vocabulary = TOKENIZER.build_vocabulary(task)
-    rows = TOKENIZER.rows(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
+    rows = TOKENIZER.encode_examples(task.examples("train", 0, 0, BATCHES * ROWS), vocabulary)
     order = np.random.default_rng(0).permutation(BATCHES * ROWS)
     batches = []
     for first in range(0, len(order), ROWS):
         chosen = order[first : first + ROWS]
-        batch = Continuation().batch(rows.take(chosen), chosen)
+        batch = Continuation().build_batch(rows.take(chosen), chosen)
         width = batch.tokens.ids.shape[1]
         more = 0 if longest is None else longest - width
-        batches.append((pad(batch.tokens.ids, (0, more)), pad(batch.targets, (0, more), value=IGNORE), batch.real))
+        batches.append(
+            (
+                pad(batch.tokens.ids, (0, more)),
+                pad(batch.targets, (0, more), value=IGNORE_INDEX),
+                batch.num_input_tokens,
+            )
+        )
     return batches
 
 
 def plain(batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor, int]]:
-    return [(batch.tokens.ids, batch.targets, batch.real) for batch in batches]
+    return [(batch.tokens.ids, batch.targets, batch.num_input_tokens) for batch in batches]
 
 
 Speed = tuple[float, float]

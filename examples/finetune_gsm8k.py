@@ -39,11 +39,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from numerate import NumberTokenLoss
 from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.numbers_in_texts import Found, last_number
-from numerate.evaluation.statistics import bootstrap_interval, mcnemar, paired_permutation, smallest_p, wilson
-from numerate.kernels.number_loss import KINDS
-from numerate.text.tasks.gsm8k import GSM8K, MARK
-from numerate.text.tasks.text_task import Stock
+from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number
+from numerate.evaluation.statistics import (
+    bootstrap_interval,
+    mcnemar_test,
+    min_p_value,
+    paired_permutation_test,
+    wilson_interval,
+)
+from numerate.kernels.number_loss import LOSS_FUNCTIONS
+from numerate.text.tasks.gsm8k import ANSWER_MARK, GSM8K
+from numerate.text.tasks.text_task import SplitRows
 
 WORST = 999.0
 """An answer without a number has the error of one that is off by this much: 3 on the scale of log10(|x| + 1)."""
@@ -70,10 +76,10 @@ class Row:
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(stock: Stock, tokenizer: Any, prompt: str, longest: int) -> list[Row]:
+def rows_of(stock: SplitRows, tokenizer: Any, prompt: str, longest: int) -> list[Row]:
     """The rows that are short enough, in the order of their file."""
     found = []
-    for pair in stock.source.pairs(stock.rows.astype(np.int64)):
+    for pair in stock.source.read_examples(stock.rows.astype(np.int64)):
         if prompt == "chat":
             said = [{"role": "user", "content": pair.question}]
             question = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
@@ -122,7 +128,7 @@ def losses_by_row(
         labels = batch.pop("labels")
         logits = model(**batch).logits.float()
         for i, row_logits, row_labels in zip(places, logits, labels, strict=True):
-            terms, (count, numbers) = loss.terms(row_logits, row_labels), loss.counts(row_labels)
+            terms, (count, numbers) = loss.loss_terms(row_logits, row_labels), loss.counts(row_labels)
             number = torch.isin(row_labels[1:], loss.table.ids)
             likeliest = row_logits[:-1].argmax(dim=-1)
             found["labels"][i], found["numbers"][i] = float(count), float(numbers)
@@ -157,13 +163,13 @@ def decoded(model: Any, tokenizer: Any, rows: list[Row], size: int, most: int, p
     return texts
 
 
-def final_number(text: str) -> Found:
+def final_number(text: str) -> ParsedNumber:
     """The number behind the last `####`, none where there is no such mark.
 
     >>> final_number("48 + 24 = 72 clips. #### 1,072").value, final_number("72").missing
     (Decimal('1072'), True)
     """
-    return last_number(text.rpartition(MARK)[2]) if MARK in text else Found(None)
+    return last_number(text.rpartition(ANSWER_MARK)[2]) if ANSWER_MARK in text else ParsedNumber(None)
 
 
 def measured(given: argparse.Namespace, model: Any, tokenizer: Any, loss: NumberTokenLoss, test: list[Row]) -> Any:
@@ -176,13 +182,13 @@ def measured(given: argparse.Namespace, model: Any, tokenizer: Any, loss: Number
     asked = test[: given.questions]
     texts = decoded(model, tokenizer, asked, given.decode_batch, given.new_tokens, padding)
     said, right = [final_number(text) for text in texts], [final_number(row.answer).value for row in asked]
-    scores = NumberScores.of(said, right)
+    scores = NumberScores.from_numbers(said, right)
     found |= {
         "questions": scores.count,
         "exact": scores.exact,
-        "exact_interval": list(wilson(scores.exact, scores.count)),
+        "exact_interval": list(wilson_interval(scores.exact, scores.count)),
         "with_number": scores.count - scores.missing - scores.invalid,
-        "log_error": scores.measures(penalty=WORST)["log_mae"],
+        "log_error": scores.metrics(penalty=WORST)["log_mae"],
         "right": [one.value is not None and one.value == number for one, number in zip(said, right, strict=True)],
         "texts": texts,
         "by_row": by_row,
@@ -278,9 +284,9 @@ def compared(without: list[dict[str, Any]], with_it: list[dict[str, Any]]) -> di
             "by_seed": gaps,
             "mean": statistics.fmean(gaps),
             "rows": list(bootstrap_interval(scaled, name, statistic=statistics.fmean)),
-            "p": paired_permutation([one[name] for one in without], [two[name] for two in with_it]),
+            "p": paired_permutation_test([one[name] for one in without], [two[name] for two in with_it]),
         }
-    found["mcnemar"] = [mcnemar(two["right"], one["right"]) for one, two in zip(without, with_it, strict=True)]
+    found["mcnemar"] = [mcnemar_test(two["right"], one["right"]) for one, two in zip(without, with_it, strict=True)]
     return found
 
 
@@ -293,7 +299,7 @@ def table(record: dict[str, Any]) -> str:
     weights = list(dict.fromkeys(run["weight"] for run in runs))
     for weight in weights[1:]:
         one, two = ([run for run in runs if run["weight"] == chosen] for chosen in (weights[0], weight))
-        least = smallest_p(len(one), len(two), paired=True)
+        least = min_p_value(len(one), len(two), paired=True)
         lines.append(f"\nweight {weight:g} less weight {weights[0]:g}, {len(one)} seeds:")
         for name, gap in compared(one, two).items():
             if name == "mcnemar":
@@ -317,7 +323,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--tokenizer", help="hub name or folder, where it is not the model's")
     parser.add_argument("--data", help="folder of GSM8K's train.jsonl and test.jsonl; else that of `numerate data`")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.0, 0.3], help="of the number token loss")
-    parser.add_argument("--kind", choices=KINDS, default="was", help="of the number token loss")
+    parser.add_argument("--kind", choices=LOSS_FUNCTIONS, default="was", help="of the number token loss")
     parser.add_argument("--which", choices=("digits", "numbers"), default="digits", help="which tokens are numbers")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the LoRA and the order of the rows")
     parser.add_argument("--steps", type=int, default=100)
@@ -355,7 +361,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     if given.prompt == "chat" and not tokenizer.chat_template:
         parser.error("--prompt chat: this tokenizer has no template of a chat; --prompt plain needs none")
     try:
-        held = GSM8K(data_dir=given.data).holdings
+        held = GSM8K(data_dir=given.data).splits
     except UserError as error:
         parser.error(f"--data: {error}")
     rows, every = (rows_of(stock, tokenizer, given.prompt, given.longest) for stock in (held.train, held.test))
@@ -369,7 +375,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     if given.layers > base.config.num_hidden_layers:
         parser.error(f"--layers {given.layers}: the model has {base.config.num_hidden_layers}")
     said = [row.answer for row in test]
-    settings: dict[str, Any] = {"model": base, "which": given.which, "kind": given.kind, "sample": said}
+    settings: dict[str, Any] = {"model": base, "which": given.which, "loss_function": given.kind, "sample": said}
     losses = [NumberTokenLoss.from_tokenizer(tokenizer, weight=weight, **settings) for weight in given.weights]
     record: dict[str, Any] = {
         "arguments": {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()},

@@ -43,11 +43,17 @@ CHECKED = (
     "batch",
     "positions",
     "mixers",
+    "architectures",
     "models",
+    "text.models",
     "losses",
+    "kernels",
+    "published.dual_attention_models",
+    "published.dual_attention_weights",
+    "published.tiny_names",
     "evaluation.evaluator",
-    "evaluation.exam",
-    "evaluation.marks",
+    "evaluation.evaluation_data",
+    "evaluation.exact_match",
     "evaluation.generate",
     "evaluation.sampling",
     "evaluation.samples",
@@ -93,7 +99,7 @@ from numerate.models.decoder import Decoder  # noqa: E402
 from numerate.models.initialization import DeepNorm  # noqa: E402
 from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
 from numerate.positions.bias import FIRE, T5Bias  # noqa: E402
-from numerate.positions.position import Bias, Position  # noqa: E402
+from numerate.positions.position import AttentionBias, Position  # noqa: E402
 from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
 from numerate.positions.rotary import Rotary  # noqa: E402
 from numerate.published.dual_attention_models import corrected, published  # noqa: E402
@@ -128,17 +134,17 @@ class Slope(Position):
 
     position_ids: Any = Sequential()
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return SlopeBias(heads)
 
 
-class SlopeBias(Bias):
+class SlopeBias(AttentionBias):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.slopes = torch.nn.Parameter(0.5 ** torch.arange(1, heads + 1))
 
-    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        far = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
+    def compute_bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        far = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
         return -far * self.slopes[None, :, None, None]
 
 
@@ -146,12 +152,12 @@ class SlopeBias(Bias):
 class RunningParity(Task):
     """Labels: at each bit, whether the number of ones so far is odd. So that promises run on labels."""
 
-    def draw(self, draws: CounterRNG, index: Any) -> Questions:
-        bits = draws.below(2, (len(index), 24)).astype(np.int16)
-        length = 12 + draws.below(13, (len(index), 1))
+    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
+        bits = rng.integers(2, (len(indices), 24)).astype(np.int16)
+        length = 12 + rng.integers(13, (len(indices), 1))
         there = np.arange(24) < length
         bits, labels = (np.where(there, values, EMPTY) for values in (bits, (bits.cumsum(1) % 2).astype(np.int16)))
-        return Questions(("0", "1"), bits, Numbers.none(len(index)), labels=labels)
+        return Questions(("0", "1"), bits, Numbers.empty(len(indices)), labels=labels)
 
 
 FURTHER: dict[str, list[Any]] = {
@@ -173,12 +179,12 @@ FURTHER: dict[str, list[Any]] = {
     "Layout": [Continuation(targets="all")],
     "PositionIds": [
         DigitIndex(max_offset=7),
-        DigitIndex(max_offset=7, per="batch"),
+        DigitIndex(max_offset=7, offset_per="batch"),
         Shifted(max_shift=9, num_eval_offsets=1),
         Shifted(max_shift=0),
         Coupled(max_offset=7),
-        RandomSubset(max_length=40, stride=2),
-        RandomSubset(max_length=20, size=16, per="batch"),
+        RandomSubset(max_length=40, eval_stride=2),
+        RandomSubset(max_length=20, subset_size=16, subset_per="batch"),
         Sequential(helper_positions="next"),
         Shifted(max_shift=9, shift_within=40, helper_positions="next"),
         RandomSubset(max_length=40, helper_positions="next"),
@@ -188,8 +194,14 @@ FURTHER: dict[str, list[Any]] = {
         Sinusoidal(scale=0.3),
         Slope(),
         Slope(position_ids=DigitIndex()),
-        FIRE(shared=True, hidden_size=4, threshold=3.0),
-        T5Bias(position_ids=Coupled(max_offset=3), num_buckets=8, max_distance=6, bidirectional=True, shared=True),
+        FIRE(share_across_layers=True, hidden_size=4, threshold=3.0),
+        T5Bias(
+            position_ids=Coupled(max_offset=3),
+            num_buckets=8,
+            max_distance=6,
+            bidirectional=True,
+            share_across_layers=True,
+        ),
     ],
     "Mixer": [
         Attention(num_heads=1),
@@ -247,8 +259,8 @@ FURTHER: dict[str, list[Any]] = {
         NumberLevel(reweigh=True, digit_order="reversed"),
         NumberLevel(published="yes"),
         SoftLabels("del"),
-        XValLoss(scale="number", token="+"),
-        Regression(scale="ln", token="+"),
+        XValLoss(scale="number", number_token="+"),
+        Regression(scale="ln", number_token="+"),
     ],
 }
 """Settings beside the defaults that the promises run on too."""
@@ -270,9 +282,9 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
     "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
     "MultiRC": lambda: MultiRC(data_dir=str(TEXTS)),
     "GSM8K": lambda: GSM8K(answer_format="number", data_dir=str(TEXTS)),
-    "Regression": lambda: Regression(token="+"),
+    "Regression": lambda: Regression(number_token="+"),
     "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
-    "XValLoss": lambda: XValLoss(token="+"),
+    "XValLoss": lambda: XValLoss(number_token="+"),
     "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "text" / "sums.txt")),
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
@@ -316,8 +328,12 @@ FURTHER_MODELS = [
         positions=(Learned(position_ids=Shifted(max_shift=5)), Rotary(position_ids=DigitIndex()), Slope()),
     ),
     Decoder(hidden_size=16, mixer=LSTM(), feed_forward=None, norm="none", residual=False),
-    published(width=16, depth=2, self_heads=2, relational_heads=2, context=64, norm_first=False),
-    corrected(width=16, depth=1, self_heads=2, relational_heads=2, context=64, positions="learned"),
+    published(
+        hidden_size=16, num_layers=2, num_self_heads=2, num_relational_heads=2, context_length=64, norm_first=False
+    ),
+    corrected(
+        hidden_size=16, num_layers=1, num_self_heads=2, num_relational_heads=2, context_length=64, positions="learned"
+    ),
     Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale="root"),
     Decoder(
         hidden_size=16,
@@ -330,7 +346,7 @@ FURTHER_MODELS = [
 
 def every(kind: str) -> list[Any]:
     """Each class of a kind with its defaults and that of docs/adding.md, then its further settings."""
-    parts = [part for part in catalogue.variants(kind) if part.__name__ not in RUNNING]
+    parts = [part for part in catalogue.all_classes(kind) if part.__name__ not in RUNNING]
     parts += [on_the_page()[kind]] if kind in on_the_page() else []
     return [BY_DEFAULT.get(part.__name__, part)() for part in parts] + FURTHER.get(kind, [])
 
@@ -351,12 +367,12 @@ def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:
 def every_model() -> list[Any]:
     """Each model with its defaults; small decoders with attention and each position with each numbering, and with each
     other mixer with none and with waves; each trunk, each initialisation; and the further models."""
-    models: list[Any] = [part() for part in catalogue.variants("ModelSpec") if part.__name__ not in HELD]
+    models: list[Any] = [part() for part in catalogue.all_classes("ModelSpec") if part.__name__ not in HELD]
     plain = every("Position")
     numbered = [
         replace(position(), position_ids=position_ids)
-        for position in catalogue.variants("Position")
-        for position_ids in [part() for part in catalogue.variants("PositionIds")] + [DigitIndex(max_offset=7)]
+        for position in catalogue.all_classes("Position")
+        for position_ids in [part() for part in catalogue.all_classes("PositionIds")] + [DigitIndex(max_offset=7)]
         if "position_ids" in position.__dataclass_fields__
         and position_ids != position().position_ids
         and position_ids.causal
@@ -365,21 +381,21 @@ def every_model() -> list[Any]:
         Decoder(hidden_size=16),
         *(Decoder(hidden_size=16, positions=(position,)) for position in plain + numbered),
     ]
-    others = [part for part in catalogue.variants("Mixer") if part is not Attention]
+    others = [part for part in catalogue.all_classes("Mixer") if part is not Attention]
     for mixer in (BY_DEFAULT.get(part.__name__, part)() for part in others):
         models += [Decoder(hidden_size=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
     models += [Decoder(hidden_size=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
     models += [Decoder(hidden_size=16, backbone=trunk, positions=(Rotary(),)) for trunk in every("Backbone")]
     models += [
         Decoder(hidden_size=16, initialization=part(), tie_word_embeddings=True)
-        for part in catalogue.variants("Initialization")
+        for part in catalogue.all_classes("Initialization")
     ]
     return models + FURTHER_MODELS
 
 
 def every_part() -> list[type]:
     """Every class with settings that any catalogue names."""
-    return [part for kind in catalogue.kinds() if kind not in NOT_SPECS for part in catalogue.variants(kind)]
+    return [part for kind in catalogue.parts_by_kind() if kind not in NOT_SPECS for part in catalogue.all_classes(kind)]
 
 
 def _of_a_kind(kind: str) -> Callable[[], list[Any]]:
@@ -433,7 +449,7 @@ def _configuration_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
     """The published one: four specials, ten digits, `+ - x =` and the space."""
-    return Vocabulary.of(["+", "-", "x", "=", " "])
+    return Vocabulary.with_digits(["+", "-", "x", "=", " "])
 
 
 @pytest.fixture(scope="session")
@@ -485,7 +501,9 @@ class Mixing:
         said = []
         for step in range(more):
             index = lengths + step
-            context = self.context(index + 1, longest + step + 1, index=index, seen=longest + step + 1)
+            context = self.context(
+                index + 1, longest + step + 1, cache_position=index, cached_length=longest + step + 1
+            )
             out, state = self.part.step(x[rows, index][:, None], context, state)
             said.append(out[:, 0])
         return first, torch.stack(said, dim=1)

@@ -81,7 +81,7 @@ def stand_in(folder: Path, runs: Path, patch: pytest.MonkeyPatch, data: Path | N
     patch.setenv("NUMERATE_RUNS", str(runs))
     if data is not None:
         patch.setenv("NUMERATE_DATA", str(data))
-    patch.setattr(catalogue, "_added", {})
+    patch.setattr(catalogue, "_user_classes", {})
     return folder
 
 

@@ -9,7 +9,7 @@ from numerate.models.decoder import Decoder
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.token_ids import TokenIds
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.tokenizers.layout import NextToken
 from numerate.training.recipe import Recipe, Training
 
@@ -21,8 +21,10 @@ def task_in(folder: Path, context: int = 16) -> LanguageModeling:
     for name, part in (("train", STORIES[:90]), ("validation", STORIES[90:])):
         text = folder / f"{name}.txt"
         text.write_text("\n<|endoftext|>\n".join(part))
-        write_corpus([text], folder / name, CHARACTERS, processes=1)
-    return LanguageModeling(str(folder / "train"), str(folder / "validation"), CHARACTERS, context_length=context)
+        write_corpus([text], folder / name, CHARACTER_TOKENIZER, processes=1)
+    return LanguageModeling(
+        str(folder / "train"), str(folder / "validation"), CHARACTER_TOKENIZER, context_length=context
+    )
 
 
 def recipe_of(task: LanguageModeling, steps: int = 4) -> Recipe:

@@ -20,9 +20,9 @@ def batch(**more: Any) -> Batch:
 
 
 def test_an_evaluation_is_no_training_step() -> None:
-    assert not StepContext.fixed().training
-    assert not StepContext.fixed(2).training
-    assert StepContext.fixed(2).position_offset == 2
+    assert not StepContext.for_evaluation().training
+    assert not StepContext.for_evaluation(2).training
+    assert StepContext.for_evaluation(2).position_offset == 2
     assert StepContext(seed=0, step=0).training
 
 
@@ -35,7 +35,7 @@ def test_shapes_are_checked_while_tests_run() -> None:
 
 def test_everything_moves_to_a_device_together() -> None:
     """On the device `meta`, which every machine has."""
-    whole = batch(source=tokens(values=torch.ones(2, 3), position_ids=(torch.zeros(1, 3, dtype=torch.long),)))
+    whole = batch(source=tokens(number_values=torch.ones(2, 3), position_ids=(torch.zeros(1, 3, dtype=torch.long),)))
     moved = whole.to(torch.device("meta"))
     held = [moved.targets, moved.target_positions, moved.target_ids, *vars(moved.tokens).values()]
     assert moved.source is not None
@@ -44,7 +44,7 @@ def test_everything_moves_to_a_device_together() -> None:
     assert len(tensors) == 3 + 3 + 4 + 1
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved.counts == whole.counts
-    assert moved.real == whole.real
+    assert moved.num_input_tokens == whole.num_input_tokens
     assert whole.targets.device.type == "cpu", "the batch given is left as it was"
 
 
@@ -59,17 +59,17 @@ def test_an_output_makes_logits_only_when_asked() -> None:
     assert not called
     assert output.logits.shape == (2, 3, 7)
     assert called == [(2, 3, 4)]
-    assert output.numbers is None
-    assert Output(torch.ones(2, 3, 4), head, number_head=lambda hidden: hidden.sum(-1)).numbers.shape == (2, 3)
+    assert output.scaled_numbers is None
+    assert Output(torch.ones(2, 3, 4), head, number_head=lambda hidden: hidden.sum(-1)).scaled_numbers.shape == (2, 3)
 
 
 def test_targets_are_those_of_the_places_an_output_covers() -> None:
     one = batch()
-    assert one.targets_of(Output(torch.ones(2, 3, 4), lambda hidden: hidden)) is one.targets
+    assert one.targets_for(Output(torch.ones(2, 3, 4), lambda hidden: hidden)) is one.targets
     there = Output(torch.ones(2, 1, 4), lambda hidden: hidden, target_positions=one.target_positions)
-    assert one.targets_of(there) is one.target_ids
+    assert one.targets_for(there) is one.target_ids
 
 
 def test_batches_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        batch().real = 3  # type: ignore[misc]
+        batch().num_input_tokens = 3  # type: ignore[misc]

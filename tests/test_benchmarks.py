@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -46,12 +46,12 @@ def test_rows_of_20_digits_have_the_published_64_columns(abacus: Any) -> None:
 
 
 def test_what_follows_the_end_is_padding_and_the_place_of_the_end_counts(abacus: Any) -> None:
-    gold = torch.tensor([[5, 6, END, PAD]])
+    gold = torch.tensor([[5, 6, EOS, PAD]])
     for said, right in (
-        ([5, 6, END, 9], True),
-        ([5, 6, END, END], True),
-        ([5, 6, 4, END], False),
-        ([5, END, 6, 7], False),
+        ([5, 6, EOS, 9], True),
+        ([5, 6, EOS, EOS], True),
+        ([5, 6, 4, EOS], False),
+        ([5, EOS, 6, 7], False),
     ):
         assert abacus.verdicts(torch.tensor([said]), gold).tolist() == [right], said
 

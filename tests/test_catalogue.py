@@ -16,7 +16,7 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.errors import UserError
 
-NAMED = [(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]
+NAMED = [(kind, name) for kind, parts in catalogue.parts_by_kind().items() for name in parts]
 FUNCTIONS = {"Recipe", "Study"}
 
 
@@ -26,10 +26,10 @@ def test_a_typed_program_finds_the_types_of_the_package() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), NAMED)
 def test_every_name_is_there_with_a_first_line(kind: str, name: str) -> None:
-    part = catalogue.find(kind, name)
+    part = catalogue.get_class(kind, name)
     assert part.__name__ == name
-    assert part.__module__ == catalogue.kinds()[kind][name]
-    described = catalogue.describe(kind, name)
+    assert part.__module__ == catalogue.parts_by_kind()[kind][name]
+    described = catalogue.part_summary(kind, name)
     assert described == (inspect.getdoc(part) or "").split("\n")[0]
     assert 20 < len(described) <= 130
     assert described[-1] in ".:"
@@ -37,7 +37,7 @@ def test_every_name_is_there_with_a_first_line(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k, n in NAMED if k not in FUNCTIONS])
 def test_every_part_is_a_final_class_of_its_kind(kind: str, name: str) -> None:
-    part = catalogue.find(kind, name)
+    part = catalogue.get_class(kind, name)
     assert not inspect.isabstract(part)
     ancestors = {ancestor.__name__: ancestor for ancestor in part.__mro__[1:]}
     assert kind in ancestors
@@ -47,9 +47,9 @@ def test_every_part_is_a_final_class_of_its_kind(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), NAMED)
 def test_every_name_can_be_imported_from_its_room(kind: str, name: str) -> None:
-    folders = [importlib.import_module(f"numerate.{folder}") for folder in catalogue.ROOMS]
+    folders = [importlib.import_module(f"numerate.{folder}") for folder in catalogue.PART_PACKAGES]
     (room,) = (folder for folder in folders if name in folder.CATALOGUE.get(kind, {}))
-    assert getattr(room, name) is catalogue.find(kind, name)
+    assert getattr(room, name) is catalogue.get_class(kind, name)
     with pytest.raises(AttributeError, match="has no 'Nothing'"):
         room.Nothing  # noqa: B018
 
@@ -62,10 +62,10 @@ def for_others(node: ast.ClassDef) -> bool:
 
 def test_every_concrete_part_of_the_house_is_listed() -> None:
     """A class that derives from the abstract class of a kind, in any file of a room, is in that room's catalogue."""
-    kinds = {kind: set(parts) for kind, parts in catalogue.kinds().items() if kind not in FUNCTIONS}
+    kinds = {kind: set(parts) for kind, parts in catalogue.parts_by_kind().items() if kind not in FUNCTIONS}
     folder = Path(numerate.__file__).parent
     missing = []
-    for room in catalogue.ROOMS:
+    for room in catalogue.PART_PACKAGES:
         for file in (folder / room).glob("*.py"):
             for node in ast.parse(file.read_text()).body:
                 if isinstance(node, ast.ClassDef) and not for_others(node):
@@ -77,14 +77,14 @@ def test_every_concrete_part_of_the_house_is_listed() -> None:
 
 def test_a_wrong_name_is_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(UserError) as told:
-        catalogue.find("Mixer", "LTSM", "model.mixer")
+        catalogue.get_class("Mixer", "LTSM", "model.mixer")
     words = str(told.value)
     assert words.startswith("model.mixer: no Mixer is named 'LTSM'; there are: Alternating, Attention, ")
     assert words.endswith("Did you mean 'LSTM'?")
 
 
 def test_a_class_of_ones_own_is_found_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
 
     class Mine:
         """Says nothing.
@@ -92,20 +92,20 @@ def test_a_class_of_ones_own_is_found_and_described(monkeypatch: pytest.MonkeyPa
         At length.
         """
 
-    catalogue.add("Mixer", Mine)
-    assert catalogue.find("Mixer", "Mine") is Mine
-    assert catalogue.describe("Mixer", "Mine") == "Says nothing."
-    assert Mine in list(catalogue.variants("Mixer"))
+    catalogue.register("Mixer", Mine)
+    assert catalogue.get_class("Mixer", "Mine") is Mine
+    assert catalogue.part_summary("Mixer", "Mine") == "Says nothing."
+    assert Mine in list(catalogue.all_classes("Mixer"))
 
 
 # Names that follow a pattern -----------------------------------------------------------------------------------------
 
-FAMILIES = [(kind, pattern) for kind in catalogue.kinds() for pattern in catalogue.families(kind)]
+FAMILIES = [(kind, pattern) for kind in catalogue.parts_by_kind() for pattern in catalogue.family_modules(kind)]
 
 
 @pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
 def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> None:
-    names = importlib.import_module(catalogue.families(kind)[pattern]).names()
+    names = importlib.import_module(catalogue.family_modules(kind)[pattern]).names()
     assert len(names) > 12
     prefix = pattern[: next(i for i, letter in enumerate(pattern) if letter.isupper())]
     assert all(name.startswith(prefix) and 20 < len(line) <= 130 and line[-1] == "." for name, line in names.items())
@@ -114,12 +114,12 @@ def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> No
 
 @pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
 def test_a_name_of_a_family_is_found_and_another_is_none(kind: str, pattern: str) -> None:
-    name = next(iter(importlib.import_module(catalogue.families(kind)[pattern]).names()))
-    assert catalogue.in_family(kind, name)
-    assert catalogue.of_family(kind, name) is not None
+    name = next(iter(importlib.import_module(catalogue.family_modules(kind)[pattern]).names()))
+    assert catalogue.is_in_family(kind, name)
+    assert catalogue.make_from_family(kind, name) is not None
     for other in (f"{name}s", "addition_abacus", ""):
-        assert not catalogue.in_family(kind, other)
-        assert catalogue.of_family(kind, other) is None
+        assert not catalogue.is_in_family(kind, other)
+        assert catalogue.make_from_family(kind, other) is None
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -129,7 +129,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 def test_the_list_has_one_line_for_a_family_and_says_how_to_see_its_names(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys, "recipes")
-    assert len(lines) == 1 + len(catalogue.kinds()["Recipe"]) + len(catalogue.families("Recipe"))
+    assert len(lines) == 1 + len(catalogue.parts_by_kind()["Recipe"]) + len(catalogue.family_modules("Recipe"))
     assert lines[-1].split()[0] == "counting_TASK_MODEL"
     assert lines[-1].endswith("See `numerate list recipes counting_`.")
     assert listed(capsys, "tasks")[-1].endswith("See `numerate list tasks counting_`.")
@@ -149,7 +149,7 @@ def test_the_list_of_a_part_of_a_name_has_every_name_with_it(capsys: pytest.Capt
 
 def test_a_part_of_no_name_and_no_kind_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "recipes", "addition_abakus"]) == 2
-    assert "recipes has 'addition_abakus' in its name. Did you mean 'addition_abacus'?" in capsys.readouterr().err
+    assert "recipes contains 'addition_abakus'. Did you mean 'addition_abacus'?" in capsys.readouterr().err
     assert main(["list", "recipez"]) == 2
     assert "there is no kind 'recipez'" in capsys.readouterr().err
     assert main(["list", "recipez", "mod10"]) == 2
@@ -166,7 +166,7 @@ def test_commands_know_the_names_of_a_family(
     assert main(["data", "write", name, "count=5", "out=rows"]) == 0
     capsys.readouterr()
     assert main(["status", name]) == 2
-    assert f"{name} is a recipe, no study" in capsys.readouterr().err
+    assert f"{name} is a recipe, not a study" in capsys.readouterr().err
     for command in (["show"], ["sample"], ["data", "stats"]):
         assert main([*command, f"{name}s"]) == 2, command
     assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 2
@@ -176,10 +176,11 @@ def test_describing_everything_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\n"
         "from numerate import catalogue\n"
-        "lines = [catalogue.describe(kind, name) for kind, parts in catalogue.kinds().items() for name in parts]\n"
+        "kinds = catalogue.parts_by_kind()\n"
+        "lines = [catalogue.part_summary(kind, name) for kind, parts in kinds.items() for name in parts]\n"
         "assert all(lines)\n"
-        "assert all(catalogue.module_summary(module) for kind in catalogue.kinds() for module in\n"
-        "           [*catalogue.families(kind).values(), *catalogue.preset_modules(kind)])\n"
+        "assert all(catalogue.module_summary(module) for kind in kinds for module in\n"
+        "           [*catalogue.family_modules(kind).values(), *catalogue.preset_modules(kind)])\n"
         "heavy = [name for name in ('torch', 'numpy', 'jaxtyping', 'matplotlib') if name in sys.modules]\n"
         "print(len(lines), heavy)\n"
     )

@@ -96,7 +96,7 @@ def test_every_published_command_and_setting_stands_on_the_page() -> None:
 
 
 def test_every_published_recipe_stands_on_the_page() -> None:
-    published = {name for name, module in catalogue.kinds()["Recipe"].items() if "recipes.abacus_" in module}
+    published = {name for name, module in catalogue.parts_by_kind()["Recipe"].items() if "recipes.abacus_" in module}
     assert published <= PAGE.shown_recipes()
 
 

@@ -9,7 +9,7 @@ import torch
 import numerate
 from numerate.config import override
 from numerate.experiments.train import debug, train
-from numerate.published.counting_names import named_tasks
+from numerate.published.counting_names import published_tasks
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -84,7 +84,7 @@ def test_every_published_command_option_and_key_stands_on_the_page() -> None:
 
 def test_every_published_task_stands_on_the_page() -> None:
     shown = {text for section, theirs, _ in PAGE.rows if section == "Tasks and data" for text in told(theirs)}
-    assert set(named_tasks()) <= shown
+    assert set(published_tasks()) <= shown
 
 
 def test_every_published_model_stands_on_the_page() -> None:

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import numerate
-from numerate.catalogue import kinds
+from numerate.catalogue import parts_by_kind
 from numerate.config import override
 from numerate.evaluation.evaluator import EvaluationData
 from numerate.experiments.train import debug, train
 from numerate.published.tiny_names import RUNS
 from numerate.tasks.folders import corpora_folder
-from numerate.text.data.documents import part_of
+from numerate.text.data.documents import detect_file_span
 from numerate.text.data.prepared import prepare, prepare_texts
-from numerate.text.data.vocabularies import keep_tokenizer
-from numerate.text.tokenizers.stored_tokenizer import pieces
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.data.vocabularies import save_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 
@@ -84,14 +84,14 @@ KEYS = """
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with stories in the layouts of both programs, tokenizers, prepared corpora, and a run."""
     place = tmp_path_factory.mktemp("there")
-    data, known = place / "data", pieces(CHARACTERS)
+    data, known = place / "data", load_tokenizer(CHARACTER_TOKENIZER)
     for name in ("llama2", "gpt2", "tok4096"):
-        keep_tokenizer(known, data / "tokenizers" / name)
+        save_tokenizer(known, data / "tokenizers" / name)
     (data / "tinystories").mkdir()
     for shard in range(50):
         stories = [{"story": story} for story in STORIES[4 * shard : 4 * shard + 4]]
         (data / "tinystories" / f"data{shard:02d}.json").write_text(json.dumps(stories))
-    ids = np.concatenate([np.array([known.begin]), *known.encode(STORIES[:40])]).astype("<u2")
+    ids = np.concatenate([np.array([known.document_start_id]), *known.encode(STORIES[:40])]).astype("<u2")
     for folder, names in (("bins", ("data00.bin", "data01.bin")), ("fineweb_edu", ("val_0.npy", "train_1.npy"))):
         (data / folder).mkdir()
         for file in names:
@@ -101,8 +101,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _surroundings(place, patch)
         prepare("tiny_stories", processes=1)
         (place / "stories.txt").write_text("<|endoftext|>".join(STORIES))
-        texts = [part_of(place / "stories.txt")]
-        prepare_texts(texts, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTERS, processes=1)
+        texts = [detect_file_span(place / "stories.txt")]
+        prepare_texts(texts, corpora_folder() / "tiny_stories_2048", tokenizer=CHARACTER_TOKENIZER, processes=1)
         small = [word for word in TINY["train"].split() if "preset" not in word and "context" not in word]
         recipe = override(debug(numerate.recipe(DUAL)), [*small, "task.context_length=32"])
         train(recipe, runs_dir=place / "in_distribution", quiet=True).run.evaluate(count=2)
@@ -174,7 +174,7 @@ def test_a_published_checkpoint_is_a_run_with_its_weights(there: Path, capsys: p
         run_here(words, there, capsys)
         run = numerate.load("theirs", f"number{number}")
         written = torch.load(words[1], weights_only=True)["model"]
-        kept = numerate.to_published(run.model().state_dict(), recipe.model)
+        kept = numerate.to_published(run.load_model().state_dict(), recipe.model)
         assert all(torch.equal(kept[name], written[name]) for name in written)
         assert len(run.generate("Once upon", max_new_tokens=3)) == 1
 
@@ -209,7 +209,7 @@ def test_every_published_run_stands_on_the_page_with_what_it_reached() -> None:
     text = (DOCS / PAGE.name).read_text(encoding="utf-8")
     for run in RUNS:
         assert f"| `numerate train tiny_stories_{run.name}` | {run.loss:.4f}" in text
-    fineweb = {name for name, module in kinds()["Recipe"].items() if module.endswith(".fineweb_edu")}
+    fineweb = {name for name, module in parts_by_kind()["Recipe"].items() if module.endswith(".fineweb_edu")}
     assert fineweb <= PAGE.shown_recipes()
 
 

@@ -15,7 +15,7 @@ from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation import answer_metrics
 from numerate.experiments.train import train
-from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES
+from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION_MODULES, MODULES
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -101,7 +101,7 @@ def _datasets(folder: Path) -> None:
     for number, module in enumerate(MODULES):
         for part in (*(f"train-{name}" for name in DIFFICULTIES), "interpolate"):
             _questions(mathematics / part / f"{module}.txt", number, part)
-    for number, module in enumerate(EXTRAPOLATION):
+    for number, module in enumerate(EXTRAPOLATION_MODULES):
         _questions(mathematics / "extrapolate" / f"{module}.txt", number, "ood_test")
 
 
@@ -121,7 +121,7 @@ def there(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def offline(name: str, *given: str) -> list[str]:
     """What a published recipe needs so that nothing comes from the hub: tiny random weights, a tokenizer at hand."""
-    if MODULE not in catalogue.kinds()["Recipe"].get(name, "") or "_small_" in name:
+    if MODULE not in catalogue.parts_by_kind()["Recipe"].get(name, "") or "_small_" in name:
         return []
     if any(word.startswith("model.weights=") for word in given):
         return ["tokenizer.tokenizer=tokens"]
@@ -166,9 +166,9 @@ def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again
     (path,) = there.glob("elsewhere/*/*")
     run = numerate.load(path)
     recipe = run.recipe
-    before = recipe.model.build(run.exam.vocabulary, recipe.seed).state_dict()
+    before = recipe.model.build(run.evaluation_data.vocabulary, recipe.seed).state_dict()
     (there / "folder").unlink()
-    after = run.model().state_dict()
+    after = run.load_model().state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert [found.step for found in run.checkpoints("all")] == [0]
     assert len(run.evaluate("1+14", count=2, method="beams")) == 2
@@ -182,7 +182,7 @@ def test_a_setting_of_the_page_is_one(text: str) -> None:
 def test_metrics_of_the_page_are_metrics() -> None:
     shown = {text for row in PAGE.rows if row.section == "Metrics" for text in told(row.ours) if " " not in text}
     assert len(shown) > 12
-    assert shown <= set(answer_metrics.METRICS)
+    assert shown <= set(answer_metrics.ANSWER_METRICS)
 
 
 def test_every_published_command_key_and_metric_stands_on_the_page() -> None:
@@ -192,7 +192,7 @@ def test_every_published_command_key_and_metric_stands_on_the_page() -> None:
 def test_every_published_recipe_stands_on_the_page() -> None:
     published = {
         name
-        for name, module in catalogue.kinds()["Recipe"].items()
+        for name, module in catalogue.parts_by_kind()["Recipe"].items()
         if MODULE in module and not module.endswith(("_small", "_laptop"))
     }
     assert published <= PAGE.shown_recipes()

@@ -16,7 +16,7 @@ import yaml
 
 from numerate import catalogue, cli
 from numerate.cli import COMMANDS, main
-from numerate.commands.addresses import runs_meant
+from numerate.commands.addresses import resolve_runs
 from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
@@ -55,7 +55,7 @@ class Shell:
 def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NUMERATE_RUNS", raising=False)
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     return Shell(capsys)
 
@@ -172,7 +172,7 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
 
 def test_list_names_every_part_of_every_room_with_one_line(shell: Shell) -> None:
     lines = shell("list").out.splitlines()
-    for parts in catalogue.kinds().values():
+    for parts in catalogue.parts_by_kind().values():
         for name in parts:
             assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
 
@@ -195,7 +195,7 @@ def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
 def test_sample_distinguishes_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
     assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
     error = shell("sample", "Counting", "count=1:3").err
-    assert "count: '1:3' is not how many examples are shown" in error
+    assert "count: '1:3' must be the number of examples to show" in error
     assert "task.count=1:3 sets the count of a task" in error
 
 
@@ -211,7 +211,7 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
 def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
     for split, seen in (("beyond-development", False), ("test", True)):
         output = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
-        assert ("too few questions to hold any out" in output) == seen
+        assert ("too few questions for a held-out split" in output) == seen
 
 
 def test_sample_of_a_recipe_shows_what_the_model_reads_says_and_where(shell: Shell) -> None:
@@ -256,7 +256,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(shell: Shell, tmp_
         "weights,",
         "first",
         "budget",
-        "arithmetic",
+        "compute",
         "time",
     ]
     assert list(tmp_path.iterdir()) == []
@@ -325,7 +325,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus training.epochs=inf", ("training.epochs",)),
     ("train addition_abacus seed=0,,1", ("seed",)),
     ("train addition_abacus seeds=0", ("seed",)),
-    ("run quickstart workers=0", ("workers", "1 or more")),
+    ("run quickstart workers=0", ("workers", "at least 1")),
     ("sample Arithmetic count=0", ("count",)),
     # what is missing or left over
     ("show", ("numerate show addition_abacus",)),
@@ -356,9 +356,9 @@ def test_wrong_input_is_reported_in_a_line_or_two_and_nothing_is_written(
 
 
 BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
-    ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 places", "max_position_embeddings=")),
+    ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 positions", "max_position_embeddings=")),
     ("evaluate RUN grid=1:2x1:2x1:2", ("grid", "first_digits, second_digits")),
-    ("evaluate RUN grid=3:1x1:2", ("grid", "empty")),
+    ("evaluate RUN grid=3:1x1:2", ("grid", "a span must go from low to high")),
     ("evaluate RUN grid=twelve", ("grid", "1:12x1:12")),
     ("evaluate RUN grid=0:2x1:2", ("first_digits",)),
     ("evaluate RUN count=0", ("count",)),
@@ -370,17 +370,17 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN shard=half", ("shard", "1/4")),
     ("evaluate RUN method=guessing", ("method", "decoding")),
     ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
-    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 places", "max_position_embeddings=162")),
+    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 positions", "max_position_embeddings=162")),
     ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
-    ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "other weights")),
+    ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "these settings change the weights")),
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
     ("evaluate RUN model.mixer.logit_scael=2", ("Did you mean 'logit_scale'?",)),
-    ("ask RUN 1+2= model.hidden_size=64", ("model.hidden_size=64", "other weights")),
+    ("ask RUN 1+2= model.hidden_size=64", ("model.hidden_size=64", "these settings change the weights")),
     ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
     ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
     ("plot grid RUN out=", ("out", "grid.png")),
-    ("plot grid RUN checkpoint=7", ("checkpoint", "neither final nor best")),
-    ("plot", ("what is to be drawn", "numerate plot grid latest")),
+    ("plot grid RUN checkpoint=7", ("checkpoint", "must be final or best")),
+    ("plot", ("the kind of plot", "numerate plot grid latest")),
     ("ask RUN how-much?", ("how-much?", "12+9=")),
     ("ask RUN 3*4=", ("3*4=",)),
     ("compare RUN nothing", ("'nothing'",)),
@@ -416,7 +416,7 @@ def changed(run: Path, place: Path, change: Any) -> Path:
     """A copy of a run whose recipe.yaml was changed by `change(head)`."""
     copy = place / "runs" / "copy" / run.name
     copy.mkdir(parents=True)
-    head = RunFolder(run).head()
+    head = RunFolder(run).metadata()
     change(head)
     head["checksum"] = checksum(head)
     (copy / "recipe.yaml").write_text(yaml.safe_dump(head, sort_keys=False))
@@ -503,7 +503,7 @@ def train_again(run: Path) -> tuple[str, ...]:
         (with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")),
         (with_a_line_cut, ("line 1",)),
         (with_another_interval, ("line 1", "`high` is 0.95", "from `correct / count` (1.0) to 1")),
-        (with_a_contradicting_line, ("it contradicts line 1, which is about the same cell",)),
+        (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),
     ],
 )
 def test_a_damaged_evaluation_is_refused_alike_by_all_that_read_it(
@@ -634,8 +634,8 @@ def test_what_nobody_foresaw_is_called_a_fault_of_the_program(shell: Shell, monk
     monkeypatch.setattr("numerate.commands.list.TITLES", None)
     ended = shell("list")
     assert ended.status == 1
-    message = "numerate: this is a fault of the program: TypeError: Value after * must be an iterable, not NoneType"
-    assert ended.err.splitlines() == [message, "numerate: --traceback shows where; please report it"]
+    message = "numerate: internal error, please report it: TypeError: Value after * must be an iterable, not NoneType"
+    assert ended.err.splitlines() == [message, "numerate: --traceback shows where"]
 
 
 BUSY = """
@@ -727,7 +727,7 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
 def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "addition_abacus") -> list[Path]:
     """A study in the folder of its only recipe, a run for each seed with this share right; it failed where that is
     negative. Beside the runs lie the files that a command leaves in a study's folder."""
-    folder = StudyFolder.of(title, runs)
+    folder = StudyFolder.from_title(title, runs)
     trees = [
         {"kind": "Recipe", "title": "addition_abacus",
          "model": {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}, "seed": seed}
@@ -735,7 +735,9 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
     ]  # fmt: skip
     wanted = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
     places = []
-    for one, share in zip(folder.ask(wanted, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True):
+    for one, share in zip(
+        folder.update_plan(wanted, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True
+    ):
         ended = {"status": "failed", "kind": "fault", "error": "the loss is nan"} if share < 0 else {"status": "done"}
         folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
         if share >= 0:
@@ -779,7 +781,10 @@ def test_of_all_that_is_in_the_folder_of_a_recipe_and_study_the_runs_are_compare
     assert drawn.status == 0, drawn.err
     assert shell("compare", *words, "runs/addition_abacus/rnu").status == 2
     refused(shell("compare", "runs/addition_abacus/log.txt"), "log.txt")
-    refused(shell("compare", "runs/addition_abacus/log.txt", "runs/addition_abacus/states"), "no run that is done")
+    refused(
+        shell("compare", "runs/addition_abacus/log.txt", "runs/addition_abacus/states"),
+        "none of these has a completed run",
+    )
 
 
 @pytest.mark.parametrize(
@@ -789,14 +794,14 @@ def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: 
     places = made_up_study(tmp_path / "runs", {2: 0.25, 0: 0.75, 1: -1.0})
     stranger = tmp_path / "runs/addition_abacus/ffffffffffff"
     shutil.copytree(places[0], stranger)  # a run of the recipe that the study did not ask for
-    assert [path.resolve() for path in runs_meant([address]).folders] == [place.resolve() for place in places]
-    assert len(runs_meant([address, str(places[0]), address]).folders) == 2
+    assert [path.resolve() for path in resolve_runs([address]).folders] == [place.resolve() for place in places]
+    assert len(resolve_runs([address, str(places[0]), address]).folders) == 2
     compared = shell("compare", address)
     assert compared.status == 0, compared.err
     warning = (
         "1 of 3 runs failed and is not in anything below: Abacus (model.hidden_size=32) seed 1 (the loss is nan). "
     )
-    warning += "No run is left of Abacus (model.hidden_size=32)."
+    warning += "No run of Abacus (model.hidden_size=32) succeeded."
     page = Path("compare.html").read_text()
     assert f'<p class="warning"><strong>{warning}</strong></p>' in page
     assert "<h1>Abacus</h1>" in page
@@ -809,8 +814,8 @@ def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: 
 
 def test_a_study_of_which_nothing_is_done_has_nothing_to_compare(shell: Shell, tmp_path: Path) -> None:
     made_up_study(tmp_path / "runs", {0: -1.0}, "mine")
-    refused(shell("compare", "mine"), "no run is done yet", "numerate status mine")
-    refused(shell("plot", "curves", "mine"), "no run is done yet")
+    refused(shell("compare", "mine"), "no run of this study is done yet", "numerate status mine")
+    refused(shell("plot", "curves", "mine"), "no run of this study is done yet")
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:
@@ -820,4 +825,4 @@ def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:
     )
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("numerate: warning: model.positions.0: place")
+    assert lines[0].startswith("numerate: warning: model.positions.0: position")

@@ -18,16 +18,16 @@ import torch
 
 import numerate
 from numerate import catalogue
-from numerate.cli import COMMANDS, main, parsed
-from numerate.commands.executing import executor_of
-from numerate.commands.recipes import Wanted
-from numerate.commands.search import parse
+from numerate.cli import COMMANDS, main, parse_args
+from numerate.commands.executing import parse_executor
+from numerate.commands.recipes import RecipeRequest
+from numerate.commands.search import parse_search
 from numerate.commands.show import SLOTS
 from numerate.config import load_user_parts, override
 from numerate.errors import UserError
 from numerate.searches.space import Space
-from numerate.studies.naming import named_recipe
-from numerate.text.data.datasets import ALL as DATASETS
+from numerate.studies.naming import load_recipe
+from numerate.text.data.datasets import DATASETS as DATASETS
 
 torch.set_num_threads(1)
 
@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "my.py").write_text(examples()["my_task.py"])  # what the pages call a file of one's own
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NUMERATE_RUNS", raising=False)
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield tmp_path
@@ -105,32 +105,32 @@ def test_the_pages_show_commands() -> None:
 def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder: Path) -> None:
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY")):
         pytest.skip("a placeholder stands in it")
-    given = parsed(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
+    given = parse_args(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     if page == "from-0.1.md" and "optimizer.rate=" in line:
         with pytest.raises(UserError, match=r"is called learning_rate since version 0\.2"):
-            Wanted.of(given, "").study()
+            RecipeRequest.from_args(given, "").study()
         return
     for path in given.parts:
         load_user_parts(path)
-    if given.command == "show" and any(given.words[0] in catalogue.kinds()[kind] for kind in SLOTS):
+    if given.command == "show" and any(given.words[0] in catalogue.parts_by_kind()[kind] for kind in SLOTS):
         assert given.words[1:] == [], "a part"
     elif given.command in ("train", "run", "show"):
-        wanted = Wanted.of(given, "")
+        wanted = RecipeRequest.from_args(given, "")
         study = wanted.study()  # every override is applied to every recipe
         assert study.recipes
     elif given.command == "sample":
         name = given.words[0]
-        if name not in catalogue.kinds()["Recipe"] and not catalogue.in_family("Recipe", name):
-            catalogue.made("Task", name)
+        if name not in catalogue.parts_by_kind()["Recipe"] and not catalogue.is_in_family("Recipe", name):
+            catalogue.get_part("Task", name)
     elif given.command in ("evaluate", "ask", "report", "compare"):
         assert given.words, "a run"
         known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
-        words = executor_of(given.words)[0] if given.command == "evaluate" else given.words
+        words = parse_executor(given.words)[0] if given.command == "evaluate" else given.words
         keys = {word.partition("=")[0] for word in words if re.match(r"[a-z_]+=", word)}
         assert keys <= (known | {"baseline", "metric"} if given.command == "compare" else known)
     elif given.command == "generate":
         keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
-        assert keys <= set(import_module("numerate.commands.generate").OWN)
+        assert keys <= set(import_module("numerate.commands.generate").OPTION_PARSERS)
     elif given.command == "maps":
         keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
         assert given.words
@@ -155,16 +155,16 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         )
         assert {word.partition("=")[0] for word in given.words[1:]} <= known
     elif given.command == "search":
-        name, settings, _, _ = parse(given)
-        assert Space.read(named_recipe(name), settings).fields
+        name, settings, _, _ = parse_search(given)
+        assert Space.parse(load_recipe(name), settings).fields
     elif given.command == "plot":
-        from numerate.reports.plots import KINDS as FIGURES
+        from numerate.reports.plots import FIGURES as FIGURES
 
         assert given.words[0] in FIGURES
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
         assert keys <= {"out", "labels", "checkpoint", "runs_dir"}
     elif given.command == "data":
-        from numerate.commands.data import OWN
+        from numerate.commands.data import OPTION_PARSERS
 
         assert given.words[0] in ("write", "stats", "fetch", "tokenise", "prepare")
         keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
@@ -175,7 +175,10 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
             {"train", "validation", "tokenizer", "context_length", "order"} if given.words[0] == "stats" else set()
         )
         assert (
-            keys <= {*OWN, "format", "digits", "vocabulary", "answer_format"} | own.get(given.words[0], set()) | running
+            keys
+            <= {*OPTION_PARSERS, "format", "digits", "vocabulary", "answer_format"}
+            | own.get(given.words[0], set())
+            | running
         )
         if given.words[0] == "fetch":
             assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
@@ -245,9 +248,9 @@ def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folde
     ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])
     tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
     with torch.no_grad():
-        whole = model(model.assign_positions(tokens, StepContext.fixed())).logits
+        whole = model(model.assign_positions(tokens, StepContext.for_evaluation())).logits
         prompts = Tokens(ids[:, :5], torch.tensor([5, 4]), torch.arange(2))
-        started = model.start(prompts, capacity=6)
+        started = model.prefill(prompts, capacity=6)
         torch.testing.assert_close(started.output.logits[:, 0], torch.stack([whole[0, 4], whole[1, 3]]))
         stepped = model.step(torch.tensor([9, 9]), None, started.state)
     torch.testing.assert_close(stepped.output.logits[0, 0], whole[0, 5])

@@ -22,7 +22,7 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
 from numerate.training.recipe import Recipe, Training
@@ -35,10 +35,10 @@ TINY = str(Path(__file__).parent / "text" / "tiny")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("stories")
-    known = pieces(TINY)
+    known = load_tokenizer(TINY)
     ids, _ = known.encode(["Once upon a time a dög said «hello» to me. " * 3])
-    np.tile(np.concatenate([[known.begin], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
-    np.tile(np.concatenate([[known.begin], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
+    np.tile(np.concatenate([[known.document_start_id], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
+    np.tile(np.concatenate([[known.document_start_id], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
     recipe = Recipe(
         task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32),
         tokenizer=TokenIds(),
@@ -79,7 +79,7 @@ def test_several_come_as_blocks_and_all_of_them_go_to_a_file(
     file = tmp_path / "out.jsonl"
     status, out, err = call(capsys, str(run.path), "Once", "a dög", "count=2", "max_new_tokens=4", f"out={file}")
     assert status == 0
-    assert f"4 passages are in {file}" in err
+    assert f"4 passages written to {file}" in err
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(one["prompt"], one["sample"]) for one in records] == [("Once", 0), ("Once", 1), ("a dög", 0), ("a dög", 1)]
     for one in records:
@@ -104,7 +104,7 @@ def test_prompts_come_from_files_and_from_standard_input(
     (tmp_path / "broken.jsonl").write_text('{"prompt": "Once"}\n{"text": "upon a"}\n')
     for name, message in (
         ("empty.txt", "is empty"),
-        ("broken.txt", "no text in UTF-8"),
+        ("broken.txt", "must be UTF-8 text"),
         ("broken.jsonl", "line 2: has no prompt"),
         ("none.txt", "cannot be read"),
     ):
@@ -117,16 +117,16 @@ def test_prompts_come_from_files_and_from_standard_input(
     ("words", "message"),
     [
         (("top_p=2",), "top_p"),
-        (("temperature=hot",), "temperature: 'hot' is not right"),
-        (("topk=5",), "top_k= is"),
+        (("temperature=hot",), "temperature: invalid value 'hot'"),
+        (("topk=5",), "did you mean top_k=?"),
         (("max_new_tokens=0",), "max_new_tokens"),
-        (("most=5",), "max_new_tokens= is"),
+        (("most=5",), "did you mean max_new_tokens=?"),
         (("checkpoint=step-9",), "9"),
-        (("temprature=0.5",), "temperature= is"),
+        (("temprature=0.5",), "did you mean temperature=?"),
         (("checkpoint=all",), "final, best or a step"),
-        (("out=/",), "is a folder"),
-        (("out=nowhere/out.jsonl",), "there is no folder nowhere"),
-        ((f"out={__file__}",), "is there already"),
+        (("out=/",), "must be a file such as out.jsonl, not a folder"),
+        (("out=nowhere/out.jsonl",), "the folder nowhere must exist"),
+        ((f"out={__file__}",), "already exists"),
     ],
     ids=str,
 )

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import numerate
 from numerate import catalogue, cli
 from numerate.config import identity
-from numerate.config.old_names import old_setting
+from numerate.old_names import old_setting_name
 
 TOP = Path(__file__).resolve().parents[1]
 GOLDEN = TOP / "tools" / "golden"
@@ -58,7 +58,7 @@ def classes_of(part: Any) -> Iterator[str]:
 def test_the_cases_use_every_part_of_a_recipe() -> None:
     recipes = [numerate.recipe(*words) for words in loaded("cases").CASES.values()]
     used = {name for recipe in recipes for name in classes_of(recipe)}
-    kinds = catalogue.kinds().items()
+    kinds = catalogue.parts_by_kind().items()
     assert {name for kind, names in kinds if kind not in NOT_IN_RECIPES for name in names} <= used
     assert len({identity(recipe) for recipe in recipes}) == len(recipes) >= 60
 
@@ -76,9 +76,9 @@ def test_every_name_of_0_1_is_there_or_says_what_became_of_it() -> None:
 
 
 def test_no_two_settings_of_a_part_have_the_same_name_in_identities() -> None:
-    kinds = [kind for kind in catalogue.kinds() if kind not in ("Recipe", "Study")]
-    for part in (catalogue.find(kind, name) for kind in kinds for name in catalogue.kinds()[kind]):
-        names = [old_setting(part, field.name) for field in fields(part)]
+    kinds = [kind for kind in catalogue.parts_by_kind() if kind not in ("Recipe", "Study")]
+    for part in (catalogue.get_class(kind, name) for kind in kinds for name in catalogue.parts_by_kind()[kind]):
+        names = [old_setting_name(part, field.name) for field in fields(part)]
         assert len(set(names)) == len(names), part
 
 

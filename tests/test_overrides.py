@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate import catalogue
-from numerate.config import Span, as_text, describe_settings, expand, override, setting
+from numerate.config import Span, describe_settings, expand_sweep, format_value, override, setting
 from numerate.errors import UserError
 
 
@@ -117,11 +117,11 @@ PARTS: dict[type, tuple[type, ...]] = {Counting: (Plainly, FromOffset), Place: (
 
 @pytest.fixture(autouse=True)
 def catalogue_of_made_up_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "ROOMS", ())
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "PART_PACKAGES", ())
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     for kind, parts in PARTS.items():
         for part in parts:
-            catalogue.add(kind.__name__, part)
+            catalogue.register(kind.__name__, part)
 
 
 def changed(*overrides: str) -> Plan:
@@ -181,16 +181,16 @@ def test_a_value_is_read_by_the_type_of_its_setting(path: str, text: str, value:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.width=four", "model.width: 'four' is no int; for example model.width=4"),
-        ("batch_size=2.5", "batch_size: '2.5' is no int; for example batch_size=4"),
-        ("batch_size=0,1", "batch_size: '0,1' is no int; for example batch_size=4"),
-        ("rate=1e999", "rate: '1e999' is no float; for example rate=0.5"),
-        ("task.zero=2", "task.zero: '2' is no bool; for example task.zero=true"),
-        ("task.digits=few", "task.digits: 'few' is no int | Span; for example task.digits=4"),
-        ("task.digits=5:1", "task.digits: the span 5:1 is empty; it goes from low to high, both included, such as 1:5"),
+        ("model.width=four", "model.width: must be int, not 'four'; for example model.width=4"),
+        ("batch_size=2.5", "batch_size: must be int, not '2.5'; for example batch_size=4"),
+        ("batch_size=0,1", "batch_size: must be int, not '0,1'; for example batch_size=4"),
+        ("rate=1e999", "rate: must be float, not '1e999'; for example rate=0.5"),
+        ("task.zero=2", "task.zero: must be bool, not '2'; for example task.zero=true"),
+        ("task.digits=few", "task.digits: must be int | Span, not 'few'; for example task.digits=4"),
+        ("task.digits=5:1", "task.digits: a span must go from low to high, both included: 1:5, not 5:1"),
         (
             "task.lengths=cycles",
-            "task.lengths: 'cycles' is none of cycle | left-to-right. Did you mean 'cycle'?",
+            "task.lengths: must be one of cycle | left-to-right, not 'cycles'. Did you mean 'cycle'?",
         ),
         (
             "model.widht=3",
@@ -200,24 +200,30 @@ def test_a_value_is_read_by_the_type_of_its_setting(path: str, text: str, value:
             "model.mixer=Sells",
             "model.mixer: no Mixing is named 'Sells'; there are: Cells, Heads. Did you mean 'Cells'?",
         ),
-        ("model.mixer=Cells(2,3,4)", "model.mixer: Cells has 2 settings; '4' is one too many"),
+        ("model.mixer=Cells(2,3,4)", "model.mixer: Cells takes at most 2 settings; '4' is unexpected"),
         ("model.mixer=Cells(2,layers=3)", "model.mixer.layers: given twice"),
-        ("model.mixer=Cells(layers=2", "model.mixer: 'Cells(layers=2' is no Mixing; for example model.mixer=Cells"),
+        (
+            "model.mixer=Cells(layers=2",
+            "model.mixer: must be Mixing, not 'Cells(layers=2'; for example model.mixer=Cells",
+        ),
         ("model.mixer=null", "model.mixer: no Mixing is named 'null'; there are: Cells, Heads."),
         ("model.mixer=Table", "model.mixer: no Mixing is named 'Table'; there are: Cells, Heads."),
-        ("model.mixer.scale.x=1", "model.mixer.scale.x: model.mixer.scale is null and has no settings inside"),
+        ("model.mixer.scale.x=1", "model.mixer.scale.x: model.mixer.scale is null, which has no settings of its own"),
         ("model.memory.heads=1", "model.memory.heads: model.memory is null; first choose one, as model.memory=Cells"),
         (
             "model.positions.1.base=5",
             "model.positions.1: there is no such item; its items are 0 to 0, and model.positions.+=... adds one",
         ),
-        ("model.positions.+.base=5", "model.positions.+: an item is added whole, for example model.positions.+=Table"),
-        ("betas=[1]", "betas: 1 items where there must be 2: [float, float]"),
-        ("betas.+=1", "betas: takes 2 items and no more: [float, float]"),
+        (
+            "model.positions.+.base=5",
+            "model.positions.+: + must be followed by a complete item, for example model.positions.+=Table",
+        ),
+        ("betas=[1]", "betas: must have 2 items, not 1: [float, float]"),
+        ("betas.+=1", "betas: must have exactly 2 items: [float, float]"),
         ("model.mixer.heads=0", "model.mixer.heads: 0 does not divide the width 128"),
         ("model.width=0", "model.width: 0 is too small; it is at least 1"),
-        ("model.width", "'model.width' changes no setting; write path=value, for example model.hidden_size=64"),
-        ("model..width=3", "'model..width=3' changes no setting; write path=value, for example model.hidden_size=64"),
+        ("model.width", "'model.width': an override must be path=value, for example model.hidden_size=64"),
+        ("model..width=3", "'model..width=3': an override must be path=value, for example model.hidden_size=64"),
     ],
 )
 def test_a_refusal_says_what_where_and_what_would_be_right(text: str, message: str) -> None:
@@ -288,26 +294,26 @@ def test_every_line_of_the_description_reads_back() -> None:
     ],
 )
 def test_a_sweep_is_the_product_of_its_values_in_order(overrides: list[str], sweep: list[list[str]]) -> None:
-    assert expand(overrides) == sweep
+    assert expand_sweep(overrides) == sweep
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["seed=0,"], "seed: nothing stands beside a comma in '0,'"),
+        (["seed=0,"], "seed: empty value in '0,'"),
         (["seed=range(5,5)"], r"seed: range\(5,5\) is empty; for example range\(5,20,5\), which is 5,10,15"),
-        (["seed=range(1,2,0)"], r"seed: range\(1,2,0\) is no range"),
-        (["seed=range(a)"], r"seed: range\(a\) is no range"),
-        (["seeds=0"], "seeds: '0' is no number of seeds; seeds=3 is seed=0,1,2"),
-        (["seeds=3", "seed=7"], "seed is given twice, and once with several values"),
-        (["seed=range(1000)", "rate=range(1000)"], "this is a sweep of 1000000 runs; at most 100000"),
-        (["seed=range(10**9)"], "is no range"),
-        (["seed=range(999999999)"], "holds 999999999 values"),
+        (["seed=range(1,2,0)"], r"seed: range\(1,2,0\) must be a range such as"),
+        (["seed=range(a)"], r"seed: range\(a\) must be a range such as"),
+        (["seeds=0"], "seeds: '0' must be a number from 1 to 100000; seeds=3 is seed=0,1,2"),
+        (["seeds=3", "seed=7"], "seed is given twice, once with several values"),
+        (["seed=range(1000)", "rate=range(1000)"], "the sweep has 1000000 runs; it must have at most 100000"),
+        (["seed=range(10**9)"], "must be a range such as"),
+        (["seed=range(999999999)"], "has 999999999 values; it must have at most 100000"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        expand(overrides)
+        expand_sweep(overrides)
 
 
 quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -339,9 +345,9 @@ plans = st.builds(
 @quick
 @given(plans)
 def test_any_recipe_can_be_written_as_overrides(plan: Plan) -> None:
-    overrides = [f"{name}={as_text(getattr(plan, name))}" for name in vars(plan)]
+    overrides = [f"{name}={format_value(getattr(plan, name))}" for name in vars(plan)]
     assert override(Plan(), overrides) == plan
-    assert expand(overrides) == [overrides], "what is written as one value is no sweep"
+    assert expand_sweep(overrides) == [overrides], "what is written as one value is no sweep"
     described = override(Plan(), [f"{path}={value}" for path, value, _, _ in describe_settings(plan)])
     assert described == plan
 
@@ -350,7 +356,7 @@ def test_any_recipe_can_be_written_as_overrides(plan: Plan) -> None:
 @given(st.lists(st.lists(whole, min_size=1, max_size=4), max_size=3))
 def test_a_sweep_has_as_many_runs_as_its_product(values: list[list[int]]) -> None:
     overrides = [f"task.x{i}={','.join(map(str, several))}" for i, several in enumerate(values)]
-    runs = expand(overrides)
+    runs = expand_sweep(overrides)
     count = 1
     for several in values:
         count *= len(several)
@@ -374,7 +380,7 @@ def test_any_text_is_either_read_or_refused_with_its_path(path: str, text: str) 
     assert "\n" not in message
     runs, message = [[f"{path}="]], path
     try:
-        runs = expand([f"{path}={text}"])
+        runs = expand_sweep([f"{path}={text}"])
     except UserError as refused:
         message = str(refused)
     assert message.startswith(path)

@@ -38,9 +38,9 @@ def test_a_mistyped_name_is_answered_with_the_nearest_of_all() -> None:
 
 
 def test_a_part_is_made_from_either_kind_of_name() -> None:
-    assert catalogue.made("Task", "Arithmetic") == Arithmetic()
-    assert catalogue.made("Task", "sums_of_three") == Arithmetic("+", digits=3)
-    with pytest.raises(UserError, match=r"no Task is named 'long_sum'; 2 have names .* Did you mean 'long_sums'"):
-        catalogue.made("Task", "long_sum")
+    assert catalogue.get_part("Task", "Arithmetic") == Arithmetic()
+    assert catalogue.get_part("Task", "sums_of_three") == Arithmetic("+", digits=3)
+    with pytest.raises(UserError, match=r"no Task is named 'long_sum'; 2 presets are .* Did you mean 'long_sums'"):
+        catalogue.get_part("Task", "long_sum")
     with pytest.raises(UserError, match="no Task is named 'zzz'; there are:"):
-        catalogue.made("Task", "zzz")
+        catalogue.get_part("Task", "zzz")

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numerate.batch import IGNORE
+from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.text.tokenizers.subwords import Subwords
-from numerate.tokenizers.layout import Masked, Seq2Seq, TokenClassification
+from numerate.tokenizers.layout import MaskedLM, Seq2Seq, TokenClassification
 from numerate.tokenizers.words import Words
-from numerate.vocabulary import END, PAD, UNKNOWN
+from numerate.vocabulary import EOS, PAD, UNK
 
 COUNT = 60
 
@@ -22,9 +22,9 @@ def laid_out(task: Any, tokenizer: Any, layout: Any) -> tuple[Any, Any, Any]:
     if isinstance(layout, TokenClassification) == (rows.labels is None):
         with pytest.raises(
             UserError,
-            match=r"TokenClassification.*Continuation|Continuation.*TokenClassification|take TokenClassification",
+            match=r"TokenClassification.*Continuation|Continuation.*TokenClassification|use layout=TokenClassification",
         ):
-            layout.batch(rows, np.arange(COUNT))
+            layout.build_batch(rows, np.arange(COUNT))
         pytest.skip("this layout is for questions of the other kind, and says so")
     return questions, rows, batch_of(task, tokenizer, layout)
 
@@ -38,7 +38,7 @@ def written(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
 
 @cache
 def batch_of(task: Any, tokenizer: Any, layout: Any) -> Any:
-    return layout.batch(rows_of(task, tokenizer)[2], np.arange(500, 500 + COUNT))
+    return layout.build_batch(rows_of(task, tokenizer)[2], np.arange(500, 500 + COUNT))
 
 
 @cache
@@ -58,30 +58,30 @@ def rows_of(task: Any, tokenizer: Any) -> tuple[Any, Any, Any]:
         numbers, labels = False, questions.labels is not None
     if numbers if isinstance(tokenizer, Words) else labels:
         with pytest.raises(UserError, match=r"^tokenizer: "):
-            tokenizer.rows(questions, vocabulary)
+            tokenizer.encode_examples(questions, vocabulary)
         return questions, vocabulary, None
-    return questions, vocabulary, tokenizer.rows(questions, vocabulary)
+    return questions, vocabulary, tokenizer.encode_examples(questions, vocabulary)
 
 
 def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any, any_tokenizer: Any, any_layout: Any) -> None:
     questions, rows, batch = laid_out(any_task, any_tokenizer, any_layout)
     for row in range(len(questions)):
         targets = batch.targets[row].tolist()
-        places = [t for t, target in enumerate(targets) if target != IGNORE]
+        places = [t for t, target in enumerate(targets) if target != IGNORE_INDEX]
         wanted = [targets[t] for t in places]
         if rows.labels is not None:
             assert wanted == rows.labels[row][rows.target_mask[row]].tolist()
             continue
         text = rows.ids[row, : rows.lengths[row]].tolist()
         answer = rows.ids[row][rows.target_mask[row]].tolist()
-        assert answer[-1] == END
+        assert answer[-1] == EOS
         if isinstance(any_layout, Seq2Seq):
             assert wanted == answer
-            assert batch.source.ids[row, : batch.source.lengths[row]].tolist() == [*text[: -len(answer)], END]
-        elif isinstance(any_layout, Masked):
+            assert batch.source.ids[row, : batch.source.lengths[row]].tolist() == [*text[: -len(answer)], EOS]
+        elif isinstance(any_layout, MaskedLM):
             assert wanted == answer
             assert places == list(range(len(text) - len(answer), len(text)))
-            assert batch.tokens.ids[row, places].tolist() == [UNKNOWN] * len(answer)
+            assert batch.tokens.ids[row, places].tolist() == [UNK] * len(answer)
             assert batch.tokens.ids[row, : places[0]].tolist() == text[: -len(answer)]
         elif getattr(any_layout, "targets", "answer") == "all":
             assert wanted == text[1:]
@@ -97,7 +97,7 @@ def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any
     if rows.labels is not None:
         return
     for row in range(COUNT):
-        question, gold = plain_text(questions, row)
+        question, gold = format_question(questions, row)
         said = any_tokenizer.decode(rows.ids[row][rows.target_mask[row]], vocabulary)
         if isinstance(any_tokenizer, Words | Subwords):
             assert said.replace(" ", "") == gold.replace(" ", "")
@@ -105,9 +105,11 @@ def test_the_answer_asked_for_is_the_right_one(any_task: Any, any_tokenizer: Any
         if questions.numbers.lengths.shape[1] == 0 or not gold.lstrip("-").isdigit():
             assert said == gold
             continue
-        chance = int(questions.chance[row])
-        assert said == "".join(any_tokenizer.number_format.spell(int(gold), answer=True, chance=chance))
-        assert any_tokenizer.number_format.plain(said, answer=True) == gold
+        random_bits = int(questions.random_bits[row])
+        assert said == "".join(
+            any_tokenizer.number_format.format_number(int(gold), is_answer=True, random_bits=random_bits)
+        )
+        assert any_tokenizer.number_format.normalize_numbers(said, is_answer=True) == gold
         assert int(gold) == eval(_sum_of(question))
 
 
@@ -124,8 +126,8 @@ def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any, any_token
     assert bool((batch.tokens.ids.numpy()[~inside] == PAD).all())
     begun = isinstance(any_layout, Seq2Seq)  # with [PAD], as T5 does
     assert bool((batch.tokens.ids.numpy()[:, begun:][inside[:, begun:]] != PAD).all())
-    assert bool((batch.targets.numpy()[~inside] == IGNORE).all())
-    assert batch.real == inside.sum() + (0 if batch.source is None else int(batch.source.lengths.sum()))
+    assert bool((batch.targets.numpy()[~inside] == IGNORE_INDEX).all())
+    assert batch.num_input_tokens == inside.sum() + (0 if batch.source is None else int(batch.source.lengths.sum()))
     assert batch.tokens.ids.shape[1] == int(batch.tokens.lengths.max())
 
 
@@ -134,10 +136,10 @@ def test_asked_places_and_counts_say_the_same_as_the_targets(
 ) -> None:
     _, _, batch = laid_out(any_task, any_tokenizer, any_layout)
     for row, targets in enumerate(batch.targets.tolist()):
-        places = [t for t, target in enumerate(targets) if target != IGNORE]
+        places = [t for t, target in enumerate(targets) if target != IGNORE_INDEX]
         asked, said = batch.target_positions[row].tolist(), batch.target_ids[row].tolist()
         assert asked[: len(places)] == places
         assert set(asked[len(places) :]) <= {places[-1]}
-        assert said == [targets[t] for t in places] + [IGNORE] * (len(asked) - len(places))
-    assert batch.counts == {"tokens": int((batch.targets != IGNORE).sum()), "examples": COUNT}
-    assert batch.tokens.row.tolist() == list(range(500, 500 + COUNT))
+        assert said == [targets[t] for t in places] + [IGNORE_INDEX] * (len(asked) - len(places))
+    assert batch.counts == {"tokens": int((batch.targets != IGNORE_INDEX).sum()), "examples": COUNT}
+    assert batch.tokens.example_indices.tolist() == list(range(500, 500 + COUNT))

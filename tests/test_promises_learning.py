@@ -16,7 +16,7 @@ from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import Stream, StreamPosition
+from numerate.training.data_stream import BatchStream, StreamPosition
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -31,13 +31,13 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
     exam = EvaluationData(TASK, Characters(), Continuation())
     position = Learned(position_ids=DigitIndex(max_offset=2), max_position_embeddings=16)
     model = Decoder(hidden_size=48, mixer=mixer, positions=(position,)).build(exam.vocabulary, 0).train()
-    stream = Stream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
+    stream = BatchStream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
     objective = Supervised().build(exam.vocabulary)
-    optimizer = AdamW(learning_rate=5e-3).build(model, model.settings_by_parameter())
+    optimizer = AdamW(learning_rate=5e-3).build(model, model.optimizer_options_by_parameter())
     place, losses = StreamPosition(), []
     for step in range(STEPS):
         batch = stream.batch(place)
-        place = place.next(BATCH)
+        place = place.advance(BATCH)
         tokens = model.assign_positions(batch.tokens, StepContext(seed=0, step=step))
         sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), StepContext(seed=0, step=step))
         loss = sums["cross_entropy"] / objective.counts(batch)["cross_entropy"]
@@ -50,7 +50,7 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
     return model.eval(), exam, losses
 
 
-MIXERS = [part for part in catalogue.variants("Mixer") if part.__name__ != "ChannelMix"]  # it sees one token back
+MIXERS = [part for part in catalogue.all_classes("Mixer") if part.__name__ != "ChannelMix"]  # it sees one token back
 
 
 @pytest.mark.parametrize("mixer", MIXERS, ids=lambda part: part.__name__)

@@ -10,8 +10,8 @@ import pytest
 
 from numerate import catalogue
 from numerate.commands.show import SLOTS
-from numerate.config import Span, as_text, from_tree, identity, override, parse_yaml, to_tree, yaml_text
-from numerate.config.overrides import NAMES_ELSEWHERE, describe_settings
+from numerate.config import Span, format_value, from_tree, identity, override, parse_yaml, to_tree, yaml_text
+from numerate.config.overrides import PATHS_BY_COMMON_NAME, describe_settings
 from numerate.errors import UserError
 from numerate.training.recipe import Recipe
 
@@ -22,12 +22,14 @@ NO_CHOICE = {("Mixture", "weights")}
 def kind_of(part: type) -> str:
     name = part.__name__  # XVal is a loss and a spelling
     return next(
-        kind for kind, parts in catalogue.kinds().items() if name in parts and catalogue.find(kind, name) is part
+        kind
+        for kind, parts in catalogue.parts_by_kind().items()
+        if name in parts and catalogue.get_class(kind, name) is part
     )
 
 
 def through_a_file(spec: Any) -> Any:
-    return from_tree(parse_yaml(yaml_text(to_tree(spec))), declared=type(spec))
+    return from_tree(parse_yaml(yaml_text(to_tree(spec))), expected_class=type(spec))
 
 
 def others(value: Any, hint: Any) -> list[Any]:
@@ -53,8 +55,8 @@ def others(value: Any, hint: Any) -> list[Any]:
         return ["+", "-", "x", "other"]
     if hint is Span:
         return [Span(2, 3)]
-    if isinstance(hint, type) and hint.__name__ in catalogue.kinds():
-        defaults = [part() for part in catalogue.variants(hint.__name__)]
+    if isinstance(hint, type) and hint.__name__ in catalogue.parts_by_kind():
+        defaults = [part() for part in catalogue.all_classes(hint.__name__)]
         return (
             defaults
             + [
@@ -84,7 +86,7 @@ def all_changes(spec: Any, name: str) -> list[Any]:
 
 
 def test_every_kind_has_its_place_in_a_recipe() -> None:
-    assert set(SLOTS) == set(catalogue.kinds()) - {"Recipe", "Study", "Executor"}
+    assert set(SLOTS) == set(catalogue.parts_by_kind()) - {"Recipe", "Study", "Executor"}
 
 
 def test_it_is_a_frozen_dataclass_of_explained_settings(any_part: Any) -> None:
@@ -130,9 +132,9 @@ def test_every_setting_can_be_changed_and_survives_saving_and_overriding(any_par
         for changed in changes[:6]:
             assert through_a_file(changed) == changed
             value = getattr(changed, field.name)
-            text = f"{field.name}={as_text(value)}"
+            text = f"{field.name}={format_value(value)}"
             assert override(spec, [text]) == changed, text
-            assert override(spec, [f"{field.name.replace('_', '-')}={as_text(value)}"]) == changed, text
+            assert override(spec, [f"{field.name.replace('_', '-')}={format_value(value)}"]) == changed, text
             same = identity(changed) == identity(spec)
             assert same == (not field.metadata["identity"]), text
 
@@ -144,7 +146,7 @@ def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
     base = override(Recipe(), ["model.positions=[]"])
     for field in fields(any_part):
         for changed in all_changes(spec, field.name)[:1]:
-            call = f"{any_part.__name__}({field.name}={as_text(getattr(changed, field.name))})"
+            call = f"{any_part.__name__}({field.name}={format_value(getattr(changed, field.name))})"
             try:
                 within = override(base, [SLOTS[kind].format(call)])
             except UserError:
@@ -187,4 +189,4 @@ def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: st
 
 def test_every_setting_that_such_a_word_names_is_there() -> None:
     known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
-    assert {path for paths in NAMES_ELSEWHERE.values() for path in paths} <= known | {"model.num_layers"}
+    assert {path for paths in PATHS_BY_COMMON_NAME.values() for path in paths} <= known | {"model.num_layers"}

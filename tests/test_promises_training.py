@@ -55,7 +55,7 @@ def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any)
     for steps in (1, 50, 100):
         assert all(0 <= any_schedule.multiplier(step, steps) <= 1 for step in range(steps + 1))
     name = "peak" if isinstance(any_schedule, OneCycle) else "warmup"
-    with pytest.raises(UserError, match=f"^{name}: -1 is negative"):
+    with pytest.raises(UserError, match=f"^{name}: must be 0 or more: .*; it is -1$"):
         type(any_schedule)(**{name: -1})
 
 
@@ -92,9 +92,9 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (Linear(warmup=0, min_lr_ratio=0.2), {0: 1.0, 50: 0.6, 100: 0.2}),
         (Cosine(warmup=20), {20: 1.0, 40: (1 + math.cos(math.pi / 4)) / 2, 60: 0.5, 100: 0.0}),
         (Cosine(warmup=0, min_lr_ratio=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
-        (WarmupStableDecay(warmup=10, decay_from=0.6, min_lr_ratio=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
-        (WarmupStableDecay(warmup=80, decay_from=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
-        (WarmupStableDecay(warmup=0, decay_from=1.0), {0: 1.0, 100: 1.0}),
+        (WarmupStableDecay(warmup=10, decay_start=0.6, min_lr_ratio=0.02), {10: 1.0, 60: 1.0, 80: 0.51, 100: 0.02}),
+        (WarmupStableDecay(warmup=80, decay_start=0.6), {79: 80 / 81, 80: 1.0, 90: 0.5, 100: 0.0}),
+        (WarmupStableDecay(warmup=0, decay_start=1.0), {0: 1.0, 100: 1.0}),
         (WarmupStableDecay(warmup=0.1), {0: 1 / 11, 10: 1.0, 90: 1.0, 95: 0.5, 100: 0.0}),
         (OneCycle(), {0: 1 / 51, 50: 1.0, 75: 0.5, 100: 0.0}),
         (
@@ -111,7 +111,7 @@ def test_a_schedule_by_hand(schedule: Any, expected: dict[int, float]) -> None:
 
 def groups(spec: AdamW, model: Any) -> dict[str, dict[str, Any]]:
     named = {id(parameter): name for name, parameter in model.named_parameters()}
-    optimizer = spec.build(model, model.settings_by_parameter())
+    optimizer = spec.build(model, model.optimizer_options_by_parameter())
     return {named[id(p)]: group for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -182,5 +182,5 @@ def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: 
     ("settings", "field"), [({"initial_lr_ratio": 1.5}, "initial_lr_ratio"), ({"min_lr_ratio": -0.1}, "min_lr_ratio")]
 )
 def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: .* is not a share of the rate"):
+    with pytest.raises(UserError, match=f"^{field}: must be from 0 to 1; it is "):
         OneCycle(**settings)

@@ -54,12 +54,13 @@ ALLOWED = {
     ("executors/worker.py", "pickle.loads"): PIPE,
     ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
     ("experiments/weight_files.py", "torch.load"): "weights_only=True",
-    ("text/models/hugging_face.py", "auto.from_pretrained"): "trust_remote_code=False",
+    ("text/models/hugging_face.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/hugging_face.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tables/exporting.py", "importlib.import_module"): "pyarrow, pandas or duckdb, as named in the file",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
+    ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
     ("executors/states.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
     ("training/provenance.py", "subprocess.Popen"): "git, asked for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
@@ -67,7 +68,7 @@ ALLOWED = {
 KEYWORDS = {
     "torch.load": ("weights_only", "True"),
     "np.load": ("allow_pickle", "False"),
-    "auto.from_pretrained": ("trust_remote_code", "False"),
+    "auto_class.from_pretrained": ("trust_remote_code", "False"),
     "package.AutoConfig.from_pretrained": ("trust_remote_code", "False"),
 }
 
@@ -114,7 +115,7 @@ def test_yaml_is_read_by_loaders_of_plain_data_alone() -> None:
     from numerate.config import parse_yaml
 
     payload = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [ran]]"
-    with pytest.raises(UserError, match="no YAML that can be read"):
+    with pytest.raises(UserError, match="invalid YAML: could not determine a constructor"):
         parse_yaml(payload)
 
 
@@ -175,7 +176,7 @@ def evil(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (evil / "evil.py").write_text(EVIL)
     monkeypatch.chdir(evil)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     monkeypatch.setattr(user_parts, "_files", {})
     monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
     for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
@@ -310,10 +311,10 @@ def test_exported_weights_that_are_a_pickle_are_not_unpickled(exported: Path, tm
 def test_a_configuration_of_transformers_that_names_code_runs_nothing_of_it(exported: Path, tmp_path: Path) -> None:
     spoken = {"model_type": "t5", "auto_map": {"AutoModelForCausalLM": "payload.M"}, "_name_or_path": str(exported)}
     with pytest.raises(UserError):
-        PretrainedDecoder(config=json.dumps(spoken)).build(Vocabulary.of(["+", "="]), 0)
+        PretrainedDecoder(config=json.dumps(spoken)).build(Vocabulary.with_digits(["+", "="]), 0)
     (exported / "config.json").write_text(json.dumps({**spoken, "model_type": "unheard_of"}))
     with pytest.raises(UserError):
-        PretrainedDecoder(weights=str(exported)).build(Vocabulary.of(["+", "="]), 0)
+        PretrainedDecoder(weights=str(exported)).build(Vocabulary.with_digits(["+", "="]), 0)
     assert not (tmp_path / "ran").exists()
 
 
@@ -333,11 +334,11 @@ def test_a_configuration_that_names_a_kernel_of_the_hub_does_not_fetch_it(
     monkeypatch.setattr(hub_kernels, "get_kernel", lambda repository, *_, **__: fetched.append(repository))
     for module in (hub_kernels, modeling_utils):  # as where the package kernels is installed
         monkeypatch.setattr(module, "is_kernels_available", lambda *_, **__: True)
-    vocabulary, weights = Vocabulary.of(["+", "="]), PretrainedDecoder(weights=str(tmp_path / "model"))
+    vocabulary, weights = Vocabulary.with_digits(["+", "="]), PretrainedDecoder(weights=str(tmp_path / "model"))
     for build in (
         lambda: PretrainedDecoder(config=json.dumps(spoken)).build(vocabulary, 0),
         lambda: weights.build(vocabulary, 0),
-        lambda: weights.build_again(vocabulary, 0, {"config": spoken, "tied": True}),
+        lambda: weights.build_from_config(vocabulary, 0, {"config": spoken, "tied": True}),
     ):
         with pytest.raises(UserError, match="names code of the hub"):
             build()

@@ -9,12 +9,12 @@ import pytest
 from numerate.cli import main
 from numerate.commands.show import parameter_count
 from numerate.config import override
-from numerate.studies.naming import named
+from numerate.studies.naming import load_recipe_or_study
 from numerate.training.recipe import Recipe
 
 
 def recipe(name: str, *settings: str) -> Recipe:
-    found = override(named(name), list(settings))
+    found = override(load_recipe_or_study(name), list(settings))
     assert isinstance(found, Recipe)
     return found
 
@@ -44,12 +44,12 @@ def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     before = getattr(sys.modules.get("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
     told = parameter_count(recipe("number_loss_small_ce", "tokenizer=Subwords(tokenizer=nobody/has-it)"))
-    assert told.startswith("not known here (tokenizer: nobody/has-it")
+    assert told.startswith("unknown (tokenizer: nobody/has-it")
     assert "HF_HUB_OFFLINE" not in os.environ
     constants = sys.modules.get("huggingface_hub.constants")
     assert constants is None or before == constants.HF_HUB_OFFLINE, "it stays away from the hub meanwhile alone"
     missing = parameter_count(recipe("number_loss_small_ce", "task=Mathematics"))
-    assert missing.startswith("not known here (")
+    assert missing.startswith("unknown (")
     assert "numerate data fetch mathematics" in missing
     assert "google-t5/t5-small" in parameter_count(recipe("arithmetic_t5_ce"))
 

@@ -32,7 +32,7 @@ raise SystemExit(main(["list", "losses"]))
 
 def test_ctrl_c_ends_a_command_that_is_importing() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "numerate: stopped\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "numerate: interrupted\n")
 
 
 class Screen(io.StringIO):
@@ -56,7 +56,7 @@ def test_control_characters_are_shown_on_a_terminal_and_kept_elsewhere(monkeypat
     text, told = "a\tb\n\x1b[31mred\x1b[38;5;9mours\x1b[0m\r\x85", []
     for stream in (Screen(), io.StringIO()):
         monkeypatch.setattr(sys, "stdout", stream)
-        with terminal.ready():
+        with terminal.command_output():
             print(text, end="")
         assert sys.stdout is stream
         told.append(stream.getvalue())
@@ -90,5 +90,5 @@ def test_too_little_memory_is_told_with_a_remedy_and_is_no_fault_of_the_program(
     monkeypatch.setattr("numerate.commands.list.command", command)
     assert main(["list"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"numerate: out of memory: the machine gives no more ({type(error).__name__}")
+    assert said.startswith(f"numerate: out of memory: the machine is out of memory ({type(error).__name__}")
     assert said.endswith("a smaller batch or model, need less\n")

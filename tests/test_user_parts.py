@@ -15,16 +15,16 @@ import pytest
 from numerate import catalogue
 from numerate.config import (
     add_packaged_parts,
-    as_text,
+    format_value,
     from_tree,
     identity,
+    load_user_object,
     load_user_parts,
     override,
     packaged_parts,
     parse_yaml,
     setting,
     to_tree,
-    user_object,
     user_parts,
     yaml_text,
 )
@@ -51,10 +51,10 @@ class Maker:
 
 @pytest.fixture(autouse=True)
 def catalogue_of_made_up_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "ROOMS", ())
-    monkeypatch.setattr(catalogue, "_added", {})
-    catalogue.add("Blend", Soft)
-    catalogue.add("Maker", Maker)
+    monkeypatch.setattr(catalogue, "PART_PACKAGES", ())
+    monkeypatch.setattr(catalogue, "_user_classes", {})
+    catalogue.register("Blend", Soft)
+    catalogue.register("Maker", Maker)
 
 
 PARTS = '''
@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(user_parts, "_files", {})  # which workers of later tests would read
-    monkeypatch.setattr(user_parts, "_sent", {})
+    monkeypatch.setattr(user_parts, "_files_from_parent", {})
     for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
@@ -102,9 +102,9 @@ def test_a_users_part_is_reachable_by_name_by_file_and_from_disk(folder: Path) -
     assert re.fullmatch("[0-9a-f]{64}", tree["source"])
     assert (tree["kind"], tree["strength"]) == ("my.py:Bitter", 7)
     assert from_tree(parse_yaml(yaml_text(to_tree(made)))) == made
-    assert override(Maker(), [f"blend={as_text(made.blend)}"]) == made
+    assert override(Maker(), [f"blend={format_value(made.blend)}"]) == made
     assert load_user_parts("my.py") is load_user_parts(folder / "my.py")
-    assert user_object("my.py:recipe")() == user_object("my.py:Bitter")(5)
+    assert load_user_object("my.py:recipe")() == load_user_object("my.py:Bitter")(5)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,10 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(user_parts, "_files", {})
-    monkeypatch.setattr(catalogue, "_added", {kind: dict(parts) for kind, parts in catalogue._added.items()})
-    catalogue._added["Blend"].pop("Bitter", None)
+    monkeypatch.setattr(
+        catalogue, "_user_classes", {kind: dict(parts) for kind, parts in catalogue._user_classes.items()}
+    )
+    catalogue._user_classes["Blend"].pop("Bitter", None)
 
 
 def test_a_file_that_was_named_once_opens_its_recipes_from_anywhere(
@@ -129,7 +131,7 @@ def test_a_file_that_was_named_once_opens_its_recipes_from_anywhere(
     again = from_tree(tree)
     assert again.blend.strength == 9
     assert identity(again) == same
-    assert [file.by for file in user_parts.user_files()] == ["approved"]
+    assert [file.reason for file in user_parts.user_files()] == ["approved"]
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["node", "text"])
@@ -141,15 +143,15 @@ def test_what_only_a_saved_recipe_names_is_refused_before_anything_of_it_runs(fo
         UserError, match=r"blend: evil\.py: no file that you have named before .*--parts FILE"
     ) as refused:
         from_tree(tree)
-    assert "Nothing of it was run" in str(refused.value)
+    assert "It was not run" in str(refused.value)
     assert not (folder / "ran").exists()
     (folder / "configuration").mkdir()
     (folder / "configuration" / "approved_parts.jsonl").write_text('{"sha256": null, "file": "evil.py"}\n[]\nno json\n')
-    with pytest.raises(UserError, match="Nothing of it was run"):
+    with pytest.raises(UserError, match="It was not run"):
         from_tree(tree)
     assert not (folder / "ran").exists()
     load_user_parts("evil.py")
-    assert from_tree(tree) == Maker(user_object("evil.py:Bitter")(3))
+    assert from_tree(tree) == Maker(load_user_object("evil.py:Bitter")(3))
 
 
 def test_a_file_that_was_edited_since_it_was_named_is_not_run_for_a_saved_recipe(
@@ -211,7 +213,8 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
     monkeypatch.delenv("NUMERATE_CONFIG")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "a.py"))
     (folder / "c.py").write_text("x = 1\n")
-    with pytest.warns(UserWarning, match=r"a\.py/numerate/approved_parts\.jsonl: cannot be written .*--parts .*c\.py"):
+    message = r"a\.py/numerate/approved_parts\.jsonl: could not be written .*--parts .*c\.py"
+    with pytest.warns(UserWarning, match=message):
         load_user_parts("c.py")
 
 
@@ -229,7 +232,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
         ),
         (
             "class Bare(Blend):\n    x: int = 3\n    def blend(self): ...\n",
-            r"my\.py: Bare is no dataclass; write @dataclass",
+            r"my\.py: Bare must be a dataclass: add @dataclass",
         ),
         (
             "@dataclass(frozen=True)\nclass Empty(Blend):\n    size: int\n    def blend(self): ...\n",
@@ -237,7 +240,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
         ),
         (
             "@dataclass(frozen=True)\nclass Soft(Blend):\n    size: int = 3\n    def blend(self): ...\n",
-            r"my\.py: there already is a Blend named 'Soft'; give yours another name",
+            r"my\.py: a Blend named 'Soft' already exists; rename this class",
         ),
     ],
 )
@@ -252,10 +255,10 @@ def test_what_is_wrong_in_a_users_file_is_said_with_file_and_line(folder: Path, 
 def test_what_a_users_file_does_not_hold_is_said(folder: Path) -> None:
     written(folder)
     with pytest.raises(UserError, match=r"my\.py has no 'recipes'; it has: .* Did you mean 'recipe'\?"):
-        user_object("my.py:recipes")
+        load_user_object("my.py:recipes")
     with pytest.raises(UserError, match=r"mine\.py: there is no such file\. Did you mean 'my\.py'\?"):
-        user_object("mine.py:recipe")
-    with pytest.raises(UserError, match=r"blend: my\.py:recipe is no Blend"):
+        load_user_object("mine.py:recipe")
+    with pytest.raises(UserError, match=r"blend: my\.py:recipe must be a Blend"):
         override(Maker(), ["blend=my.py:recipe"])
 
 
@@ -265,7 +268,7 @@ def test_a_class_that_nothing_could_find_again_is_not_saved() -> None:
         def blend(self) -> int:
             return 0
 
-    with pytest.raises(UserError, match=r"Inner stands inside another"):
+    with pytest.raises(UserError, match=r"Inner must be defined at the top level of its module"):
         to_tree(Maker(blend=Inner()))
 
 
@@ -274,11 +277,11 @@ def test_an_imported_file_of_the_same_name_that_is_gone_is_no_obstacle(
 ) -> None:
     (folder / "other").mkdir()
     gone = written(folder / "other")
-    module = user_object(f"{gone}:Bitter").__module__
+    module = load_user_object(f"{gone}:Bitter").__module__
     monkeypatch.setattr(user_parts, "_files", {})
     gone.unlink()
     written(folder, more="# another\n")
-    del catalogue._added["Blend"]["Bitter"]
+    del catalogue._user_classes["Blend"]["Bitter"]
     tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
     assert module in sys.modules
     assert to_tree(from_tree(tree)) == tree
@@ -323,9 +326,9 @@ def acme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "[numerate.parts]\nBitter = acme.mixers:Bitter\nGone = acme.gone:Gone\nAll = acme.mixers\n"
     )
     sys.path.insert(0, str(site))
-    packaged_parts.declared.cache_clear()
+    packaged_parts.declared_entry_points.cache_clear()
     yield site
-    packaged_parts.declared.cache_clear()
+    packaged_parts.declared_entry_points.cache_clear()
     for name in ("acme", "acme.mixers"):
         sys.modules.pop(name, None)
 
@@ -336,7 +339,7 @@ def test_a_part_that_an_installed_package_declares_is_found_by_name_by_address_a
     made = from_tree(tree)
     assert made.blend.strength == 5
     assert to_tree(made)["blend"] == tree["blend"]
-    for text in ("Bitter(5)", "acme.mixers:Bitter(strength=5)", as_text(made.blend)):
+    for text in ("Bitter(5)", "acme.mixers:Bitter(strength=5)", format_value(made.blend)):
         assert override(Maker(), [f"blend={text}"]) == made
 
 
@@ -348,11 +351,14 @@ def test_a_module_that_no_package_declares_is_not_imported_for_a_recipe(acme: Pa
 
 
 def test_a_declared_part_that_cannot_be_loaded_is_told_with_its_package(acme: Path) -> None:
-    with pytest.raises(UserError, match=r"acme\.gone:Gone: the package acme declares this part, .*ModuleNotFoundError"):
+    with pytest.raises(
+        UserError,
+        match=r"acme\.gone:Gone: the package acme declares this part but loading it failed .*ModuleNotFoundError",
+    ):
         override(Maker(), ["blend=Gone"])
 
 
 def test_what_a_package_declares_and_is_no_part_does_not_stop_the_others(acme: Path) -> None:
     with pytest.warns(UserWarning, match=r"acme\.gone:Gone: the package acme"):
         add_packaged_parts()
-    assert catalogue.kinds()["Blend"]["Bitter"] == "acme.mixers"
+    assert catalogue.parts_by_kind()["Blend"]["Bitter"] == "acme.mixers"

@@ -39,12 +39,12 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
+_LAZY_MODULES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
     "from_published": "numerate.published.dual_attention_weights",
-    "number_tokens": "numerate.integrations.hf_number_tokens",
     "results_of": "numerate.tables.results",
+    "number_tokens": "numerate.integrations.hf_number_tokens",
     "to_published": "numerate.published.dual_attention_weights",
 }
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES.get(name, "numerate.api")), name)
+        return getattr(import_module(_LAZY_MODULES.get(name, "numerate.api")), name)
     raise AttributeError(f"module 'numerate' has no attribute {name!r}")
 
 

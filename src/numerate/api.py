@@ -8,7 +8,7 @@ from numerate.experiments.run import Run as Run
 from numerate.experiments.run import load as load
 from numerate.experiments.train import train as train_in_folder
 from numerate.searches.search import search as search
-from numerate.studies.naming import named_recipe
+from numerate.studies.naming import load_recipe
 from numerate.studies.study import Study as Study
 from numerate.studies.study import run_study as run_study
 from numerate.training.recipe import Recipe as Recipe
@@ -21,7 +21,7 @@ def recipe(name: str, *overrides: str) -> Recipe:
     """
     from numerate.config import override
 
-    return override(named_recipe(name), overrides)
+    return override(load_recipe(name), overrides)
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
@@ -30,12 +30,12 @@ def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = F
     Ctrl-C and SIGTERM stop it after the current batch with a checkpoint, and are then passed on: `KeyboardInterrupt`,
     or `SystemExit` with the status of the signal, so that a script that trains one recipe after the other ends too.
     """
-    trained = train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet)
-    if trained.status == 130:
+    result = train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet)
+    if result.exit_status == 130:
         raise KeyboardInterrupt
-    if trained.status:
-        raise SystemExit(trained.status)
-    return trained.run
+    if result.exit_status:
+        raise SystemExit(result.exit_status)
+    return result.run
 
 
 def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:

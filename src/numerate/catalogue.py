@@ -19,7 +19,7 @@ from typing import Any
 
 from numerate.errors import UserError, did_you_mean
 
-ROOMS = (
+PART_PACKAGES = (
     "tasks",
     "tokenizers",
     "positions",
@@ -33,19 +33,21 @@ ROOMS = (
 )
 """The folders of `numerate` that hold parts."""
 
-_added: dict[str, dict[str, type]] = {}
+_user_classes: dict[str, dict[str, type]] = {}
 
 
-def kinds() -> dict[str, dict[str, str]]:
+def parts_by_kind() -> dict[str, dict[str, str]]:
     """Every kind of part with its variants: `{"Mixer": {"LSTM": "numerate.mixers.recurrent", ...}, ...}`."""
-    found: dict[str, dict[str, str]] = {}
-    for room in ROOMS:
-        listed = importlib.import_module(f"numerate.{room}").CATALOGUE
-        for kind, parts in listed.items():
-            found.setdefault(kind, {}).update({name: _path(room, module) for name, module in parts.items()})
-    for kind, classes in _added.items():
-        found.setdefault(kind, {}).update({name: part.__module__ for name, part in classes.items()})
-    return found
+    modules_by_kind: dict[str, dict[str, str]] = {}
+    for package in PART_PACKAGES:
+        catalogue = importlib.import_module(f"numerate.{package}").CATALOGUE
+        for kind, parts in catalogue.items():
+            modules_by_kind.setdefault(kind, {}).update(
+                {name: _path(package, module) for name, module in parts.items()}
+            )
+    for kind, classes in _user_classes.items():
+        modules_by_kind.setdefault(kind, {}).update({name: part.__module__ for name, part in classes.items()})
+    return modules_by_kind
 
 
 def _path(room: str, module: str) -> str:
@@ -53,22 +55,22 @@ def _path(room: str, module: str) -> str:
     return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
 
 
-def add(kind: str, part: type) -> None:
+def register(kind: str, part: type) -> None:
     """Adds a class of the user's own under its name, as `--parts my.py` does."""
-    _added.setdefault(kind, {})[part.__name__] = part
+    _user_classes.setdefault(kind, {})[part.__name__] = part
 
 
-def find(kind: str, name: str, where: str = "") -> type:
+def get_class(kind: str, name: str, setting_path: str = "") -> type:
     """The class called `name` among the parts of a kind.
 
     Raises `UserError` with the names that there are: `find("Mixer", "LTSM", "model.mixer")` says
     `model.mixer: no Mixer is named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
     """
-    if name in _added.get(kind, {}):
-        return _added[kind][name]
-    parts = kinds().get(kind, {})
+    if name in _user_classes.get(kind, {}):
+        return _user_classes[kind][name]
+    parts = parts_by_kind().get(kind, {})
     if name not in parts:
-        prefix = f"{where}: " if where else ""
+        prefix = f"{setting_path}: " if setting_path else ""
         names = ", ".join(sorted(parts)) or "none"
         raise UserError(f"{prefix}no {kind} is named {name!r}; there are: {names}.{did_you_mean(name, parts)}")
     return getattr(importlib.import_module(parts[name]), name)  # type: ignore[no-any-return]
@@ -80,46 +82,46 @@ def presets(kind: str) -> dict[str, Any]:
     A folder names the file that makes them, or several: `PRESETS = {"Task": ("counting_names",)}`, whose `presets()`
     returns them.
     """
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for module in preset_modules(kind):
-        found.update(importlib.import_module(module).presets())
-    return found
+        parts.update(importlib.import_module(module).presets())
+    return parts
 
 
-def families(kind: str) -> dict[str, str]:
+def family_modules(kind: str) -> dict[str, str]:
     """Patterns that names of a kind follow, each with its module: `{"counting_TASK_MODEL": "numerate.recipes..."}`.
 
     A folder names the file of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}`. There
     `names()` gives every name with its one line, and `make(name)` what the name stands for.
     """
-    found: dict[str, str] = {}
-    for room in ROOMS:
-        listed = getattr(importlib.import_module(f"numerate.{room}"), "FAMILIES", {}).get(kind, {})
-        found.update({pattern: _path(room, module) for pattern, module in listed.items()})
-    return found
+    modules: dict[str, str] = {}
+    for package in PART_PACKAGES:
+        patterns = getattr(importlib.import_module(f"numerate.{package}"), "FAMILIES", {}).get(kind, {})
+        modules.update({pattern: _path(package, module) for pattern, module in patterns.items()})
+    return modules
 
 
 def family_names(kind: str) -> dict[str, str]:
     """Every name that follows one of the patterns of a kind, with its one line."""
-    found: dict[str, str] = {}
-    for module in families(kind).values():
-        found.update(importlib.import_module(module).names())
-    return found
+    descriptions: dict[str, str] = {}
+    for module in family_modules(kind).values():
+        descriptions.update(importlib.import_module(module).names())
+    return descriptions
 
 
-def of_family(kind: str, name: str) -> Any:
+def make_from_family(kind: str, name: str) -> Any:
     """The component of a family name; None for a name that follows no pattern."""
-    family = _family(kind, name)
+    family = _family_module(kind, name)
     return None if family is None else family.make(name)
 
 
-def in_family(kind: str, name: str) -> bool:
+def is_in_family(kind: str, name: str) -> bool:
     """Whether a name is of a family, without building its component."""
-    return _family(kind, name) is not None
+    return _family_module(kind, name) is not None
 
 
-def _family(kind: str, name: str) -> Any:
-    for pattern, module in families(kind).items():
+def _family_module(kind: str, name: str) -> Any:
+    for pattern, module in family_modules(kind).items():
         # The prefix before the first placeholder is in every name: other names import nothing.
         if name.startswith(re.split(r"[A-Z]", pattern)[0]):
             family = importlib.import_module(module)
@@ -128,23 +130,25 @@ def _family(kind: str, name: str) -> Any:
     return None
 
 
-def made(kind: str, name: str) -> Any:
+def get_part(kind: str, name: str) -> Any:
     """The part behind a name: a preset, or a class with its defaults. Raises `UserError` for a name that is neither."""
-    if name not in kinds().get(kind, {}):
-        ready = presets(kind)
-        if name in ready:
-            return ready[name]
-        if ready and (near := did_you_mean(name, ready)):
-            raise UserError(f"no {kind} is named {name!r}; {len(ready)} have names of papers.{near}")
-    return find(kind, name)()
+    if name not in parts_by_kind().get(kind, {}):
+        known_presets = presets(kind)
+        if name in known_presets:
+            return known_presets[name]
+        if known_presets and (suggestion := did_you_mean(name, known_presets)):
+            raise UserError(
+                f"no {kind} is named {name!r}; {len(known_presets)} presets are named after papers.{suggestion}"
+            )
+    return get_class(kind, name)()
 
 
-def describe(kind: str, name: str) -> str:
+def part_summary(kind: str, name: str) -> str:
     """The first line of a part's docstring, without importing its module: `describe("Mixer", "LSTM")`."""
-    if name in _added.get(kind, {}):
-        lines = (_added[kind][name].__doc__ or "").strip().splitlines()
+    if name in _user_classes.get(kind, {}):
+        lines = (_user_classes[kind][name].__doc__ or "").strip().splitlines()
         return lines[0] if lines else ""
-    return _first_lines(kinds()[kind][name]).get(name, "")
+    return _docstring_summaries(parts_by_kind()[kind][name]).get(name, "")
 
 
 def module_summary(module: str) -> str:
@@ -158,37 +162,39 @@ def module_summary(module: str) -> str:
 
 def preset_modules(kind: str) -> list[str]:
     """The modules that make parts of a kind with names of their own; see `presets`."""
-    files = [(room, getattr(importlib.import_module(f"numerate.{room}"), "PRESETS", {})) for room in ROOMS]
-    return [_path(room, file) for room, listed in files for file in listed.get(kind, ())]
+    presets_by_package = [
+        (package, getattr(importlib.import_module(f"numerate.{package}"), "PRESETS", {})) for package in PART_PACKAGES
+    ]
+    return [_path(room, file) for room, modules_by_kind in presets_by_package for file in modules_by_kind.get(kind, ())]
 
 
 @lru_cache
-def _first_lines(module: str) -> dict[str, str]:
+def _docstring_summaries(module: str) -> dict[str, str]:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return {}
     with open(spec.origin, encoding="utf-8") as source:
         tree = ast.parse(source.read())
-    found = {}
+    summaries = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
-    return found
+            summaries[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
+    return summaries
 
 
-def lazily(room: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], Any]:
+def lazy_getattr(package: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], Any]:
     """The `__getattr__` of a folder of parts, so that `from numerate.mixers import LSTM` imports only its file."""
-    where = {name: module for parts in catalogue.values() for name, module in parts.items()}
+    module_of_name = {name: module for parts in catalogue.values() for name, module in parts.items()}
 
     def __getattr__(name: str) -> Any:
-        if name in where:
-            return getattr(importlib.import_module(_path(room, where[name])), name)
-        raise AttributeError(f"numerate.{room} has no {name!r}")
+        if name in module_of_name:
+            return getattr(importlib.import_module(_path(package, module_of_name[name])), name)
+        raise AttributeError(f"numerate.{package} has no {name!r}")
 
     return __getattr__
 
 
-def variants(kind: str) -> Iterator[type]:
+def all_classes(kind: str) -> Iterator[type]:
     """Every class of a kind, imported, as tests run on all of them."""
-    for name in sorted(kinds().get(kind, {})):
-        yield find(kind, name)
+    for name in sorted(parts_by_kind().get(kind, {})):
+        yield get_class(kind, name)

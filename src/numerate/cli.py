@@ -16,9 +16,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from numerate import terminal
-from numerate.errors import OperationalError, UserError, did_you_mean, in_words, users_line
+from numerate.errors import OperationalError, UserError, describe_error, did_you_mean, user_code_location
 
-OVERRIDES = """settings are path=value: model.hidden_size=64, training.steps=500, task.digits=1:8
+SETTINGS_HELP = """settings are path=value: model.hidden_size=64, training.steps=500, task.digits=1:8
 a component by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
 a list item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3"""
 
@@ -202,7 +202,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-DRY = {
+DRY_RUN_HELP = {
     "train": "build the model, time a few steps, print an estimate; write nothing",
     "run": "list which runs are new, done or failed; with executor=slurm print the job script; start nothing",
     "evaluate": "print cells, cost and estimated time; with executor=slurm the job script; write nothing",
@@ -210,7 +210,7 @@ DRY = {
 """The commands with `--dry-run`, and its help text."""
 
 
-SKIPPING = ("sample", "data", "train", "run")
+SKIP_BAD_COMMANDS = ("sample", "data", "train", "run")
 """The commands with `--skip-bad`, which sets `task.skip_invalid=true` of tasks over files."""
 
 
@@ -218,18 +218,18 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 for Ctrl-C."""
     # Otherwise the interpreter collects all objects of torch several times at exit, a fifth of a short command's time.
     atexit.register(gc.freeze)
-    with terminal.ready():
+    with terminal.command_output():
         return _run(sys.argv[1:] if words is None else words)
 
 
 def _run(words: Sequence[str]) -> int:
-    options = parsed(words)
+    options = parse_args(words)
     if options.command is None:
         _parser().print_help()
         return 0
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        _load(options.parts)
+        _load_user_parts(options.parts)
         status: int = import_module(f"numerate.commands.{options.command}").command(options)
         sys.stdout.flush()
         return status
@@ -239,7 +239,7 @@ def _run(words: Sequence[str]) -> int:
         _print_once(error)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
-        print("numerate: stopped", file=sys.stderr)
+        print("numerate: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -249,17 +249,16 @@ def _run(words: Sequence[str]) -> int:
             raise
         traceback.clear_frames(error.__traceback__)  # frees memory for the message below
         memory = import_module("numerate.executors.memory")
-        if (cause := memory.ran_out(error, limited=memory.is_limited())) is not None:
-            _print_once(OperationalError(f"out of memory: {memory.told(cause)}"))
+        if (cause := memory.out_of_memory_error(error, is_limited=memory.is_memory_limited())) is not None:
+            _print_once(OperationalError(f"out of memory: {memory.out_of_memory_text(cause)}"))
             return 1
-        users = users_line(error) is not None
-        report = "" if users else "; please report it"
-        print(f"numerate: {in_words(error)}", file=sys.stderr)
-        print(f"numerate: --traceback shows where{report}", file=sys.stderr)
-        return 2 if users else 1
+        is_user_error = user_code_location(error) is not None
+        print(f"numerate: {describe_error(error)}", file=sys.stderr)
+        print("numerate: --traceback shows where", file=sys.stderr)
+        return 2 if is_user_error else 1
 
 
-def _load(files: Sequence[str]) -> None:
+def _load_user_parts(files: Sequence[str]) -> None:
     """Loads the user's own components."""
     for file in files:
         import_module("numerate.config").load_user_parts(file)
@@ -273,55 +272,59 @@ def _warn(message: Warning | str, *_: object) -> None:
 def _print_once(error: UserError | OperationalError) -> None:
     """Prints an error in one of the processes of a run; the others wait for it, since a launcher ends them all as soon
     as one has ended."""
-    prints = os.environ.get("RANK", "0") == "0" if error.speaker is None else error.speaker
-    if prints:
+    is_speaker = os.environ.get("RANK", "0") == "0" if error.should_print is None else error.should_print
+    if is_speaker:
         print(f"numerate: {error}", file=sys.stderr, flush=True)
     else:
         time.sleep(3)
 
 
-def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line, with options anywhere. Exits the program where it is invalid."""
+def parse_args(words: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line, with options in any order. Exits if it is invalid."""
     parser = _parser()
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
-    options, more = parser.parse_known_args(words)  # argparse takes no words after an option by itself
-    if unknown := next((word for word in more if word.startswith("-") and not word[1:2].isdigit()), None):
-        known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY else [])]
+    options, extra_words = parser.parse_known_args(words)  # argparse takes no words after an option by itself
+    if unknown := next((word for word in extra_words if word.startswith("-") and not word[1:2].isdigit()), None):
+        known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY_RUN_HELP else [])]
         known += ["--as", "--from"] if options.command == "data" else []
         known += ["--size"] if options.command == "tokens" else []
-        known += ["--skip-bad"] if options.command in SKIPPING else []
-        hint = _as_setting(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
-        parser.error(f"there is no option {unknown!r} here{hint}")
-    skipping = ["task.skip_invalid=true"] if getattr(options, "skip_bad", False) else []
-    options.words = [*getattr(options, "words", []), *more, *skipping]
+        known += ["--skip-bad"] if options.command in SKIP_BAD_COMMANDS else []
+        hint = _setting_hint(unknown, words, options.command) or f".{did_you_mean(unknown, known)}"
+        parser.error(f"unknown option {unknown!r}{hint}")
+    skip_settings = ["task.skip_invalid=true"] if getattr(options, "skip_bad", False) else []
+    options.words = [*getattr(options, "words", []), *extra_words, *skip_settings]
     return options
 
 
-def _as_setting(option: str, words: Sequence[str], command: str | None) -> str:
+def _setting_hint(option: str, words: Sequence[str], command: str | None) -> str:
     """A hint for an option that is a setting: `--steps 5` of a recipe is `training.steps=5`, `--count 200` of
     `evaluate` is `count=200`."""
     if command is None:
         return ""
-    _, shape, examples = COMMANDS[command]
+    _, usage, examples = COMMANDS[command]
     name, equals, value = option.lstrip("-").partition("=")
-    name, at = name.replace("-", "_"), words.index(option) + 1
+    name, next_index = name.replace("-", "_"), words.index(option) + 1
     if not equals:
-        value = words[at] if at < len(words) and not words[at].startswith("--") and "=" not in words[at] else ".."
-    there = [name] if f"[{name}=" in shape or f" {name}=" in examples else []
-    if "SETTING ..." in shape:
-        there += sorted(_settings(words), key=lambda path: path.count("."))
-    found = next((path for path in there if f".{path}".endswith(f".{name}")), None)
+        value = (
+            words[next_index]
+            if next_index < len(words) and not words[next_index].startswith("--") and "=" not in words[next_index]
+            else ".."
+        )
+    paths = [name] if f"[{name}=" in usage or f" {name}=" in examples else []
+    if "SETTING ..." in usage:
+        paths += sorted(_setting_paths(words), key=lambda path: path.count("."))
+    found = next((path for path in paths if f".{path}".endswith(f".{name}")), None)
     return "" if found is None else f"; settings are written without dashes: {found}={value}"
 
 
-def _settings(words: Sequence[str]) -> list[str]:
+def _setting_paths(words: Sequence[str]) -> list[str]:
     """The setting paths of the recipe, or of the first recipe of the study, in `words`; none without one."""
     for word in words:
         if word in COMMANDS or word.startswith("-"):
             continue
         try:
-            found = import_module("numerate.studies.naming").named(word)
+            found = import_module("numerate.studies.naming").load_recipe_or_study(word)
         except (UserError, OperationalError):
             continue
         recipe = next(iter(getattr(found, "recipes", [found])))
@@ -333,9 +336,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "invalid choice" in message and self.prog == "numerate":
             word = message.split("'")[1]
-            message = f"there is no command {word!r}; there are: {', '.join(COMMANDS)}.{did_you_mean(word, COMMANDS)}"
+            message = f"unknown command {word!r}; commands: {', '.join(COMMANDS)}.{did_you_mean(word, COMMANDS)}"
         print(f"{self.prog}: {message}", file=sys.stderr)
-        print(f"{self.prog}: --help shows what is right", file=sys.stderr)
+        print(f"{self.prog}: see --help", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -350,42 +353,44 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, (meaning, shape, examples) in COMMANDS.items():
-        settings = OVERRIDES if "SETTING" in shape else ""
+    for name, (meaning, usage, examples) in COMMANDS.items():
+        settings = SETTINGS_HELP if "SETTING" in usage else ""
         epilog = "\n\n".join(part for part in (settings, f"examples:\n{_indented(examples)}") if part)
-        one = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             help=meaning,
             description=meaning[0].upper() + meaning[1:] + ".",
-            usage=f"numerate {name} {shape}",
+            usage=f"numerate {name} {usage}",
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        one.add_argument("words", nargs="*", metavar=shape.split(" ")[0], help=argparse.SUPPRESS)
-        one.add_argument(
+        subparser.add_argument("words", nargs="*", metavar=usage.split(" ")[0], help=argparse.SUPPRESS)
+        subparser.add_argument(
             "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own components"
         )
-        one.add_argument(
+        subparser.add_argument(
             "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
         )
         if name == "data":
-            one.add_argument(
+            subparser.add_argument(
                 "--as",
                 dest="published_as",
                 metavar="published",
                 help="write: the files of a paper",
             )
-            one.add_argument("--from", dest="mirror", metavar="FOLDER", help="fetch: copy from this folder instead")
+            subparser.add_argument(
+                "--from", dest="mirror", metavar="FOLDER", help="fetch: copy from this folder instead"
+            )
         if name == "tokens":
-            one.add_argument("--size", type=int, metavar="N", help="vocabulary size")
-        if name in SKIPPING:
-            one.add_argument(
+            subparser.add_argument("--size", type=int, metavar="N", help="vocabulary size")
+        if name in SKIP_BAD_COMMANDS:
+            subparser.add_argument(
                 "--skip-bad",
                 action="store_true",
                 help="skip and count records of a file that cannot be read",
             )
-        if name in DRY:
-            one.add_argument("--dry-run", action="store_true", help=DRY[name])
+        if name in DRY_RUN_HELP:
+            subparser.add_argument("--dry-run", action="store_true", help=DRY_RUN_HELP[name])
     return parser
 
 

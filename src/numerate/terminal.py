@@ -11,36 +11,36 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-_CONTROL = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""The colours of our own maps, or one control character other than a tab and the end of a line."""
+_CONTROL_SEQUENCE = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""The colors of our own maps, or one control character other than a tab and the end of a line."""
 
 
 @contextlib.contextmanager
-def ready() -> Iterator[None]:
+def command_output() -> Iterator[None]:
     """The context of a command, whose output may contain untrusted text: prompts, names, generated text.
 
     On a terminal control characters are escaped; what standard output cannot encode is replaced there;
     and Ctrl-C is never lost.
     """
-    before = sys.stdout, sys.stderr
+    original_streams = sys.stdout, sys.stderr
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    sys.stdout, sys.stderr = (Visible(stream) if stream.isatty() else stream for stream in before)
-    handles = (
+    sys.stdout, sys.stderr = (EscapedStream(stream) if stream.isatty() else stream for stream in original_streams)
+    installs_handler = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # it may be ignored, as under nohup
     )
-    if handles:
-        signal.signal(signal.SIGINT, _interrupted)
+    if installs_handler:
+        signal.signal(signal.SIGINT, _handle_interrupt)
     try:
         yield
     finally:
-        if handles:
+        if installs_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = original_streams
 
 
-class Visible:
+class EscapedStream:
     """A terminal's stream that shows control characters, such as `\\x1b`, instead of sending them.
 
     `stream` is the terminal itself, for what is drawn on it.
@@ -50,28 +50,28 @@ class Visible:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self.stream.write(visible(text))
+        self.stream.write(escape_control_characters(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     r"""A text with its control characters as they are written in Python; colours as our own maps use them stay.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
-    return _CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)
+    return _CONTROL_SEQUENCE.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)
 
 
-def drawn(stream: Any) -> Any:
+def raw_stream(stream: Any) -> Any:
     """The raw stream, for output that moves the cursor, such as a progress bar."""
-    return stream.stream if isinstance(stream, Visible) else stream
+    return stream.stream if isinstance(stream, EscapedStream) else stream
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
+def _handle_interrupt(signal_number: int, frame: FrameType | None) -> None:
     """Ends the process at once while a module is imported, and raises `KeyboardInterrupt` elsewhere.
 
     An import may swallow the exception: torch does where it imports numpy.
@@ -81,7 +81,7 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
             with contextlib.suppress(OSError):
-                os.write(2, b"numerate: stopped\n")
+                os.write(2, b"numerate: interrupted\n")
             os._exit(130)
         frame = frame.f_back
     raise KeyboardInterrupt

@@ -8,32 +8,32 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
 """Ids of the special tokens, the same in every vocabulary (and in the published arithmetic one)."""
 
 SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT, HELPER = range(7)
-"""Kinds of tokens: special; one decimal digit; a whole number; a sign; a decimal point; any other text; a helper."""
+"""Kinds of tokens: special; one decimal digit; an integer; a sign; a decimal point; any other text; a helper."""
 
-HELPERS = ("<pad>", "<blk>")
+HELPER_TOKENS = ("<pad>", "<blk>")
 """Helper tokens, which give a model extra positions, as in the published counting tasks
 (https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Position ids may give them that of the next real token."""
 
-SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 """The special tokens in the order of their ids."""
 
 _GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
 
-HINTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz!@£#$%^&*()~?.,<>{}[]:;/|" + _GREEK
+INDEX_HINTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz!@£#$%^&*()~?.,<>{}[]:;/|" + _GREEK
 """The 102 characters that index hints are taken from, in a circle. There is no `x`, which is an operator."""
 
-LABELS = "".join(character for character in HINTS if character not in "D,:")
-"""The 99 characters that items of a list are labelled with, in a circle: the hints without those that the published
+ITEM_LABELS = "".join(character for character in INDEX_HINTS if character not in "D,:")
+"""The 99 characters that items of a list are labeled with, in a circle: the hints without those that the published
 vocabulary for sorting has another id for (`,` and `:` stand between the items)."""
 
-PUBLISHED: dict[str, tuple[str, ...]] = {
+PUBLISHED_SYMBOLS: dict[str, tuple[str, ...]] = {
     "pad": (*"+-x= ",),
-    "index": (*"+-x= ", *HINTS),
-    "sort": (*"D,:= ", *LABELS),
+    "index": (*"+-x= ", *INDEX_HINTS),
+    "sort": (*"D,:= ", *ITEM_LABELS),
 }
 """What follows the special tokens and the ten digits in the vocabularies of the published arithmetic system
 (https://github.com/mcleish7/arithmetic): 19, 121 and 118 ids."""
@@ -41,89 +41,94 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Per token id: `symbols` (text), `kinds` (int8, see `DIGIT` ...), `values` (float64, NaN where there is none).
+    """Per token id: `tokens` (text), `token_kinds` (int8, see `DIGIT` ...), `number_values` (float64, NaN where there
+    is none).
 
-    `significance` (int64) is the power of ten of a token, as in the `_5_2_` tokens of the Regression Transformer; -1000
-    if it has none (an ordinary digit's depends on its position). `foreign` (int64) is each token's id in a Hugging Face
-    tokenizer, -1 if it has none, which indexes pretrained embeddings; None without such a tokenizer.
+    `exponents` (int64) is the power of ten of a token, as in the `_5_2_` tokens of the Regression Transformer; -1000 if
+    it has none (an ordinary digit's depends on its position). `pretrained_ids` (int64) is each token's id in a Hugging
+    Face tokenizer, -1 if it has none, which indexes pretrained embeddings; None without such a tokenizer.
 
-    >>> v = Vocabulary.of(["+", "="])
+    >>> v = Vocabulary.with_digits(["+", "="])
     >>> v.symbols[:6], v.size
     (('[PAD]', '[UNK]', '[BOS]', '[EOS]', '0', '1'), 16)
     """
 
-    symbols: tuple[str, ...]
-    kinds: NDArray[np.int8]
-    values: NDArray[np.float64]
-    significance: NDArray[np.int64]
-    foreign: NDArray[np.int64] | None = None
+    tokens: tuple[str, ...]
+    token_kinds: NDArray[np.int8]
+    number_values: NDArray[np.float64]
+    exponents: NDArray[np.int64]
+    pretrained_ids: NDArray[np.int64] | None = None
 
     @classmethod
-    def of_words(cls, texts: Sequence[str]) -> "Vocabulary":
+    def from_words(cls, texts: Sequence[str]) -> "Vocabulary":
         """The four special tokens, then the unique `texts` in order. A text of digits is one number.
 
-        >>> v = Vocabulary.of_words(["10", "a", "<pad>"])
+        >>> v = Vocabulary.from_words(["10", "a", "<pad>"])
         >>> v.symbols[4:], v.values[4:].tolist(), v.kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
         (('10', 'a', '<pad>'), [10.0, nan, nan], True)
         """
-        rest = [text for text in dict.fromkeys(texts) if text not in SPECIALS]
-        number = [text.isascii() and text.isdigit() for text in rest]
-        kinds = [
-            NUMBER if is_number else HELPER if text in HELPERS else TEXT
-            for text, is_number in zip(rest, number, strict=True)
+        words = [text for text in dict.fromkeys(texts) if text not in SPECIAL_TOKENS]
+        is_number_flags = [text.isascii() and text.isdigit() for text in words]
+        token_kinds = [
+            NUMBER if is_number else HELPER if text in HELPER_TOKENS else TEXT
+            for text, is_number in zip(words, is_number_flags, strict=True)
         ]
-        values = [float(text) if is_number else np.nan for text, is_number in zip(rest, number, strict=True)]
-        return cls._of((*SPECIALS, *rest), [SPECIAL] * 4 + kinds, [np.nan] * 4 + values)
+        number_values = [
+            float(text) if is_number else np.nan for text, is_number in zip(words, is_number_flags, strict=True)
+        ]
+        return cls._from_columns((*SPECIAL_TOKENS, *words), [SPECIAL] * 4 + token_kinds, [np.nan] * 4 + number_values)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> "Vocabulary":
+    def with_digits(cls, texts: Sequence[str]) -> "Vocabulary":
         """The four special tokens, the ten digits, then the unique `texts` in order."""
-        rest = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
-        return cls._made(rest, {"-": SIGN, ".": POINT})
+        other_texts = [text for text in dict.fromkeys(texts) if text not in set("0123456789")]
+        return cls._from_digits_and(other_texts, {"-": SIGN, ".": POINT})
 
     @classmethod
-    def published(cls, name: str) -> "Vocabulary":
+    def from_published(cls, name: str) -> "Vocabulary":
         """One of `PUBLISHED`, id for id. The point is a hint or a label there, and no decimal point.
 
-        >>> Vocabulary.published("index").size, Vocabulary.published("sort").ids["A"]
+        >>> Vocabulary.from_published("index").size, Vocabulary.from_published("sort").ids["A"]
         (121, 19)
         """
-        return cls._made(PUBLISHED[name], {"-": SIGN})
+        return cls._from_digits_and(PUBLISHED_SYMBOLS[name], {"-": SIGN})
 
     @classmethod
-    def _made(cls, rest: Sequence[str], sort: Mapping[str, int]) -> "Vocabulary":
-        symbols = (*SPECIALS, *"0123456789", *rest)
-        kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [sort.get(text, TEXT) for text in rest]
-        values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(rest)
-        return cls._of(symbols, kinds, values)
+    def _from_digits_and(cls, texts: Sequence[str], kind_of_text: Mapping[str, int]) -> "Vocabulary":
+        tokens = (*SPECIAL_TOKENS, *"0123456789", *texts)
+        token_kinds = [SPECIAL] * 4 + [DIGIT] * 10 + [kind_of_text.get(text, TEXT) for text in texts]
+        number_values = [np.nan] * 4 + [float(d) for d in range(10)] + [np.nan] * len(texts)
+        return cls._from_columns(tokens, token_kinds, number_values)
 
     @classmethod
-    def _of(cls, symbols: tuple[str, ...], kinds: Sequence[int], values: Sequence[float]) -> "Vocabulary":
+    def _from_columns(
+        cls, tokens: tuple[str, ...], token_kinds: Sequence[int], number_values: Sequence[float]
+    ) -> "Vocabulary":
         return cls(
-            symbols,
-            np.array(kinds, dtype=np.int8),
-            np.array(values, dtype=np.float64),
-            np.full(len(symbols), -1000, dtype=np.int64),
+            tokens,
+            np.array(token_kinds, dtype=np.int8),
+            np.array(number_values, dtype=np.float64),
+            np.full(len(tokens), -1000, dtype=np.int64),
         )
 
     @property
     def size(self) -> int:
-        return len(self.symbols)
+        return len(self.tokens)
 
     @cached_property
-    def ids(self) -> dict[str, int]:
+    def token_to_id(self) -> dict[str, int]:
         """From symbol to id."""
-        return {symbol: i for i, symbol in enumerate(self.symbols)}
+        return {symbol: i for i, symbol in enumerate(self.tokens)}
 
     def number_ids(self, which: Literal["digits", "numbers"] = "digits") -> list[int]:
         """The ids of its digits, or of all tokens with a finite value; `digits` takes all where none is a digit."""
-        only_digits = which == "digits" and bool((self.kinds == DIGIT).any())
+        only_digits = which == "digits" and bool((self.token_kinds == DIGIT).any())
         wanted = (DIGIT,) if only_digits else (DIGIT, NUMBER)
-        ids: list[int] = np.flatnonzero(np.isin(self.kinds, wanted) & np.isfinite(self.values)).tolist()
+        ids: list[int] = np.flatnonzero(np.isin(self.token_kinds, wanted) & np.isfinite(self.number_values)).tolist()
         return ids
 
     @cached_property
     def is_digit(self) -> NDArray[np.bool_]:
         """Per id: whether it is one decimal digit."""
-        found: NDArray[np.bool_] = self.kinds == DIGIT
-        return found
+        mask: NDArray[np.bool_] = self.token_kinds == DIGIT
+        return mask

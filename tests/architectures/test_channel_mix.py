@@ -83,10 +83,10 @@ def test_hidden_widths_are_the_published_ones() -> None:
 
 @VERSIONS
 def test_as_published_it_says_nothing_at_first_and_the_model_draws_no_map(version: Any) -> None:
-    part = made(32, 1, 4, ChannelMix(version, published=True))
+    part = made(32, 1, 4, ChannelMix(version, published_initialization=True))
     assert not part(inputs(1, 3, 32), Context(torch.tensor([3]), ())).any()
     assert part.inward.weight.any()
-    assert part.claimed() == {name for name, _ in part.named_parameters()}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
     power = 0.75**4 if version == 7 else 0.75
     assert float(part.shares[8].detach()) == pytest.approx(1 - 0.25**power)
 
@@ -99,11 +99,11 @@ def test_it_costs_what_its_matrices_cost() -> None:
 def test_impossible_settings_and_hidden_keys_are_refused() -> None:
     spec = ChannelMix()
     object.__setattr__(spec, "version", 5)  # the types checked in tests would refuse it before
-    with pytest.raises(UserError, match=r"^version: RWKV-5 has no channel mix here; 4, 6 and 7 have"):
+    with pytest.raises(UserError, match=r"^version: must be 4, 6 or 7, not 5"):
         spec.__post_init__()
-    with pytest.raises(UserError, match=r"^expansion: a hidden width of 0.0 widths is nothing"):
+    with pytest.raises(UserError, match=r"^expansion: must be above 0 .*, not 0.0"):
         ChannelMix(expansion=0.0)
-    context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
+    context = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
     for read in (made(8, 0, 1, ChannelMix()), made(8, 0, 1, ChannelMix()).prefill):
-        with pytest.raises(UserError, match="cannot hide any"):
+        with pytest.raises(UserError, match="does not support blocked keys"):
             read(inputs(1, 3, 8), context)

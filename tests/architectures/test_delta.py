@@ -44,7 +44,7 @@ def unit(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_is_the_written_out_equations(spec: Any) -> None:
     part, x = made(spec), inputs(1, 7)
-    steps, gated = spec.parts()
+    steps, gated = spec.transition_settings()
     width = spec.head_dim or 3
     mixing, *gates = (x[0] @ part.inward.weight.T).split([(1 + 2 * steps) * 2 * width] + [2 * width] * gated, dim=1)
     if spec.conv_kernel is not None:
@@ -93,10 +93,10 @@ def test_long_rows_are_read_as_token_by_token(spec: Any) -> None:
 def test_its_state_does_not_grow(spec: Any) -> None:
     part = made(spec)
     states = [part.prefill(inputs(2, time), context([time, time]))[1] for time in (3, 50)]
-    assert states[0].memory.shape == states[1].memory.shape
-    assert (states[0].inputs is None) == (states[1].inputs is None) == (spec.conv_kernel is None)
-    if states[0].inputs is not None:
-        assert states[0].inputs.shape == states[1].inputs.shape
+    assert states[0].recurrent_state.shape == states[1].recurrent_state.shape
+    assert (states[0].conv_state is None) == (states[1].conv_state is None) == (spec.conv_kernel is None)
+    if states[0].conv_state is not None:
+        assert states[0].conv_state.shape == states[1].conv_state.shape
 
 
 def test_a_product_of_one_is_delta_net() -> None:
@@ -121,7 +121,7 @@ def test_half_precision_is_computed_in_full_where_it_matters() -> None:
         found = part(x, context([40, 40]))
         first, state = part.prefill(x[:, :39], context([39, 39]))
         last, _ = part.step(x[:, 39:], context([40, 40]), state)
-    assert state.memory.dtype == torch.float32
+    assert state.recurrent_state.dtype == torch.float32
     torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
     torch.testing.assert_close(torch.cat([first, last], dim=1), found, atol=0.05, rtol=0.05)
 
@@ -131,7 +131,7 @@ def test_gates_begin_as_published_and_do_not_decay() -> None:
     times = softplus(part.time_bias.detach())
     assert 0.001 <= float(times.min()) <= float(times.max()) <= 0.1
     assert float(part.log_rate.detach().exp().max()) <= 16
-    assert part.claimed() == {"log_rate", "time_bias", "convolution.weight"}
+    assert part.self_initialized_parameters() == {"log_rate", "time_bias", "convolution.weight"}
     assert part.settings_by_parameter() == {"log_rate": (1.0, False), "time_bias": (1.0, False)}
     assert made(DeltaNet(num_heads=2)).settings_by_parameter() == {}
 
@@ -139,21 +139,26 @@ def test_gates_begin_as_published_and_do_not_decay() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
     part = made(spec)
-    names = part.fused()["inward"]
+    names = part.packed_projections()["inward"]
     assert part.inward.out_features == len(names) * spec.num_heads * part.head_width
-    assert [names.count(name) for name in ("queries", "keys", "values", "")] == [1, part.steps, part.steps, part.gated]
+    assert [names.count(name) for name in ("queries", "keys", "values", "")] == [
+        1,
+        part.num_householder,
+        part.num_householder,
+        part.gated,
+    ]
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (lambda: DeltaNet(num_heads=0), "num_heads: 0 heads remember nothing"),
-        (lambda: DeltaNet(head_dim=0), "head_dim: 0 is no width"),
-        (lambda: GatedDeltaNet(conv_kernel=0), "conv_kernel: 0 taps see nothing"),
-        (lambda: DeltaProduct(num_householder=0), "num_householder: a token that writes 0 times"),
+        (lambda: DeltaNet(num_heads=0), "num_heads: must be 1 or more, not 0"),
+        (lambda: DeltaNet(head_dim=0), "head_dim: must be 1 or more, .*, not 0"),
+        (lambda: GatedDeltaNet(conv_kernel=0), "conv_kernel: must be 1 or more, .*, not 0"),
+        (lambda: DeltaProduct(num_householder=0), "num_householder: must be 1 or more, not 0"),
         (
             lambda: made(DeltaNet(num_heads=4)),
-            "model.mixer.num_heads: width 6 does not divide into 4 heads; 1, 2, 3, 6 heads",
+            "model.mixer.num_heads: width 6 must be divisible by num_heads=4; 1, 2, 3, 6 heads",
         ),
     ],
 )
@@ -166,7 +171,7 @@ def test_impossible_settings_are_refused(spec: Any, message: str) -> None:
 def test_names_that_there_are_not_are_refused(field: str, value: str) -> None:
     spec = DeltaNet()
     object.__setattr__(spec, field, value)  # the types checked in tests would refuse it before
-    with pytest.raises(UserError, match=f"^{field}: '{re.escape(value)}' is none of"):
+    with pytest.raises(UserError, match=f"^{field}: must be one of .*, not '{re.escape(value)}'"):
         spec.__post_init__()
 
 
@@ -187,7 +192,7 @@ def test_the_kernels_of_flash_linear_attention_say_the_same(spec: Any) -> None:
     expected, state = plain.prefill(x, here)
     found, behind = fast.prefill(x, here)
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
-    torch.testing.assert_close(behind.memory.float(), state.memory, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(behind.recurrent_state.float(), state.recurrent_state, atol=0.05, rtol=0.05)
     for part in (plain, fast):
         part(x, here).square().sum().backward()
     for (name, mine), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):

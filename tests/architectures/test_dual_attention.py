@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from numerate.architectures.dual_attention import DualAttention, DualAttentionMixer
-from numerate.architectures.dual_decoding import Decoding
-from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, SymbolsPart
+from numerate.architectures.dual_decoding import DecodingCache
+from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, TokenSymbols
 from numerate.errors import UserError
 from numerate.kernels import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
-from numerate.models.block import Block, FeedForwardPart
+from numerate.models.block import Block, FeedForwardModule
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 
 PUBLISHED = {"atol": 5e-6, "rtol": 0.0}
 
 
-class Given(SymbolsPart):
+class Given(TokenSymbols):
     """Symbols that a case gives."""
 
     def __init__(self, symbols: torch.Tensor) -> None:
@@ -65,11 +65,11 @@ def loaded(spec: DualAttention, width: int, weights: dict[str, torch.Tensor], sy
     for name, tensor in weights.items():
         _, is_own, rest = name.rpartition("self_attention.")
         (own if is_own else other)[rest.removeprefix("relational_attention.")] = tensor
-    size, groups = part.size, spec.num_key_value_heads
+    size, groups = part.head_width, spec.num_key_value_heads
     with torch.no_grad():
         for sort, at in (
-            (own, slice(0, part.own * size)),
-            (other, slice(part.queries.out_features - part.other * size, None)),
+            (own, slice(0, part.num_self_heads * size)),
+            (other, slice(part.queries.out_features - part.num_relational_heads * size, None)),
         ):
             for name, mine in (("wq", part.queries), ("wk", part.keys)):
                 named = f"{name}_attn" if f"{name}_attn.weight" in sort else name
@@ -92,7 +92,7 @@ def loaded(spec: DualAttention, width: int, weights: dict[str, torch.Tensor], sy
 
 
 def _keys_at(part: Any, own: bool) -> slice:
-    edge = part.own_groups * part.size
+    edge = part.num_self_groups * part.head_width
     return slice(0, edge) if own else slice(edge, None)
 
 
@@ -167,7 +167,7 @@ def test_a_block_is_the_published(shared: Path) -> None:
         {name.removeprefix("dual_attn."): one for name, one in made.items() if name.startswith("dual_attn.")},
         symbols,
     )
-    block = Block(16, mixer, FeedForwardPart(16, 42, "swiglu", biases=False)).double().eval()
+    block = Block(16, mixer, FeedForwardModule(16, 42, "swiglu", bias=False)).double().eval()
     with torch.no_grad():
         for mine, theirs in ((block.mixer_norm, "norm1"), (block.feed_forward_norm, "norm2")):
             assert isinstance(mine, nn.LayerNorm)
@@ -184,9 +184,9 @@ def test_rotary_pairs_are_the_published_in_another_order(shared: Path) -> None:
     config, made, expected = case_of(shared, "rope_interleaved_pairs")
     order = [*range(0, 6, 2), *range(1, 6, 2)]
     turn = Rotary(base=config["theta"]).build_attention(2, 6)
-    prepared = turn.prepare(torch.arange(5)[None])
+    prepared = turn.compute_cos_sin(torch.arange(5)[None])
     for name in ("q", "k"):
-        output = turn.turn(made[name].transpose(1, 2)[..., order], prepared)
+        output = turn.rotate(made[name].transpose(1, 2)[..., order], prepared)
         wanted = torch.tensor(expected[name]).double().transpose(1, 2)[..., order]
         torch.testing.assert_close(output, wanted, **PUBLISHED)
 
@@ -248,7 +248,7 @@ def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> 
         first, state = mixer.prefill(x[:, :146], context(2, 146, positions, capacity=150))
         torch.testing.assert_close(first, whole[:, :146], atol=1e-9, rtol=1e-9)
         for place in range(146, 150):
-            now = context(2, place + 1, positions, index=torch.full((2,), place), seen=place + 1)
+            now = context(2, place + 1, positions, cache_position=torch.full((2,), place), cached_length=place + 1)
             output, state = mixer.step(x[:, place : place + 1], now, state)
             torch.testing.assert_close(output[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
 
@@ -271,12 +271,12 @@ def test_one_more_token_by_fused_maps_says_the_same(spec: DualAttention, lengths
         x = torch.randn(2, 10, 16, dtype=torch.float64)
     whole, rows, last = mixer(x, context(2, 10)), torch.arange(2), torch.tensor(lengths)
     _, state = mixer.prefill(x[:, :6], replace(context(2, 6, capacity=10), lengths=last))
-    assert isinstance(state, Decoding)
-    state = pytest.importorskip("numerate.integrations.hf_cache").rows_of(state, torch.tensor([1, 0]), 2)
+    assert isinstance(state, DecodingCache)
+    state = pytest.importorskip("numerate.integrations.hf_cache").select_state_rows(state, torch.tensor([1, 0]), 2)
     x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
     for step in range(4):
         index = last + step
-        now = context(2, 7 + step, index=index, seen=7 + step)
+        now = context(2, 7 + step, cache_position=index, cached_length=7 + step)
         output, state = mixer.step(x[rows, index][:, None], now, state)
         torch.testing.assert_close(output[:, 0], whole[rows, index], atol=1e-9, rtol=1e-9)
 
@@ -306,7 +306,7 @@ def test_prompts_of_any_length_go_on_token_by_token(spec: DualAttention, lengths
     _, state = part.prefill(x[:, :6], context(2, 6, capacity=12))
     for _ in range(5):
         newest = x[torch.arange(2), known][:, None]
-        now = context(2, 12, index=known, seen=int(known.max()) + 1)
+        now = context(2, 12, cache_position=known, cached_length=int(known.max()) + 1)
         output, state = part.step(newest, now, state)
         torch.testing.assert_close(output[:, 0], whole[torch.arange(2), known], atol=1e-9, rtol=1e-9)
         known = known + 1
@@ -331,15 +331,15 @@ def test_queries_and_keys_turned_pair_by_pair_say_the_same(monkeypatch: pytest.M
 
     def read_with_gradients() -> list[torch.Tensor]:
         given = x.clone().requires_grad_()
-        output = part(given, replace(shifted, prepared={}))
+        output = part(given, replace(shifted, forward_cache={}))
         found = torch.autograd.grad(
             (output * output.detach().cos()).sum(), [given, *part.parameters()], allow_unused=True
         )
         return [output, *(one for one in found if one is not None)]
 
-    assert part._quickly(x, replace(shifted, prepared={})) is not None
+    assert part._project_fast(x, replace(shifted, forward_cache={})) is not None
     quick = read_with_gradients()
-    monkeypatch.setattr(part, "_quickly", lambda *_: None)
+    monkeypatch.setattr(part, "_project_fast", lambda *_: None)
     for one, other in zip(quick, read_with_gradients(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
@@ -370,8 +370,8 @@ def test_no_number_stands_for_every_pair_where_none_is_needed(monkeypatch: pytes
         raise AssertionError("read pair by pair")
 
     part: Any = DualAttention(2, 2).build(16, 0, 1, ())
-    monkeypatch.setattr(relational_fast, "plain", refused)
-    monkeypatch.setattr(relational_fast, "_in_chunks", refused)
+    monkeypatch.setattr(relational_fast, "reference_attention", refused)
+    monkeypatch.setattr(relational_fast, "_chunked_relational_attention", refused)
     part(torch.randn(1, 9, 16), context(1, 9, 0))
 
 
@@ -397,29 +397,32 @@ def test_layers_share_their_symbols() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DualAttention(-1), "^num_self_heads: -1"),
-        (lambda: DualAttention(0, 0), "^num_self_heads: no heads at all"),
-        (lambda: DualAttention(num_relations=0), "^num_relations: 0"),
-        (lambda: DualAttention(dropout=1.0), "^dropout: 1.0"),
+        (lambda: DualAttention(-1), "^num_self_heads: must be 0 or more, not -1"),
+        (lambda: DualAttention(0, 0), r"^num_self_heads: num_self_heads \+ num_relational_heads must be 1 or more"),
+        (lambda: DualAttention(num_relations=0), "^num_relations: must be 1 or more, not 0"),
+        (lambda: DualAttention(dropout=1.0), "^dropout: must be at least 0 and below 1, not 1.0"),
         (
             lambda: DualAttention(4, 4, num_key_value_heads=3),
-            "^num_key_value_heads: 3 cannot be shared evenly by 4 num_self_heads",
+            "^num_key_value_heads: 3 must divide num_self_heads=4",
         ),
-        (lambda: DualAttention(2, 4, shared_queries=True), "^shared_queries: 4 relational heads"),
-        (lambda: DualAttention(variant="rca", num_relations=3), "^num_relations: rca compares once for each head"),
-        (lambda: DualAttention(variant="rca", symmetric=True), "^symmetric: rca has no relations"),
+        (
+            lambda: DualAttention(2, 4, shared_queries=True),
+            "^shared_queries: num_relational_heads=4 must equal num_self_heads=2",
+        ),
+        (lambda: DualAttention(variant="rca", num_relations=3), "^num_relations: must be null with variant=rca"),
+        (lambda: DualAttention(variant="rca", symmetric=True), "^symmetric: must be false with variant=rca"),
         (
             lambda: DualAttention(variant="disrca", symmetric=True, num_key_value_heads=1),
-            "^num_key_value_heads: symmetric",
+            "^num_key_value_heads: must be null with symmetric relations of disrca",
         ),
         (
             lambda: DualAttention(backend="values", activation="tanh"),
-            "^backend: relational through tanh has no form values",
+            "^backend: values does not support variant=relational with activation=tanh",
         ),
-        (lambda: DualAttention(3, 2).build(16, 0, 1, ()), "width 16 does not divide into 3 and 2 heads"),
+        (lambda: DualAttention(3, 2).build(16, 0, 1, ()), r"width 16 must be divisible by the 3 \+ 2 heads"),
         (
             lambda: DualAttention(num_relations=3).build(16, 0, 1, ()),
-            r"^model\.mixer\.num_relations: .* 8 wide .* into 3",
+            r"^model\.mixer\.num_relations: the total width 8 .* divisible by 3 relations",
         ),
     ],
 )

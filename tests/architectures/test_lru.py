@@ -99,7 +99,7 @@ def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
         "factor": (0.25, False),
         "skip": (1.0, False),
     }
-    assert part.claimed() == {"decay", "phase", "factor", "skip", "inward.weight"}
+    assert part.self_initialized_parameters() == {"decay", "phase", "factor", "skip", "inward.weight"}
     assert not any(parameter.is_complex() for parameter in part.parameters())
 
 
@@ -116,11 +116,11 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"state_size": 0}, "^state_size: 0 cells"),
-        ({"r_min": 0.9, "r_max": 0.5}, "^r_min: radii from 0.9 to 0.5 are no ring"),
-        ({"r_max": 1.1}, "^r_min: radii from 0.5 to 1.1"),
-        ({"max_phase": 7.0}, "^max_phase: 7.0 is no largest phase"),
-        ({"learning_rate_factor": 0.0}, "^learning_rate_factor: 0.0 is no factor"),
+        ({"state_size": 0}, "^state_size: must be 1 or more, not 0"),
+        ({"r_min": 0.9, "r_max": 0.5}, "^r_min: must be .*, not r_min=0.9 and r_max=0.5"),
+        ({"r_max": 1.1}, "^r_min: must be .*, not r_min=0.5 and r_max=1.1"),
+        ({"max_phase": 7.0}, "^max_phase: must be above 0 and at most 2 pi .*, not 7.0"),
+        ({"learning_rate_factor": 0.0}, "^learning_rate_factor: must be above 0 .*, not 0.0"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
@@ -131,5 +131,5 @@ def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="LRU reads every token and cannot hide any"):
-            form(inputs(1, 3), context([3], hidden=hidden))
+        with pytest.raises(UserError, match="LRU does not support blocked keys"):
+            form(inputs(1, 3), context([3], blocked_keys=hidden))

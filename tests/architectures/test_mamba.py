@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import numerate.kernels.selective_scan as scans
-from numerate.architectures.mamba import Mamba, MambaMixer, refuse_other_eigenvalues
+from numerate.architectures.mamba import Mamba, MambaMixer, check_eigenvalue_range
 from numerate.errors import UserError
-from numerate.kernels.selective_scan import recurrent, selective_scan
+from numerate.kernels.selective_scan import selective_scan, sequential_scan
 from numerate.mixers.mixer import Context
 from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
@@ -49,7 +49,7 @@ def test_the_scan_and_its_gradient_are_those_of_the_loop(
     signed: bool, time: int, rows: int, chunks: int | None
 ) -> None:
     parts = scanned(time, rows)
-    found, expected = selective_scan(*parts, signed, chunks), recurrent(*parts, signed)
+    found, expected = selective_scan(*parts, signed, chunks), sequential_scan(*parts, signed)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, **EXACT)
     for one, other in zip(gradients(found, parts), gradients(expected, parts), strict=True):
@@ -59,8 +59,8 @@ def test_the_scan_and_its_gradient_are_those_of_the_loop(
 @pytest.mark.parametrize("rows", [1, 40])
 def test_rows_are_cut_into_chunks_only_where_there_is_little_to_do(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks: list[int] = []
-    cut = scans._cut
-    monkeypatch.setattr(scans, "_cut", lambda x, count: (chunks.append(count), cut(x, count))[1])
+    cut = scans._split_chunks
+    monkeypatch.setattr(scans, "_split_chunks", lambda x, count: (chunks.append(count), cut(x, count))[1])
     selective_scan(*scanned(16, rows=rows, channels=32, states=16))
     assert set(chunks) == {4 if rows == 1 else 1}
 
@@ -72,10 +72,12 @@ def test_scans_that_are_stacked_are_those_of_each_alone(chunks: int) -> None:
     stacked = [torch.stack(parts) for parts in zip(*alone, strict=True)]
     found = torch.vmap(lambda *parts: selective_scan(*parts, True, chunks))(*stacked)
     for model, parts in enumerate(alone):
-        for one, other in zip(found, recurrent(*parts, True), strict=True):
+        for one, other in zip(found, sequential_scan(*parts, True), strict=True):
             torch.testing.assert_close(one[model], other, **EXACT)
     leaves = [part for parts in alone for part in parts]
-    expected = tuple(torch.stack(output) for output in zip(*(recurrent(*parts, True) for parts in alone), strict=True))
+    expected = tuple(
+        torch.stack(output) for output in zip(*(sequential_scan(*parts, True) for parts in alone), strict=True)
+    )
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
         torch.testing.assert_close(one, other, **EXACT)
     shared = torch.vmap(lambda *parts: selective_scan(*parts, alone[1][4], True, chunks))(*stacked[:4])
@@ -94,8 +96,8 @@ def test_where_rates_and_inputs_are_zero_the_state_stands_still() -> None:
 def test_what_is_kept_for_the_gradient_is_few_states() -> None:
     parts, saved = scanned(64, rows=2, channels=8, states=16), []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x.numel()), x)[1], lambda x: x):
-        selective_scan(*parts, chunks=1)
-    assert max(saved) == 2 * 8 * 16 * 64 // scans.KEPT
+        selective_scan(*parts, num_chunks=1)
+    assert max(saved) == 2 * 8 * 16 * 64 // scans.SAVE_INTERVAL
 
 
 def test_a_forward_without_gradients_says_the_same() -> None:
@@ -136,7 +138,7 @@ def test_it_is_the_layer_of_transformers() -> None:
 
 def test_its_own_initialisation_is_the_published_one() -> None:
     part = made(128)
-    assert torch.allclose(part._decay(), -torch.arange(1.0, 17)[:, None].expand(16, 256))
+    assert torch.allclose(part._compute_A(), -torch.arange(1.0, 17)[:, None].expand(16, 256))
     assert torch.equal(part.skip, torch.ones(256))
     rates = softplus(part.rates.bias.detach())
     assert 0.00099 < float(rates.min()) < 0.0013
@@ -149,7 +151,7 @@ def test_its_own_initialisation_is_the_published_one() -> None:
 
 def test_the_published_model_has_246528_parameters() -> None:
     spec = Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
-    model = spec.build(Vocabulary.of([f"w{number}" for number in range(89)]), seed=0)
+    model = spec.build(Vocabulary.with_digits([f"w{number}" for number in range(89)]), seed=0)
     assert model.embedding.weight.shape[0] == 103
     assert sum(parameter.numel() for parameter in model.parameters()) == 246_528
 
@@ -187,10 +189,10 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
-        ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"conv_kernel": 0}, r"^conv_kernel: 0 tokens"),
-        ({"time_step_rank": 0}, r"^time_step_rank: 0 is no rank"),
+        ({"state_size": 0}, r"^state_size: must be 1 or more .*, not 0"),
+        ({"expand": 0}, r"^expand: must be 1 or more .*, not 0"),
+        ({"conv_kernel": 0}, r"^conv_kernel: must be 1 or more .*, not 0"),
+        ({"time_step_rank": 0}, r"^time_step_rank: must be 1 or more, not 0"),
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -199,14 +201,14 @@ def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) 
 
 
 def test_another_range_of_eigenvalues_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^eigenvalue_range: '\[0,2\]' is none of: \[0,1\], \[-1,1\]"):
-        refuse_other_eigenvalues("[0,2]")
+    with pytest.raises(UserError, match=r"^eigenvalue_range: must be one of \[0,1\], \[-1,1\], not '\[0,2\]'"):
+        check_eigenvalue_range("[0,2]")
 
 
 def test_hidden_tokens_are_refused_rather_than_read() -> None:
-    hidden = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
+    hidden = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
     for run in (made(), made().prefill):
-        with pytest.raises(UserError, match="cannot hide any"):
+        with pytest.raises(UserError, match="does not support blocked keys"):
             run(torch.zeros(1, 3, 16), hidden)
 
 

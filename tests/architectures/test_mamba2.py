@@ -7,14 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from numerate.architectures.mamba2 import CHUNK, Mamba2, Mamba2Mixer, by_fla, chunked, recurrent
+from numerate.architectures.mamba2 import (
+    CHUNK_SIZE,
+    Mamba2,
+    Mamba2Mixer,
+    chunked_scan,
+    chunked_scan_fla,
+    recurrent_scan,
+)
 from numerate.errors import UserError
 from numerate.kernels import backends as kernels
 from numerate.mixers.mixer import Context
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 ON_A_DEVICE = pytest.mark.skipif(
-    not (torch.cuda.is_available() and kernels.installed()), reason="needs a GPU and flash-linear-attention"
+    not (torch.cuda.is_available() and kernels.is_fla_installed()), reason="needs a GPU and flash-linear-attention"
 )
 
 
@@ -49,7 +56,7 @@ def context(*lengths: int) -> Context:
 @pytest.mark.parametrize("chunk", [1, 4, 64])
 def test_the_products_and_their_gradients_are_those_of_the_loop(time: int, chunk: int) -> None:
     decays, *rest = parts = scanned(time)
-    found, expected = chunked(decays.log(), *rest, chunk=chunk), recurrent(decays, *rest)
+    found, expected = chunked_scan(decays.log(), *rest, chunk_size=chunk), recurrent_scan(decays, *rest)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, **EXACT)
     for one, other in zip(gradients(found, parts), gradients(expected, parts), strict=True):
@@ -58,12 +65,12 @@ def test_the_products_and_their_gradients_are_those_of_the_loop(time: int, chunk
 
 @pytest.mark.parametrize("eigenvalues", ["[0,1]", "[-1,1]"])
 def test_the_layer_is_the_loop_over_its_decays_in_rows_of_several_chunks(eigenvalues: Any) -> None:
-    part, time = made(eigenvalue_range=eigenvalues).double(), 2 * CHUNK + 3
+    part, time = made(eigenvalue_range=eigenvalues).double(), 2 * CHUNK_SIZE + 3
     rates = softplus(3 * numbers(2, time, part.heads))
     decays = part._decays(rates)
     assert bool((decays < -0.5).any()) == (eigenvalues == "[-1,1]"), "there is something to tell apart"
     rest = [part.detach() for part in scanned(time, heads=part.heads)[1:]]
-    for one, other in zip(part._mixed(rates, *rest), recurrent(decays, *rest), strict=True):
+    for one, other in zip(part._scan(rates, *rest), recurrent_scan(decays, *rest), strict=True):
         torch.testing.assert_close(one, other, **EXACT)
 
 
@@ -75,7 +82,7 @@ def test_decays_of_nothing_or_nearly_nothing_have_the_gradients_of_the_loop() ->
     near = torch.tensor([1e-9, -1e-12, 1e-3, 0.0, -1e-6, 1e-14], dtype=torch.float64)
     rates = (torch.log(torch.tensor(2.0, dtype=torch.float64)) + near).view(1, 6, 1).requires_grad_()
     rest = [part.detach()[:1] for part in scanned(6, heads=1)[1:]]
-    found, expected = part._mixed(rates, *rest), recurrent(part._decays(rates), *rest)
+    found, expected = part._scan(rates, *rest), recurrent_scan(part._decays(rates), *rest)
     torch.testing.assert_close(found[0], expected[0], **EXACT)
     [one], [other] = gradients(found, [rates]), gradients(expected, [rates])
     torch.testing.assert_close(one[:, [0, 1, 2, 4, 5]], other[:, [0, 1, 2, 4, 5]], atol=1e-8, rtol=1e-8)
@@ -135,17 +142,20 @@ def test_heads_divide_the_channels_of_any_width(width: int, heads: int, head_wid
 
 
 def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
-    with pytest.raises(UserError, match=r"^model.mixer.head_dim: 32 channels .* heads of 5; 1, 2, 4, 8, 16, 32 would"):
+    with pytest.raises(
+        UserError,
+        match=r"^model.mixer.head_dim: must divide the 32 channels, unlike 5; 1, 2, 4, 8, 16, 32 are possible",
+    ):
         made(16, head_dim=5)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"state_size": 0}, r"^state_size: 0 numbers remember nothing"),
-        ({"expand": 0}, r"^expand: 0 times the width"),
-        ({"conv_kernel": 0}, r"^conv_kernel: 0 tokens"),
-        ({"head_dim": 0}, r"^head_dim: 0 channels are no head"),
+        ({"state_size": 0}, r"^state_size: must be 1 or more .*, not 0"),
+        ({"expand": 0}, r"^expand: must be 1 or more .*, not 0"),
+        ({"conv_kernel": 0}, r"^conv_kernel: must be 1 or more .*, not 0"),
+        ({"head_dim": 0}, r"^head_dim: must be 1 or more, not 0"),
     ],
 )
 def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -154,9 +164,9 @@ def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) 
 
 
 def test_hidden_tokens_are_refused_rather_than_read() -> None:
-    hidden = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
+    hidden = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
     for run in (made(), made().prefill):
-        with pytest.raises(UserError, match="cannot hide any"):
+        with pytest.raises(UserError, match="does not support blocked keys"):
             run(torch.zeros(1, 3, 16), hidden)
 
 
@@ -170,7 +180,7 @@ def test_a_kernel_that_cannot_run_here_is_refused() -> None:
 def test_the_kernel_is_the_products(time: int) -> None:
     decays, *rest = (part.detach().float().cuda() for part in scanned(time, head_width=32, states=64))
     parts = [part.requires_grad_() for part in (decays.log(), *rest)]
-    found, expected = by_fla(*parts), chunked(*parts)
+    found, expected = chunked_scan_fla(*parts), chunked_scan(*parts)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-2)
     totals = [(output * torch.ones_like(output)).sum() for output, _ in (found, expected)]

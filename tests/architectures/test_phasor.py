@@ -22,7 +22,7 @@ def context(rows: int, time: int) -> Context:
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_whole_rows_are_the_loop_over_tokens_up_to_long_ones(exclusive: bool) -> None:
     part, x = made(exclusive=exclusive), torch.randn(3, 1000, 8, dtype=torch.float64)
-    torch.testing.assert_close(part._states(x, context(3, 1000)), part.recurrent(x), atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(part._states(x, context(3, 1000)), part.recurrent_states(x), atol=1e-10, rtol=1e-10)
 
 
 def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> None:
@@ -34,7 +34,7 @@ def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> Non
     number, symbol = torch.zeros(2, 8, dtype=torch.float64)
     number[0], symbol[1:] = 1.0, torch.randn(7, dtype=torch.float64)
     x = torch.stack([number, *[symbol] * 300])[None]
-    states = part.recurrent(x)[0, 1:]
+    states = part.recurrent_states(x)[0, 1:]
     turns = states[1:] / states[:-1]
     torch.testing.assert_close(turns, turns[:1].expand_as(turns), atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(turns.abs(), torch.ones_like(turns.abs()), atol=1e-9, rtol=1e-9)
@@ -50,7 +50,7 @@ def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:
     part = made(exclusive=True)
     with torch.no_grad():
         part.turn.bias.fill_(50.0)
-    _, written = part._read(torch.randn(2, 3, 8, dtype=torch.float64))
+    _, written = part._angles_and_inputs(torch.randn(2, 3, 8, dtype=torch.float64))
     assert bool((written.abs() < 1e-12).all())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from numerate.architectures.rwkv4 import RWKV4, RWKV4Mixer, means, recurrent
+from numerate.architectures.rwkv4 import RWKV4, RWKV4Mixer, parallel_wkv, recurrent_wkv
 from numerate.mixers.mixer import Context
 
 
@@ -24,7 +24,7 @@ def made(width: int = 6, layer: int = 1, depth: int = 3, **more: bool) -> RWKV4M
 
 def test_it_is_the_weighted_mean_written_out() -> None:
     k, v, decay, newest = inputs(7)
-    found = means(k, v, decay, newest)[0]
+    found = parallel_wkv(k, v, decay, newest)[0]
     for place in range(7):
         weights = [(k[:, i] - (place - 1 - i) * decay.exp()).exp() for i in range(place)]
         weights.append((newest + k[:, place]).exp())
@@ -35,7 +35,7 @@ def test_it_is_the_weighted_mean_written_out() -> None:
 def test_the_worked_example_of_its_docstring() -> None:
     zero = torch.zeros(1)
     decay = torch.tensor([0.5]).log().neg().log()  # exp(-exp(decay)) = 0.5
-    found = means(torch.zeros(1, 3, 1), torch.tensor([[[1.0], [0.0], [0.0]]]), decay, zero)[0]
+    found = parallel_wkv(torch.zeros(1, 3, 1), torch.tensor([[[1.0], [0.0], [0.0]]]), decay, zero)[0]
     torch.testing.assert_close(found.flatten(), torch.tensor([1.0, 0.5, 0.2]))
 
 
@@ -45,8 +45,8 @@ def test_all_places_at_once_are_the_loop_also_for_large_keys_and_fast_decays(
     time: int, keys: float, speeds: float
 ) -> None:
     given = [one.requires_grad_() for one in inputs(time, keys, speeds)]
-    found, *states = means(*given)
-    expected, *last = recurrent(*given)
+    found, *states = parallel_wkv(*given)
+    expected, *last = recurrent_wkv(*given)
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
     for state, end in zip(states, last, strict=True):
         torch.testing.assert_close(state[:, -1:], end, atol=1e-9, rtol=1e-9)
@@ -77,7 +77,7 @@ def test_it_is_the_time_mix_of_transformers() -> None:
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
-    part = made(width=9, published=True)
+    part = made(width=9, published_initialization=True)
     assert part.decay[0] == -5
     assert float(part.decay[-1].detach()) == pytest.approx(3.0)
     assert float(part.decay[4].detach()) == pytest.approx(-5 + 8 * 0.5 ** (0.7 + 1.3 / 2))
@@ -89,12 +89,12 @@ def test_the_published_start_in_the_middle_of_three_layers() -> None:
     assert not any(one.weight.any() for one in (part.keys, part.receptance, part.out))
     weight = part.values.weight
     torch.testing.assert_close(weight @ weight.T, torch.eye(9).double(), atol=1e-5, rtol=0)
-    assert part.claimed() == {name for name, _ in part.named_parameters()}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
 
 
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
-    assert part.claimed() == {"shares", "decay", "newest"}
+    assert part.self_initialized_parameters() == {"shares", "decay", "newest"}
     assert part.out.weight.any()
 
 

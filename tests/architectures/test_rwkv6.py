@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from numerate.architectures.channel_mix import ChannelMix
-from numerate.architectures.rwkv6 import RWKV6, RWKV6Mixer, chunked, recurrent
+from numerate.architectures.rwkv6 import RWKV6, RWKV6Mixer, chunked_wkv, recurrent_wkv
 from numerate.errors import UserError
-from numerate.kernels.backends import installed
+from numerate.kernels.backends import is_fla_installed
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.mixer import Context
 from numerate.models.backbone import Stack
@@ -33,7 +33,7 @@ def made(width: int = 8, layer: int = 1, depth: int = 3, spec: RWKV6 | None = No
 
 def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
     r, k, v, decays, bonus = inputs(7)
-    found = chunked(r, k, v, decays, bonus)[0]
+    found = chunked_wkv(r, k, v, decays, bonus)[0]
     for place in range(7):
         expected = (r[:, place] * bonus * k[:, place]).sum(-1, keepdim=True) * v[:, place]
         for early in range(place):
@@ -45,7 +45,7 @@ def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
 @pytest.mark.parametrize("bonus", [0.0, 1.0])
 def test_the_worked_example_of_its_docstring(bonus: float) -> None:
     ones = torch.ones(1, 2, 1, 1)
-    found = chunked(ones, ones, ones, 0.5 * ones, torch.full((1, 1), bonus))[0]
+    found = chunked_wkv(ones, ones, ones, 0.5 * ones, torch.full((1, 1), bonus))[0]
     assert found.flatten().tolist() == [bonus, bonus + 1]
 
 
@@ -53,7 +53,7 @@ def test_the_worked_example_of_its_docstring(bonus: float) -> None:
 @pytest.mark.parametrize("fast", [1.0, 6.0])
 def test_chunks_are_the_loop_also_for_extreme_decays(time: int, fast: float) -> None:
     given = [one.requires_grad_() for one in inputs(time, fast)]
-    (found, state), (expected, last) = chunked(*given), recurrent(*given)
+    (found, state), (expected, last) = chunked_wkv(*given), recurrent_wkv(*given)
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(state, last, atol=1e-9, rtol=1e-9)
     slopes, truth = (
@@ -90,7 +90,7 @@ def test_the_whole_part_is_its_equations_written_out() -> None:
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
-    part = made(width=10, spec=RWKV6(head_dim=5, published=True))
+    part = made(width=10, spec=RWKV6(head_dim=5, published_initialization=True))
     assert float(part.decay.bias[0].detach()) == -6
     assert float(part.decay.bias[9].detach()) == pytest.approx(-1)
     assert part.bonus[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
@@ -105,37 +105,37 @@ def test_the_published_start_in_the_middle_of_three_layers() -> None:
     for linear, gain in ((part.receptance, 1.0), (part.keys, 0.1), (part.values, 1.0), (part.gate, 0.1)):
         product = linear.weight @ linear.weight.T
         torch.testing.assert_close(product, gain**2 * torch.eye(10).double(), atol=1e-5, rtol=0)
-    assert part.claimed() == {name for name, _ in part.named_parameters()}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
 
 
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
     linear = {f"{name}.weight" for name in ("receptance", "keys", "values", "gate", "out")}
-    assert {name for name, _ in part.named_parameters()} - part.claimed() == linear
+    assert {name for name, _ in part.named_parameters()} - part.self_initialized_parameters() == linear
     wishes = part.settings_by_parameter()
     assert wishes["decay.bias"] == (2.0, False)
-    assert set(wishes) == part.claimed()
+    assert set(wishes) == part.self_initialized_parameters()
     assert {wish for name, wish in wishes.items() if name != "decay.bias"} == {(1.0, False)}
 
 
 def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() -> None:
-    mixer = Alternating((RWKV6(published=True), ChannelMix(version=6, published=True)))
+    mixer = Alternating((RWKV6(published_initialization=True), ChannelMix(version=6, published_initialization=True)))
     spec = Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
     texts = [chr(200 + number) for number in range(103 - 14)]
-    model = spec.build(Vocabulary.of(texts), seed=0)
+    model = spec.build(Vocabulary.with_digits(texts), seed=0)
     assert sum(parameter.numel() for parameter in model.parameters()) == 1_116_416
 
 
 def test_impossible_settings_are_refused() -> None:
     for name in ("head_dim", "decay_rank", "shift_rank"):
-        with pytest.raises(UserError, match=rf"^{name}: 0 channels hold nothing"):
+        with pytest.raises(UserError, match=rf"^{name}: must be 1 or more, not 0"):
             RWKV6(**{name: 0})
     with pytest.raises(UserError, match=r"backend: fla (needs the package|runs in fp32)"):
         made(spec=RWKV6(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 
 @pytest.mark.skipif(
-    not (torch.cuda.is_available() and installed()), reason="flash-linear-attention needs a CUDA device"
+    not (torch.cuda.is_available() and is_fla_installed()), reason="flash-linear-attention needs a CUDA device"
 )
 def test_the_kernel_is_the_form_in_torch() -> None:
     parts = [made(64, spec=RWKV6(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from numerate.architectures.rwkv import LowRank
-from numerate.architectures.rwkv7 import RWKV7, RWKV7Mixer, chunked, recurrent
+from numerate.architectures.rwkv7 import RWKV7, RWKV7Mixer, chunked_wkv, recurrent_wkv
 from numerate.errors import UserError
-from numerate.kernels.backends import installed
+from numerate.kernels.backends import is_fla_installed
 from numerate.mixers.mixer import Context
 
 
@@ -37,7 +37,7 @@ def made(width: int = 8, layer: int = 0, depth: int = 3, spec: RWKV7 | None = No
 @pytest.mark.parametrize("fast", [0.0, 6.0])
 def test_chunks_are_the_loop_also_for_extreme_decays(time: int, fast: float) -> None:
     given = [one.requires_grad_() for one in (one.detach() for one in inputs(time, fast))]
-    (found, state), (expected, last) = chunked(*given), recurrent(*given)
+    (found, state), (expected, last) = chunked_wkv(*given), recurrent_wkv(*given)
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(state, last, atol=1e-9, rtol=1e-9)
     slopes, truth = (
@@ -53,21 +53,21 @@ def test_one_key_written_to_over_and_over_stays_exact_in_single_precision() -> N
     r, decays, k, v, _, _ = inputs(64)
     under = normalize(torch.ones_like(k), dim=-1)
     given = (r, torch.ones_like(decays), under, v, -under, under)
-    found = chunked(*(one.float() for one in given))[0]
-    torch.testing.assert_close(found.double(), recurrent(*given)[0], atol=1e-5, rtol=1e-5)
+    found = chunked_wkv(*(one.float() for one in given))[0]
+    torch.testing.assert_close(found.double(), recurrent_wkv(*given)[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("rate", "left"), [(1.0, 5.0), (0.0, 8.0), (0.5, 6.5)])
 def test_a_key_written_to_twice_keeps_the_second_value_or_the_sum(rate: float, left: float) -> None:
     ones, v = torch.ones(1, 2, 1, 1), torch.tensor([3.0, 5.0]).view(1, 2, 1, 1)
-    for form in (chunked, recurrent):
+    for form in (chunked_wkv, recurrent_wkv):
         assert form(ones, ones, ones, v, -ones, rate * ones)[0].flatten().tolist() == [3.0, left]
 
 
 def test_the_transition_can_turn_a_sign() -> None:
     ones = torch.ones(1, 1, 1, 1)
     state = torch.full((1, 1, 1, 1), 2.0)
-    _, after = recurrent(ones, 0.6 * ones, 0 * ones, ones, -ones, 0.9 * ones, state)
+    _, after = recurrent_wkv(ones, 0.6 * ones, 0 * ones, ones, -ones, 0.9 * ones, state)
     assert after.item() == pytest.approx(2.0 * (0.6 - 0.9))
 
 
@@ -76,7 +76,7 @@ def test_the_whole_part_is_its_equations_written_out(layer: int) -> None:
     part, x, first = made(layer=layer), drawn(1, 6, 8), drawn(1, 6, 8, seed=7)
     with torch.no_grad():
         part.rated.copy_(drawn(8, seed=6))
-    found = part(x, Context(torch.tensor([6]), (), prepared={RWKV7Mixer: first}))
+    found = part(x, Context(torch.tensor([6]), (), forward_cache={RWKV7Mixer: first}))
     state, before = torch.zeros(2, 4, 4).double(), torch.zeros(8).double()
     for place in range(6):
         now = x[0, place]
@@ -119,7 +119,7 @@ def test_later_layers_mix_in_the_values_of_the_first(form: str) -> None:
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
-    part = made(width=10, layer=1, spec=RWKV7(head_dim=5, published=True))
+    part = made(width=10, layer=1, spec=RWKV7(head_dim=5, published_initialization=True))
     channel, zigzag = torch.arange(10) / 9, torch.tensor([-1, -0.25, 0, 0.25, 1] * 2)
     assert part.mixture is not None
     for found, expected in (
@@ -140,7 +140,7 @@ def test_the_published_start_in_the_middle_of_three_layers() -> None:
         assert 0.9 * bound < float(linear.weight.detach().abs().max()) * 10**0.5 <= bound
     up = part.decay.up  # 32 x 10: its columns are orthogonal, of length 0.1 root(3.2)
     torch.testing.assert_close(up.T @ up, 0.032 * torch.eye(10).double(), atol=1e-6, rtol=0)
-    assert part.claimed() == {name for name, _ in part.named_parameters()}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
 
 
 def test_ranks_follow_the_width_as_the_authors_suggest() -> None:
@@ -154,7 +154,7 @@ def test_ranks_follow_the_width_as_the_authors_suggest() -> None:
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
     linear = {f"{name}.weight" for name in ("receptance", "keys", "values", "out")}
-    assert {name for name, _ in part.named_parameters()} - part.claimed() == linear
+    assert {name for name, _ in part.named_parameters()} - part.self_initialized_parameters() == linear
     wishes = part.settings_by_parameter()
     assert wishes["decay.bias"] == (2.0, False)
     assert {wish for name, wish in wishes.items() if name != "decay.bias"} == {(1.0, False)}
@@ -166,14 +166,14 @@ def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
 
 def test_impossible_settings_are_refused() -> None:
     for name in ("head_dim", "decay_rank", "rate_rank", "value_rank", "gate_rank"):
-        with pytest.raises(UserError, match=rf"^{name}: 0 channels hold nothing"):
+        with pytest.raises(UserError, match=rf"^{name}: must be 1 or more, not 0"):
             RWKV7(**{name: 0})
     with pytest.raises(UserError, match=r"backend: fla (needs the package|runs in fp32)"):
         made(spec=RWKV7(backend="fla"))(drawn(1, 3, 8), Context(torch.tensor([3]), ()))
 
 
 @pytest.mark.skipif(
-    not (torch.cuda.is_available() and installed()), reason="flash-linear-attention needs a CUDA device"
+    not (torch.cuda.is_available() and is_fla_installed()), reason="flash-linear-attention needs a CUDA device"
 )
 def test_the_kernel_is_the_form_in_torch() -> None:
     parts = [made(64, spec=RWKV7(head_dim=32, backend=kernel)).float().cuda() for kernel in ("fla", "torch")]

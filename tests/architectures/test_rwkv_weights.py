@@ -119,7 +119,7 @@ def test_published_weights_say_what_they_say_elsewhere(
     expected = torch.from_numpy(np.fromfile(folder / f"expected-logits-{name}.bin", "<f4"))
     tokens = Tokens(PROMPT, torch.tensor([3]), torch.tensor([0]))
     torch.testing.assert_close(model(tokens).logits[0, -1], expected, atol=1e-5, rtol=1e-5)
-    started = model.start(Tokens(PROMPT[:, :1], torch.tensor([1]), torch.tensor([0])), capacity=3)
+    started = model.prefill(Tokens(PROMPT[:, :1], torch.tensor([1]), torch.tensor([0])), capacity=3)
     for place in (1, 2):
         started = model.step(PROMPT[:, place], None, started.state)
     torch.testing.assert_close(started.output.logits[0, -1], expected, atol=1e-5, rtol=1e-5)

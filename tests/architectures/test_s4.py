@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from numerate.architectures import state_space
 from numerate.architectures.s4 import S4, S4Mixer, cauchy_kernel
 from numerate.architectures.state_space import (
-    PIECE,
-    convolved,
-    fed_back,
-    kernels_of,
-    legs,
-    normal_legs,
-    paired,
+    CHUNK_SIZE,
+    as_complex,
+    causal_convolution,
+    hippo_legs,
+    impulse_responses,
+    nplr_legs,
+    series_quotient,
 )
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
@@ -61,7 +61,7 @@ def toeplitz(kernel: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(part: S4Mixer, name: str) -> NDArray[np.complex128]:
-    found: NDArray[np.complex128] = paired(getattr(part, name).detach()).numpy()
+    found: NDArray[np.complex128] = as_complex(getattr(part, name).detach()).numpy()
     return found
 
 
@@ -89,19 +89,19 @@ def dense(part: S4Mixer, channel: int) -> tuple[Any, Any, Any]:
 
 
 def test_the_matrix_of_legs_is_the_published_one() -> None:
-    a, b = legs(3)
+    a, b = hippo_legs(3)
     root = np.sqrt
     np.testing.assert_allclose(a, [[-1, 0, 0], [-root(3), -2, 0], [-root(5), -root(15), -3]], atol=1e-15)
     np.testing.assert_allclose(b, [1, root(3), root(5)], atol=1e-15)
-    np.testing.assert_allclose(np.sort(np.linalg.eigvals(legs(6)[0]).real), [-6, -5, -4, -3, -2, -1], atol=1e-9)
+    np.testing.assert_allclose(np.sort(np.linalg.eigvals(hippo_legs(6)[0]).real), [-6, -5, -4, -3, -2, -1], atol=1e-9)
 
 
 @pytest.mark.parametrize("states", [2, 8, 64])
 def test_legs_is_normal_less_a_matrix_of_rank_1(states: int) -> None:
-    a, b = legs(states)
-    found = normal_legs(states)
+    a, b = hippo_legs(states)
+    found = nplr_legs(states)
     basis = np.concatenate([found.basis, found.basis.conj()], axis=1)
-    eigenvalues, p, inward = (np.concatenate([x, x.conj()]) for x in (found.eigenvalues, found.low_rank, found.inward))
+    eigenvalues, p, inward = (np.concatenate([x, x.conj()]) for x in (found.eigenvalues, found.P, found.B))
     np.testing.assert_allclose(basis @ basis.conj().T, np.eye(states), atol=1e-10)
     again = basis @ (np.diag(eigenvalues) - np.outer(p, p.conj())) @ basis.conj().T
     np.testing.assert_allclose(again, a, atol=1e-9)
@@ -114,9 +114,9 @@ def test_legs_is_normal_less_a_matrix_of_rank_1(states: int) -> None:
 
 def test_at_first_it_is_the_dense_recurrence_of_legs() -> None:
     part, u = made(), inputs(20)
-    a, b = legs(64)
-    basis = normal_legs(64).basis
-    mixed = convolved(part.kernel(20), u[:, None].expand(WIDTH, 20, 1))[..., 0].detach().numpy()
+    a, b = hippo_legs(64)
+    basis = nplr_legs(64).basis
+    mixed = causal_convolution(part.kernel(20), u[:, None].expand(WIDTH, 20, 1))[..., 0].detach().numpy()
     for channel in range(WIDTH):
         forward, inward = bilinear(a, b, float(part.log_step.detach().exp()[channel]))
         read = 2 * (numbers(part, "output_map")[channel] @ basis.conj().T).real
@@ -129,7 +129,7 @@ def test_at_first_it_is_the_dense_recurrence_of_legs() -> None:
 # The recurrence ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("time", [1, 7, PIECE, PIECE + 1, 51, 128])
+@pytest.mark.parametrize("time", [1, 7, CHUNK_SIZE, CHUNK_SIZE + 1, 51, 128])
 def test_the_kernel_is_that_of_the_dense_recurrence_also_when_trained(time: int) -> None:
     part = made(moved=0.3)
     kernel = part.kernel(time).detach().numpy()
@@ -144,13 +144,13 @@ def test_steps_are_the_dense_recurrence_too() -> None:
     part, u = made(moved=0.3), inputs(9)
     state, dense_states = torch.zeros(1, WIDTH, 32, 2).double(), [np.zeros(64) for _ in range(WIDTH)]
     for place in range(9):
-        output, state = part.advanced(u[place].expand(1, WIDTH), state)
+        output, state = part.recurrent_step(u[place].expand(1, WIDTH), state)
         for channel in range(WIDTH):
             forward, inward, read = dense(part, channel)
             dense_states[channel] = forward @ dense_states[channel] + inward * float(u[place])
             assert float(output[0, channel].detach()) == pytest.approx((read @ dense_states[channel]).real, abs=1e-9)
             np.testing.assert_allclose(
-                paired(state.detach())[0, channel].numpy(), dense_states[channel][:32], atol=1e-9
+                as_complex(state.detach())[0, channel].numpy(), dense_states[channel][:32], atol=1e-9
             )
 
 
@@ -162,10 +162,10 @@ def test_the_published_cauchy_kernel_is_the_same_where_its_c_is_folded_rightly(t
         forward, _, read = dense(part, channel)
         folded.append((read @ (np.eye(64) - np.linalg.matrix_power(forward, time)))[:32])
     eigenvalues, step = part._eigenvalues().detach(), part.log_step.detach().exp()
-    p, b = (paired(getattr(part, name).detach()) for name in ("low_rank", "input_map"))
+    p, b = (as_complex(getattr(part, name).detach()) for name in ("low_rank", "input_map"))
     theirs = cauchy_kernel(eigenvalues, p, b, torch.from_numpy(np.stack(folded)), step, time)
     torch.testing.assert_close(part.kernel(time).detach(), theirs, **EXACT)
-    unfolded = cauchy_kernel(eigenvalues, p, b, paired(part.output_map.detach()), step, time)
+    unfolded = cauchy_kernel(eigenvalues, p, b, as_complex(part.output_map.detach()), step, time)
     assert not torch.allclose(theirs, unfolded, atol=1e-3), "folding must matter, or nothing was compared"
 
 
@@ -178,8 +178,8 @@ def test_single_precision_is_near_double_at_every_length() -> None:
 
 
 def test_a_row_longer_than_any_piece_is_read_as_token_by_token() -> None:
-    part, x = made(moved=0.1), inputs(2, 2 * PIECE + 5, WIDTH)
-    whole, state = part.prefill(x, context([2 * PIECE + 5, 40]))
+    part, x = made(moved=0.1), inputs(2, 2 * CHUNK_SIZE + 5, WIDTH)
+    whole, state = part.prefill(x, context([2 * CHUNK_SIZE + 5, 40]))
     running, outputs, behind = torch.zeros_like(state), [], []
     for place in range(x.shape[1]):
         out, running = part.step(x[:, place : place + 1], context([1, 1]), running)
@@ -200,7 +200,7 @@ def test_it_stays_stable_whatever_is_learned() -> None:
 # What it is made of --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("time", [1, 2, PIECE, PIECE + 1, 2 * PIECE, 77])
+@pytest.mark.parametrize("time", [1, 2, CHUNK_SIZE, CHUNK_SIZE + 1, 2 * CHUNK_SIZE, 77])
 def test_a_convolution_by_pieces_is_one_by_a_whole_matrix_with_its_gradients(time: int) -> None:
     kernel, signal = inputs(3, time).requires_grad_(), inputs(3, time, 2, seed=1).requires_grad_()
     weights = inputs(3, time, 2, seed=2)
@@ -208,7 +208,7 @@ def test_a_convolution_by_pieces_is_one_by_a_whole_matrix_with_its_gradients(tim
     def gradients(out: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad((out * weights).sum(), [kernel, signal])
 
-    out, whole = convolved(kernel, signal), toeplitz(kernel) @ signal
+    out, whole = causal_convolution(kernel, signal), toeplitz(kernel) @ signal
     torch.testing.assert_close(out, whole, **EXACT)
     for found, expected in zip(gradients(out), gradients(whole), strict=True):
         torch.testing.assert_close(found, expected, **EXACT)
@@ -216,29 +216,29 @@ def test_a_convolution_by_pieces_is_one_by_a_whole_matrix_with_its_gradients(tim
 
 def test_very_long_rows_are_convolved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, signal = inputs(3, 77), inputs(3, 77, 2, seed=1)
-    expected = convolved(kernel, signal)
-    monkeypatch.setattr(state_space, "LONG", 10)
-    torch.testing.assert_close(convolved(kernel, signal), expected, **EXACT)
+    expected = causal_convolution(kernel, signal)
+    monkeypatch.setattr(state_space, "FFT_MIN_LENGTH", 10)
+    torch.testing.assert_close(causal_convolution(kernel, signal), expected, **EXACT)
 
 
-@pytest.mark.parametrize("time", [1, 5, PIECE, 3 * PIECE + 4])
+@pytest.mark.parametrize("time", [1, 5, CHUNK_SIZE, 3 * CHUNK_SIZE + 4])
 def test_feedback_solves_its_own_equation(time: int) -> None:
     above, beside = inputs(3, time), 0.1 * inputs(3, time, seed=1)
-    found = fed_back(above, beside)[..., None]
+    found = series_quotient(above, beside)[..., None]
     torch.testing.assert_close((found + toeplitz(beside) @ found)[..., 0], above, **EXACT)
     one, minus_z = torch.zeros(2, 1, time + 1).double()
     one[:, 0], minus_z[:, 1] = 1.0, -1.0
-    torch.testing.assert_close(fed_back(one, minus_z), torch.ones_like(one))
+    torch.testing.assert_close(series_quotient(one, minus_z), torch.ones_like(one))
 
 
 def test_gradients_of_feedback_and_of_kernels_are_their_differences() -> None:
-    above, beside = inputs(2, 2 * PIECE).requires_grad_(), 0.01 * inputs(2, 2 * PIECE, seed=1)
-    assert torch.autograd.gradcheck(fed_back, [above, beside.requires_grad_()])
+    above, beside = inputs(2, 2 * CHUNK_SIZE).requires_grad_(), 0.01 * inputs(2, 2 * CHUNK_SIZE, seed=1)
+    assert torch.autograd.gradcheck(series_quotient, [above, beside.requires_grad_()])
     weights = torch.view_as_complex(inputs(2, 3, 4, 2)).requires_grad_()
     base = (0.7 * torch.view_as_complex(inputs(2, 4, 2, seed=1)).sgn()).requires_grad_()
 
     def six(weights: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-        return kernels_of(weights, base, 6)
+        return impulse_responses(weights, base, 6)
 
     assert torch.autograd.gradcheck(six, [weights, base])
 
@@ -247,7 +247,7 @@ def test_gradients_of_feedback_and_of_kernels_are_their_differences() -> None:
 
 
 def test_a_model_of_one_layer_has_the_published_number_of_weights() -> None:
-    vocabulary = Vocabulary.of([str(number) for number in range(99)])
+    vocabulary = Vocabulary.with_digits([str(number) for number in range(99)])
     assert vocabulary.size == 103
     spec = Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=S4(), feed_forward=None, final_norm=False)
     assert sum(parameter.numel() for parameter in spec.build(vocabulary, 0).parameters()) == 92_672
@@ -255,7 +255,10 @@ def test_a_model_of_one_layer_has_the_published_number_of_weights() -> None:
 
 def test_its_own_initialisation() -> None:
     part = made(width=1000)
-    assert {name for name, _ in part.named_parameters()} == part.claimed() | {"out.weight", "out.bias"}
+    assert {name for name, _ in part.named_parameters()} == part.self_initialized_parameters() | {
+        "out.weight",
+        "out.bias",
+    }
     steps = part.log_step.detach()
     assert float(steps.min()) >= np.log(0.001)
     assert float(steps.max()) <= np.log(0.1)
@@ -306,5 +309,5 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], field: str) -
 
 
 def test_it_can_hide_nothing(mix: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match="S4 reads every token"):
-        mix((S4(), ())).at_once(inputs(1, 3, 16), hidden=torch.zeros(1, 3, dtype=torch.bool))
+    with pytest.raises(UserError, match="S4 does not support blocked keys"):
+        mix((S4(), ())).at_once(inputs(1, 3, 16), blocked_keys=torch.zeros(1, 3, dtype=torch.bool))

@@ -46,9 +46,9 @@ def test_tokens_of_other_slots_do_not_change_what_a_token_says() -> None:
 
 def test_shares_are_of_the_token_alone_and_sum_to_one() -> None:
     part, x = made(5), torch.randn(2, 6, 8, dtype=torch.float64)
-    shares = part.shares(x)
+    shares = part.write_weights(x)
     torch.testing.assert_close(shares.sum(-1), torch.ones(2, 6, dtype=torch.float64))
-    torch.testing.assert_close(part.shares(x[:, 3:4]), shares[:, 3:4])
+    torch.testing.assert_close(part.write_weights(x[:, 3:4]), shares[:, 3:4])
 
 
 @pytest.mark.parametrize("settings", [{"num_slots": 0}, {"hidden_size": 0}, {"sharpness": 0.0}])

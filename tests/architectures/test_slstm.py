@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, layer_norm, pad, silu
 
-from numerate.architectures.slstm import _SLSTM, SLSTM, SLSTMMixer, slstm, slstm_by_steps
+from numerate.architectures.slstm import SLSTM, SLSTMMixer, _SLSTMFunction, sequential_slstm, slstm
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 
@@ -59,7 +59,7 @@ def test_its_gradient_is_that_of_the_steps(sigmoid: bool) -> None:
     recurrent = 0.4 * torch.randn(2, 20, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     given.requires_grad_(), recurrent.requires_grad_()
     weights = inputs(3, 9, 10).view(3, 9, 2, 5)
-    ours, theirs = _SLSTM.apply(given, recurrent, sigmoid)[0], slstm_by_steps(given, recurrent, sigmoid)
+    ours, theirs = _SLSTMFunction.apply(given, recurrent, sigmoid)[0], sequential_slstm(given, recurrent, sigmoid)
     torch.testing.assert_close(ours, theirs, **EXACT)
     for found, expected in zip(
         *(torch.autograd.grad((h * weights).sum(), [given, recurrent]) for h in (ours, theirs)), strict=True
@@ -93,7 +93,7 @@ def test_exponentials_that_no_number_holds_are_carried_all_the_same() -> None:
     given = torch.zeros(1, 300, 4, 1, 1)
     given[:, :, 0], given[:, :, 1] = 200.0, 90.0  # i = exp(200), f = exp(90), in fp32
     given[0, 0, 2], given[0, 1:, 2] = 20.0, -20.0
-    h = _SLSTM.apply(given.requires_grad_(), torch.zeros(1, 4, 1), False)[0]
+    h = _SLSTMFunction.apply(given.requires_grad_(), torch.zeros(1, 4, 1), False)[0]
     h.sum().backward()
     assert h.isfinite().all()
     assert given.grad.isfinite().all()
@@ -105,7 +105,7 @@ def test_with_open_gates_a_cell_holds_the_mean() -> None:
     given[:, :, 1], given[:, :, 3] = 60, 60
     values = inputs(1, 50, 1)[0, :, 0]
     given[0, :, 2, 0, 0] = values
-    h = _SLSTM.apply(given, torch.zeros(1, 4, 1).double(), True)[0].flatten()
+    h = _SLSTMFunction.apply(given, torch.zeros(1, 4, 1).double(), True)[0].flatten()
     means = values.tanh().cumsum(0) / torch.arange(1, 51)
     torch.testing.assert_close(h, means, **EXACT)
 
@@ -115,10 +115,10 @@ def test_members_of_a_stack_run_as_alone() -> None:
     recurrent = 0.4 * torch.randn(2, 2, 20, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for dims in ((0, 0), (0, None), (None, 0)):
         own = [x if dim == 0 else x[0] for x, dim in zip((given, recurrent), dims, strict=True)]
-        found = torch.vmap(lambda x, r: _SLSTM.apply(x, r, True)[0], in_dims=dims)(*own)
+        found = torch.vmap(lambda x, r: _SLSTMFunction.apply(x, r, True)[0], in_dims=dims)(*own)
         for member in range(2):
             one = [x[member] if dim == 0 else x for x, dim in zip(own, dims, strict=True)]
-            torch.testing.assert_close(found[member], slstm_by_steps(*one, True), **EXACT)
+            torch.testing.assert_close(found[member], sequential_slstm(*one, True), **EXACT)
 
 
 def test_forget_biases_begin_as_published_and_recurrent_weights_as_set() -> None:
@@ -142,11 +142,17 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 0}, "^hidden_size: 0 cells"),
-        ({"num_heads": 0}, "^num_heads: 0 heads"),
-        ({"conv_kernel": 0}, "^conv_kernel: 0 tokens"),
-        ({"num_heads": 4}, "^model.mixer.num_heads: 6 cells do not divide into 4 heads; 1, 2, 3, 6 heads would do"),
-        ({"hidden_size": 8, "output_projection": False}, "^model.mixer.hidden_size: without a linear map back"),
+        ({"hidden_size": 0}, "^hidden_size: must be 1 or more, not 0"),
+        ({"num_heads": 0}, "^num_heads: must be 1 or more, not 0"),
+        ({"conv_kernel": 0}, "^conv_kernel: must be 1 or more, or null, not 0"),
+        (
+            {"num_heads": 4},
+            "^model.mixer.num_heads: hidden_size=6 must be divisible by num_heads=4; 1, 2, 3, 6 heads are possible",
+        ),
+        (
+            {"hidden_size": 8, "output_projection": False},
+            "^model.mixer.hidden_size: must equal the model's width 6 without an output projection, not 8",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
@@ -157,5 +163,5 @@ def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="SLSTM reads every token and cannot hide any"):
-            form(inputs(1, 3), context([3], hidden=hidden))
+        with pytest.raises(UserError, match="SLSTM does not support blocked keys"):
+            form(inputs(1, 3), context([3], blocked_keys=hidden))

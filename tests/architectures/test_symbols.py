@@ -10,7 +10,7 @@ import torch
 from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
 from numerate.errors import UserError
-from numerate.kernels.relational import Heads, of_pairs
+from numerate.kernels.relational import RelationalHeads, pairwise_symbols
 from numerate.mixers.mixer import Context
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
@@ -73,8 +73,8 @@ def test_position_relative_symbols_are_the_published_of_all_that_came_before(sha
     past = torch.ones(time, time, dtype=torch.bool).tril()
     for part in (whole, half):
         nothing = torch.zeros(1, 1, time, 3, dtype=torch.float64)
-        heads = Heads(nothing, nothing, by_distance=part(time)[None, None])
-        torch.testing.assert_close(of_pairs(heads)[0, 0][past], expected[past], **PUBLISHED)
+        heads = RelationalHeads(nothing, nothing, distance_symbols=part(time)[None, None])
+        torch.testing.assert_close(pairwise_symbols(heads)[0, 0][past], expected[past], **PUBLISHED)
 
 
 @pytest.mark.parametrize("time", [1, 3, 4, 9])
@@ -99,7 +99,7 @@ def test_symbols_are_chosen_by_the_stream_or_by_what_the_mixer_reads() -> None:
     raw: Any = SymbolicAttention(5).build(8).double()
     normed: Any = SymbolicAttention(5, normalized=True).build(8).double()
     normed.load_state_dict(raw.state_dict())
-    context = here(2, 3, stream=stream)
+    context = here(2, 3, residual=stream)
     torch.testing.assert_close(normed(x, context), raw(x, here(2, 3)))
     torch.testing.assert_close(raw(x, context), normed(stream, here(2, 3)))
 
@@ -114,11 +114,11 @@ def test_a_model_reads_the_stream_before_the_norm_at_once_and_token_by_token(mak
     tokens = make_tokens([7])
     whole = raw(tokens).logits
     assert not torch.allclose(whole, normed(tokens).logits)
-    started = raw.start(make_tokens([7]), capacity=9)
+    started = raw.prefill(make_tokens([7]), capacity=9)
     torch.testing.assert_close(started.output.logits[:, -1], whole[:, -1])
     seen: list[torch.Tensor] = []
     block = raw.trunk.blocks[1]
-    hook = block.mixer.symbols.register_forward_hook(lambda part, given, output: seen.append(given[1].stream))
+    hook = block.mixer.symbols.register_forward_hook(lambda part, given, output: seen.append(given[1].residual))
     block.register_forward_pre_hook(lambda part, given: seen.append(given[0]))
     raw(tokens)
     hook.remove()
@@ -155,26 +155,32 @@ def test_waves_have_no_end_and_a_table_has() -> None:
     learned: Any = PositionalSymbols(max_position_embeddings=4).build(4)
     with pytest.raises(
         UserError,
-        match=r"^model\.mixer\.symbols\.max_position_embeddings: place 4 has no symbol in a table of 4 places",
+        match=r"^model\.mixer\.symbols\.max_position_embeddings: position 4 is outside the table of 4 positions",
     ):
         learned(torch.zeros(1, 5, 4), here(1, 5))
-    newest = here(2, 3, index=torch.tensor([0, 2]), seen=3)
+    newest = here(2, 3, cache_position=torch.tensor([0, 2]), cached_length=3)
     assert torch.equal(learned(torch.zeros(2, 1, 4), newest)[:, 0], learned.vectors.weight[[0, 2]])
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SymbolicAttention(num_symbols=0), "^num_symbols: 0"),
-        (lambda: SymbolicAttention(num_heads=0), "^num_heads: 0"),
-        (lambda: SymbolicAttention(scale=0.0), "^scale: 0.0"),
+        (lambda: SymbolicAttention(num_symbols=0), "^num_symbols: must be 1 or more, not 0"),
+        (lambda: SymbolicAttention(num_heads=0), "^num_heads: must be 1 or more, not 0"),
+        (lambda: SymbolicAttention(scale=0.0), "^scale: must be above 0, not 0.0"),
         (
             lambda: SymbolicAttention(num_heads=3).build(8),
-            r"^model\.mixer\.symbols\.num_heads: width 8 .* into 3 heads",
+            r"^model\.mixer\.symbols\.num_heads: must divide the width 8, unlike 3",
         ),
-        (lambda: PositionalSymbols(max_position_embeddings=0), "^max_position_embeddings: 0"),
-        (lambda: PositionalSymbols("sinusoidal").build(3), r"^model\.mixer\.symbols\.embedding: .* width 3 is odd"),
-        (lambda: PositionRelativeSymbols(max_distance=0), "^max_distance: at 0"),
+        (
+            lambda: PositionalSymbols(max_position_embeddings=0),
+            "^max_position_embeddings: must be 1 or more, .*, not 0$",
+        ),
+        (
+            lambda: PositionalSymbols("sinusoidal").build(3),
+            r"^model\.mixer\.symbols\.embedding: .* an even width, not 3",
+        ),
+        (lambda: PositionRelativeSymbols(max_distance=0), "^max_distance: must be 1 or more, not 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:

@@ -10,12 +10,12 @@ import torch
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.beams import beam_search
-from numerate.evaluation.generate import Generated, greedy
+from numerate.evaluation.generate import GenerationOutput, greedy_decode
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
-from numerate.vocabulary import END, PAD, Vocabulary
+from numerate.vocabulary import EOS, PAD, Vocabulary
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -40,13 +40,13 @@ def begun() -> Tokens:
     return Tokens(torch.full((6, 1), PAD), torch.ones(6, dtype=torch.long), torch.arange(6))
 
 
-def generated_ids(generated: Generated) -> list[list[int]]:
+def generated_ids(generated: GenerationOutput) -> list[list[int]]:
     return [row[: int(length)].tolist() for row, length in zip(generated.ids, generated.lengths, strict=True)]
 
 
 def theirs(ids: torch.Tensor) -> list[list[int]]:
     rows = [row.tolist() for row in ids]
-    return [row[: row.index(END) + 1] if END in row else row for row in rows]
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
 
 
 @pytest.mark.parametrize("beams", [2, 4])
@@ -65,7 +65,7 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
         length_penalty=length_penalty,
         max_new_tokens=12,
         do_sample=False,
-        eos_token_id=END,
+        eos_token_id=EOS,
         pad_token_id=PAD,
         decoder_start_token_id=PAD,
     )
@@ -73,7 +73,7 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
     begun = Tokens(torch.full((40, 1), PAD), torch.ones(40, dtype=torch.long), row)
     source_tokens = Tokens(source, lengths, row)
     ours = generated_ids(
-        beam_search(model, begun, 12, source=source_tokens, beams=beams, length_penalty=length_penalty)
+        beam_search(model, begun, 12, source=source_tokens, num_beams=beams, length_penalty=length_penalty)
     )
     assert [filled(one) for one in ours] == [filled(one) for one in theirs(found[:, 1:])]
     assert len({len(one) for one in ours}) > 3, "some answers end early"
@@ -93,7 +93,7 @@ def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make
             num_beams=4,
             max_new_tokens=6,
             do_sample=False,
-            eos_token_id=END,
+            eos_token_id=EOS,
             pad_token_id=PAD,
         )
         assert ours[row] == theirs(found[:, length:])[0]
@@ -104,7 +104,7 @@ def test_a_state_that_cannot_be_taken_apart_is_read_again(
 ) -> None:
     model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
     cached = beam_search(model, begun, 7, source=source)
-    monkeypatch.setattr(type(model), "chosen", Model.chosen)
+    monkeypatch.setattr(type(model), "reorder_rows", Model.reorder_rows)
     again = beam_search(model, begun, 7, source=source)
     assert generated_ids(cached) == generated_ids(again)
     torch.testing.assert_close(cached.log_probability, again.log_probability)
@@ -120,7 +120,7 @@ def every_answer(model: Model, prompts: Tokens, vocabulary: Vocabulary, most: in
         scores = model(tokens).logits[0, -1].log_softmax(-1).tolist()
         for token, score in enumerate(scores):
             longer, sum_ = [*answer, token], total + score
-            if token == END or len(longer) == most:
+            if token == EOS or len(longer) == most:
                 found.append((sum_ / len(longer), longer))
             else:
                 frontier.append((longer, sum_))
@@ -129,27 +129,27 @@ def every_answer(model: Model, prompts: Tokens, vocabulary: Vocabulary, most: in
 
 @torch.no_grad()
 def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_tokens: Any) -> None:
-    vocabulary = Vocabulary.of_words(["a", "b"])
+    vocabulary = Vocabulary.from_words(["a", "b"])
     model = Decoder(hidden_size=16, positions=(Rotary(),)).build(vocabulary, 3).eval()
     prompts = Tokens(torch.tensor([[4, 5, 4]]), torch.tensor([3]), torch.tensor([0]))
     best, answer = max(every_answer(model, prompts, vocabulary, 3))
-    found = beam_search(model, prompts, 3, beams=40)
+    found = beam_search(model, prompts, 3, num_beams=40)
     assert generated_ids(found) == [answer]
     assert float(found.log_probability) == pytest.approx(best * len(answer), rel=1e-4)
-    greedy_answer = greedy(model, prompts, 3)
+    greedy_answer = greedy_decode(model, prompts, 3)
     assert float(greedy_answer.log_probability / greedy_answer.lengths) < best
 
 
 def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
-    with pytest.raises(UserError, match=r"^beams: 0"):
-        beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, beams=0)
+    with pytest.raises(UserError, match=r"^beams: must be at least 1 .*; it is 0"):
+        beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, num_beams=0)
 
 
 @torch.no_grad()
 def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: Tokens, make_tokens: Any) -> None:
     model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
     model.held.shared.weight[7] = float("nan")
-    with pytest.raises(OperationalError, match=r"^beams: the scores of 6 of 6 answers are no numbers"):
+    with pytest.raises(OperationalError, match=r"^beams: the scores of 6 of 6 answers are NaN"):
         beam_search(model, begun, 4, source=source)
 
 
@@ -157,7 +157,7 @@ def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: T
 def test_tokens_that_are_never_generated_are_no_fault(vocabulary: Vocabulary, make_tokens: Any) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
     free = generated_ids(beam_search(model, prompts, 4))
-    banned = torch.tensor(sorted({token for row in free for token in row} - {END}))
+    banned = torch.tensor(sorted({token for row in free for token in row} - {EOS}))
     model._head[0].register_forward_hook(lambda head, given, logits: logits.index_fill(-1, banned, -torch.inf))
     found = generated_ids(beam_search(model, prompts, 4))
     assert not set(banned.tolist()) & {token for row in found for token in row}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.batch import IGNORE, Batch, Model, Output, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Model, Output, Tokens
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.evaluation import evaluation_data as exam_room
-from numerate.evaluation.evaluation_data import EvaluationData, chunks, prompts_of, questions_of
-from numerate.evaluation.evaluator import Evaluation, evaluate_cell, one_pass_holds
-from numerate.evaluation.exact_match import mark
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, extract_prompts, make_batches
+from numerate.evaluation.evaluator import Evaluation, evaluate_cell, is_one_pass_exact
+from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
@@ -45,12 +45,12 @@ class Oracle(Model):
         super().__init__()
         self.answers = torch.full(batch.targets.shape, 1)
         for row in range(len(batch.targets)):
-            own = [(t, int(g)) for t, g in enumerate(batch.targets[row]) if g != IGNORE]
+            own = [(t, int(g)) for t, g in enumerate(batch.targets[row]) if g != IGNORE_INDEX]
             for place, (t, gold) in enumerate(own):
                 self.answers[row, t] = spoil(row, place, gold)
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def assign_positions(self, tokens: Tokens, draw: Any) -> Tokens:
+    def assign_positions(self, tokens: Tokens, step_context: Any) -> Tokens:
         return tokens
 
     def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
@@ -61,43 +61,48 @@ class Oracle(Model):
             target_positions=target_positions,
         )
 
-    def start(self, *given: Any, **more: Any) -> Any:
+    def prefill(self, *given: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    step = check = position_offsets = settings_by_parameter = flops = start
+    step = check_tokens = num_position_offsets = optimizer_options_by_parameter = flops = prefill
 
 
 def batch_of(exam: EvaluationData, text: str) -> Batch:
-    return exam.batch(exam.task.read(text))
+    return exam.batch(exam.task.parse_question(text))
 
 
 def test_marks_by_hand(exam: EvaluationData) -> None:
     """321 + 654 = 975 is answered 9, 7, 5 and the end: four tokens, three of them digits."""
     batch = batch_of(exam, "321+654=")
-    assert [i for i in batch.targets[0].tolist() if i != IGNORE] == [9, 11, 13, 3]
-    right = mark(Oracle(batch), exam, batch)
-    assert (right.right.tolist(), right.first_wrong.tolist(), right.digits_right, right.digits) == ([True], [-1], 3, 3)
+    assert [i for i in batch.targets[0].tolist() if i != IGNORE_INDEX] == [9, 11, 13, 3]
+    right = score_batch(Oracle(batch), exam, batch)
+    assert (right.correct.tolist(), right.first_wrong.tolist(), right.num_correct_digits, right.num_digits) == (
+        [True],
+        [-1],
+        3,
+        3,
+    )
     for wrong, digits in ((0, 2), (1, 2), (2, 2), (3, 3)):
         spoilt = Oracle(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
-        marks = mark(spoilt, exam, batch)
-        assert (marks.right.tolist(), marks.first_wrong.tolist()) == ([False], [wrong])
-        assert (marks.digits_right, marks.digits) == (digits, 3)
+        marks = score_batch(spoilt, exam, batch)
+        assert (marks.correct.tolist(), marks.first_wrong.tolist()) == ([False], [wrong])
+        assert (marks.num_correct_digits, marks.num_digits) == (digits, 3)
 
 
 def test_a_record_counts_what_its_rows_say(exam: EvaluationData, model: Any) -> None:
     record = evaluate_cell(model, exam, CELL, count=50, seed=3)
-    questions = exam.task.pinned(**CELL).examples("test", 3, 0, 50)
-    marks = mark(model, exam, exam.batch(questions))
+    questions = exam.task.at_cell(**CELL).examples("test", 3, 0, 50)
+    marks = score_batch(model, exam, exam.batch(questions))
     assert record["cell"] == CELL
-    assert record["correct"] == int(marks.right.sum())
+    assert record["correct"] == int(marks.correct.sum())
     assert record["count"] == 50
-    assert (record["low"], record["high"]) == tuple(round(float(x), 6) for x in wilson(record["correct"], 50))
-    assert record["digit_accuracy"] == round(marks.digits_right / marks.digits, 6)
+    assert (record["low"], record["high"]) == tuple(round(float(x), 6) for x in wilson_interval(record["correct"], 50))
+    assert record["digit_accuracy"] == round(marks.num_correct_digits / marks.num_digits, 6)
     assert sum(record["first_wrong"]) == 50 - record["correct"]
     assert record["first_wrong"] == np.bincount(marks.first_wrong[marks.first_wrong >= 0].numpy()).tolist()
     assert record["method"] == "one pass"
     assert record["seen"] is False
-    assert set(questions.facts["first_digits"]) == {3}
+    assert set(questions.metadata["first_digits"]) == {3}
 
 
 def test_the_same_evaluation_gives_the_same_bytes(exam: EvaluationData, model: Any) -> None:
@@ -121,21 +126,21 @@ def test_a_cell_cut_into_any_chunks_is_the_same(
     exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     expected = evaluate_cell(model.double(), exam, CELL, count=30)
-    monkeypatch.setattr(exam_room, "CHUNK", most)
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_BATCH", most)
     assert evaluate_cell(model, exam, CELL, count=30) == expected
 
 
 def test_chunks_hold_every_question_once_in_order(
     exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exam_room, "CHUNK", 100)
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_BATCH", 100)
     questions = exam.task.examples("test", 0, 0, 37)
-    parts = list(chunks(exam, questions, model))
+    parts = list(make_batches(exam, questions, model))
     assert len(parts) > 3
-    assert torch.cat([part.tokens.row for part in parts]).tolist() == list(range(37))
+    assert torch.cat([part.tokens.example_indices for part in parts]).tolist() == list(range(37))
     whole = exam.batch(questions)
-    found = [row[row != IGNORE].tolist() for part in parts for row in part.target_ids]
-    assert found == [row[row != IGNORE].tolist() for row in whole.target_ids]
+    found = [row[row != IGNORE_INDEX].tolist() for part in parts for row in part.target_ids]
+    assert found == [row[row != IGNORE_INDEX].tolist() for row in whole.target_ids]
 
 
 def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationData, model: Any) -> None:
@@ -146,7 +151,9 @@ def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationDa
 def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> None:
     spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
     model = spec.build(exam.vocabulary, 0).eval()
-    records = [evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in range(model.position_offsets())]
+    records = [
+        evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in range(model.num_position_offsets())
+    ]
     assert [record["position_offset"] for record in records] == [0, 1]
     assert records[0]["first_wrong"] != records[1]["first_wrong"]
 
@@ -172,14 +179,14 @@ def test_a_cell_that_no_task_has_is_refused(exam: EvaluationData, model: Any) ->
 def test_prompts_are_the_questions_without_their_answers(exam: EvaluationData) -> None:
     questions = exam.task.examples("test", 0, 0, 20)
     batch = exam.batch(questions)
-    prompts, most = prompts_of(batch)
-    equals = exam.vocabulary.ids["="]
+    prompts, most = extract_prompts(batch)
+    equals = exam.vocabulary.token_to_id["="]
     for row in range(20):
         length = int(prompts.lengths[row])
         assert prompts.ids[row, length - 1] == equals
         assert not bool((prompts.ids[row, : length - 1] == equals).any())
         assert bool((prompts.ids[row, length:] == 0).all())
-    assert most == int((batch.target_ids != IGNORE).sum(1).max())
+    assert most == int((batch.target_ids != IGNORE_INDEX).sum(1).max())
 
 
 def test_targets_are_answers_whatever_the_targets_of_training(exam: EvaluationData) -> None:
@@ -191,26 +198,26 @@ def test_targets_are_answers_whatever_the_targets_of_training(exam: EvaluationDa
 def test_one_pass_holds_where_there_is_one_tokenisation(exam: EvaluationData) -> None:
     @dataclass(frozen=True)
     class Several(Characters):
-        unique = False
+        has_unique_tokenization = False
         note: int = setting(0, "nothing")
 
-    assert one_pass_holds(exam)
+    assert is_one_pass_exact(exam)
     several = EvaluationData(exam.task, Several(), Continuation())
-    assert not one_pass_holds(several)
-    assert one_pass_holds(EvaluationData(exam.task, Several(), TokenClassification()))
+    assert not is_one_pass_exact(several)
+    assert is_one_pass_exact(EvaluationData(exam.task, Several(), TokenClassification()))
     model = Decoder(hidden_size=16).build(several.vocabulary, 0).eval()
     assert evaluate_cell(model, several, CELL, count=5)["method"] == "decoding", "and it says so"
 
 
 def test_the_longest_tokens_are_those_of_the_largest_questions(exam: EvaluationData) -> None:
-    tokens = exam.longest(exam.task)
+    tokens = exam.longest_rows(exam.task)
     assert int(tokens.lengths.max()) == 5 + 1 + 5 + 1 + 6
-    assert int(exam.longest(replace(exam.task, digits=Span(1, 3))).lengths.max()) == 3 + 1 + 3 + 1 + 4
+    assert int(exam.longest_rows(replace(exam.task, digits=Span(1, 3))).lengths.max()) == 3 + 1 + 3 + 1 + 4
 
 
 def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) -> None:
     """A label is predicted at its own position and never read again: there is nothing to decode."""
-    questions = questions_of(any_task, {}, count=30)
+    questions = cell_questions(any_task, {}, count=30)
     if questions.labels is None:
         pytest.skip("its answers are continuations")
     exam = EvaluationData(any_task, Words(), TokenClassification())
@@ -219,17 +226,17 @@ def test_labels_are_read_off_one_forward_and_decoding_is_refused(any_task: Any) 
     assert record["method"] == "one pass"
     with pytest.raises(
         UserError,
-        match=r"^method: 'decoding' is for answers decoded token by token; layout=TokenClassification predicts",
+        match=r"^method: must be 'one pass', since layout=TokenClassification predicts .*; it is 'decoding'",
     ):
         evaluate_cell(model, exam, {}, count=30, method="decoding")
     batch = exam.batch(questions)
     with torch.no_grad():
         predictions = model(batch.tokens).logits.argmax(-1)
-    right = ((predictions == batch.targets) | (batch.targets == IGNORE)).all(1)
+    right = ((predictions == batch.targets) | (batch.targets == IGNORE_INDEX)).all(1)
     assert record["correct"] == int(right.sum())
 
 
 @pytest.mark.parametrize("field", ["examples_per_cell", "validation_examples"])
 def test_nothing_to_measure_is_refused(field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: 0 questions measure nothing"):
+    with pytest.raises(UserError, match=f"^{field}: must be at least 1; it is 0"):
         Evaluation(**{field: 0})

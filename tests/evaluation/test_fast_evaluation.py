@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from numerate.batch import IGNORE, Batch, Model
+from numerate.batch import IGNORE_INDEX, Batch, Model
 from numerate.config import Span
 from numerate.evaluation import evaluation_data as exam_room
-from numerate.evaluation.evaluation_data import EvaluationData, pieces, prompts_of
-from numerate.evaluation.exact_match import MatchCounts, mark, mark_by_decoding
-from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts, split_batch
+from numerate.evaluation.exact_match import MatchCounts, score_batch, score_by_decoding
+from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM
@@ -48,11 +48,11 @@ def questions(exam: EvaluationData, count: int = 40) -> Batch:
 
 def with_some_right(model: Model, batch: Batch) -> Batch:
     """Every other row asks for exactly what the model says of its own accord, if it is as long."""
-    prompts, most = prompts_of(batch)
-    generated = greedy_uncached(model, prompts, most, end=-1).ids
+    prompts, most = extract_prompts(batch)
+    generated = greedy_decode_uncached(model, prompts, most, end_id=-1).ids
     ids, targets, target_ids = batch.tokens.ids.clone(), batch.targets.clone(), batch.target_ids.clone()
     for row in range(0, len(ids), 2):
-        first, count = int(batch.target_positions[row, 0]), int((batch.target_ids[row] != IGNORE).sum())
+        first, count = int(batch.target_positions[row, 0]), int((batch.target_ids[row] != IGNORE_INDEX).sum())
         answer = generated[row, :count]
         target_ids[row, :count] = targets[row, first : first + count] = answer
         ids[row, first + 1 : first + count] = answer[:-1]
@@ -62,9 +62,9 @@ def with_some_right(model: Model, batch: Batch) -> Batch:
 
 def same(one: MatchCounts, other: MatchCounts) -> bool:
     return (
-        torch.equal(one.right, other.right)
+        torch.equal(one.correct, other.correct)
         and torch.equal(one.first_wrong, other.first_wrong)
-        and (one.digits_right, one.digits) == (other.digits_right, other.digits)
+        and (one.num_correct_digits, one.num_digits) == (other.num_correct_digits, other.num_digits)
     )
 
 
@@ -74,19 +74,19 @@ def test_scoring_in_pieces_is_scoring_at_once(name: str, position_offset: int, m
     sheet = exam()
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
-    at_once = mark(brain, sheet, batch, position_offset)
-    monkeypatch.setattr(exam_room, "PIECE", 3 * batch.tokens.ids.shape[1] + 1)
-    assert len(pieces(batch)) == 14
-    assert same(mark(brain, sheet, batch, position_offset), at_once)
+    at_once = score_batch(brain, sheet, batch, position_offset)
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 3 * batch.tokens.ids.shape[1] + 1)
+    assert len(split_batch(batch)) == 14
+    assert same(score_batch(brain, sheet, batch, position_offset), at_once)
 
 
 def test_pieces_hold_every_row_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = questions(exam())
     batch = replace(batch, tokens=replace(batch.tokens, blocked_keys=batch.tokens.ids == 5), source=batch.tokens)
-    monkeypatch.setattr(exam_room, "PIECE", 1)
-    found = pieces(batch)
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 1)
+    found = split_batch(batch)
     assert len(found) == len(batch.tokens.ids)
-    for name in ("ids", "lengths", "row", "blocked_keys"):
+    for name in ("ids", "lengths", "example_indices", "blocked_keys"):
         assert torch.equal(torch.cat([getattr(piece.tokens, name) for piece in found]), getattr(batch.tokens, name))
     for name in ("targets", "target_positions", "target_ids"):
         assert torch.equal(torch.cat([getattr(piece, name) for piece in found]), getattr(batch, name))
@@ -95,7 +95,7 @@ def test_pieces_hold_every_row_once_and_in_order(monkeypatch: pytest.MonkeyPatch
 
 def test_a_batch_that_is_small_enough_is_left_whole() -> None:
     batch = questions(exam(), 5)
-    assert pieces(batch)[0] is batch
+    assert split_batch(batch)[0] is batch
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,24 +103,27 @@ def test_one_pass_scores_as_decoding_with_right_and_wrong_answers(name: str, mon
     sheet = exam()
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
-    monkeypatch.setattr(exam_room, "PIECE", 100)
-    one_pass, (decoded, _) = mark(brain, sheet, batch), mark_by_decoding(brain, sheet, batch)
-    assert torch.equal(one_pass.right, decoded.right)
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 100)
+    one_pass, (decoded, _) = score_batch(brain, sheet, batch), score_by_decoding(brain, sheet, batch)
+    assert torch.equal(one_pass.correct, decoded.correct)
     assert torch.equal(one_pass.first_wrong, decoded.first_wrong)
-    assert one_pass.right.any()
-    assert not one_pass.right.all()
+    assert one_pass.correct.any()
+    assert not one_pass.correct.all()
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_decoding_with_a_cache_says_what_decoding_without_says(name: str) -> None:
     sheet = exam()
     brain = model(name, sheet)
-    prompts, most = prompts_of(questions(sheet))
+    prompts, most = extract_prompts(questions(sheet))
     # An end that some rows say at different times, and some perhaps never.
-    generated = greedy_uncached(brain, prompts, most, end=-1).ids
+    generated = greedy_decode_uncached(brain, prompts, most, end_id=-1).ids
     end = int(generated.flatten().mode().values)
     for stop in (-1, end):
-        cached, plain = greedy(brain, prompts, most, end=stop), greedy_uncached(brain, prompts, most, end=stop)
+        cached, plain = (
+            greedy_decode(brain, prompts, most, end_id=stop),
+            greedy_decode_uncached(brain, prompts, most, end_id=stop),
+        )
         assert torch.equal(cached.ids, plain.ids)
         assert torch.equal(cached.lengths, plain.lengths)
         torch.testing.assert_close(cached.log_probability, plain.log_probability, atol=1e-5, rtol=1e-5)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from numerate.batch import StepContext, Tokens
-from numerate.evaluation.generate import Generated, greedy, greedy_uncached
+from numerate.evaluation.generate import GenerationOutput, greedy_decode, greedy_decode_uncached
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
 LENGTHS = [2, 7, 4, 1, 6, 3]
 
@@ -18,14 +18,14 @@ LENGTHS = [2, 7, 4, 1, 6, 3]
 def eager_to_end(model: Any) -> Any:
     """An untrained model that says the end now and then, and not the same token for ever."""
     with torch.no_grad():
-        model.head.weight[END] *= 4.0
+        model.head.weight[EOS] *= 4.0
     return model
 
 
 def row_of(prompts: Tokens, row: int) -> Tokens:
     length = int(prompts.lengths[row])
     one = slice(row, row + 1)
-    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.row[one])
+    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.example_indices[one])
 
 
 @torch.no_grad()
@@ -33,25 +33,29 @@ def by_hand(model: Any, prompt: Tokens, most: int, position_offset: int) -> tupl
     """One row, one token at a time, everything read again for each."""
     ids, generated, total = prompt.ids, [], 0.0
     for _ in range(most):
-        tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.row)
-        scores = model(model.assign_positions(tokens, StepContext.fixed(position_offset))).logits[0, -1].log_softmax(-1)
+        tokens = Tokens(ids, torch.tensor([ids.shape[1]]), prompt.example_indices)
+        scores = (
+            model(model.assign_positions(tokens, StepContext.for_evaluation(position_offset)))
+            .logits[0, -1]
+            .log_softmax(-1)
+        )
         generated.append(int(scores.argmax()))
         total += float(scores.max())
         ids = torch.cat([ids, torch.tensor([[generated[-1]]])], dim=1)
-        if generated[-1] == END:
+        if generated[-1] == EOS:
             break
     return generated, total
 
 
-def rows(generated: Generated) -> list[list[int]]:
+def rows(generated: GenerationOutput) -> list[list[int]]:
     return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
 
 
 def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, prompts = eager_to_end(build(any_model)), make_tokens(LENGTHS)
-    position_offset = model.position_offsets() - 1
-    together = greedy(model, prompts, 6, position_offset=position_offset)
-    uncached = greedy_uncached(model, prompts, 6, position_offset=position_offset)
+    position_offset = model.num_position_offsets() - 1
+    together = greedy_decode(model, prompts, 6, position_offset=position_offset)
+    uncached = greedy_decode_uncached(model, prompts, 6, position_offset=position_offset)
     assert rows(together) == rows(uncached)
     torch.testing.assert_close(together.log_probability.double(), uncached.log_probability.double())
     for row in (0, 1, 3):
@@ -66,41 +70,41 @@ def model(build: Any) -> Any:
 
 
 def test_a_row_stops_at_its_end_and_the_others_go_on(model: Any, make_tokens: Any) -> None:
-    found = greedy(model, make_tokens(LENGTHS * 4, seed=2), 8)
+    found = greedy_decode(model, make_tokens(LENGTHS * 4, seed=2), 8)
     lengths = found.lengths.tolist()
     assert len(set(lengths)) > 2, "some rows end early and some do not"
     assert 8 in lengths
     for row, length in enumerate(lengths):
         generated = found.ids[row]
-        assert (generated[:length] == END).sum() == int(length < 8 or generated[7] == END)
+        assert (generated[:length] == EOS).sum() == int(length < 8 or generated[7] == EOS)
         if length < 8:
-            assert generated[length - 1] == END
+            assert generated[length - 1] == EOS
         assert bool((generated[length:] == PAD).all())
 
 
 def test_most_tokens_are_the_maximum(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS)
     for most in (1, 2, 5):
-        found = greedy(model, prompts, most)
+        found = greedy_decode(model, prompts, most)
         assert found.ids.shape[1] <= most
-        longer = greedy(model, prompts, 9)
+        longer = greedy_decode(model, prompts, 9)
         assert torch.equal(found.ids, longer.ids[:, : found.ids.shape[1]])
 
 
 def test_the_prompts_are_left_as_they_were(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS)
     before = replace(prompts, ids=prompts.ids.clone(), lengths=prompts.lengths.clone())
-    greedy(model, prompts, 5)
-    greedy_uncached(model, prompts, 5)
+    greedy_decode(model, prompts, 5)
+    greedy_decode_uncached(model, prompts, 5)
     assert torch.equal(prompts.ids, before.ids)
     assert torch.equal(prompts.lengths, before.lengths)
 
 
 def test_any_token_may_be_the_end(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS)
-    usual = greedy(model, prompts, 6, end=-1)
+    usual = greedy_decode(model, prompts, 6, end_id=-1)
     assert usual.lengths.tolist() == [6] * len(LENGTHS)
     second = int(usual.ids[0, 1])
-    stopped = greedy(model, prompts, 6, end=second)
+    stopped = greedy_decode(model, prompts, 6, end_id=second)
     expected = usual.ids[0].tolist()[: usual.ids[0].tolist().index(second) + 1]
     assert rows(stopped)[0] == expected

@@ -11,11 +11,20 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation import costs
-from numerate.evaluation.costs import cost as cost_in
-from numerate.evaluation.costs import reading, readings
+from numerate.evaluation.costs import cell_cost as cost_in
+from numerate.evaluation.costs import row_size, row_sizes
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import default_grid
-from numerate.evaluation.grid import NAMED, Cell, Grid, cut, mixed, parse_shard, region, shard
+from numerate.evaluation.grid import (
+    NAMED_GRIDS,
+    Cell,
+    Grid,
+    cell_region,
+    interleave_by_cost,
+    parse_shard,
+    shard,
+    split_by_cost,
+)
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
@@ -70,7 +79,7 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
     ("text", "words"),
     [
         ("1:2x3:4x5:6", r"^grid: '1:2x3:4x5:6' has 3 axes, the task has 2: first_digits, second_digits"),
-        ("5:1x1:2", r"^grid: the span 5:1 is empty.*1:12x1:12"),
+        ("5:1x1:2", r"^grid: a span must go from low to high.*, not 5:1 .*1:12x1:12"),
         ("", r"^grid: .*a grid reads like 1:12x1:12"),
         ("1:2x", r"^grid: .*a grid reads like 1:12x1:12"),
         ("one", r"^grid: .*a grid reads like 1:12x1:12"),
@@ -119,7 +128,7 @@ def test_pieces_are_a_function_of_the_cells() -> None:
 
 @pytest.mark.parametrize(("number", "of"), [(0, 3), (4, 3), (-1, 3), (1, 0)])
 def test_a_piece_that_there_is_not_is_refused(number: int, of: int) -> None:
-    with pytest.raises(UserError, match=rf"^shard: {number}/{of} is no piece"):
+    with pytest.raises(UserError, match=rf"^shard: must be 1/{of} to {of}/{of}; it is {number}/{of}"):
         shard(Grid.parse("1:2", AXES).cells(), number, of, cost)
 
 
@@ -127,13 +136,13 @@ def test_what_a_piece_reads_like() -> None:
     assert parse_shard("2/4") == (2, 4)
     assert parse_shard(" 10/20 ") == (10, 20)
     for text in ("", "2", "2/", "a/b", "2 of 4", "1/2/3", "-1/4"):
-        with pytest.raises(UserError, match=r"^shard: .*a piece reads like 1/4"):
+        with pytest.raises(UserError, match=r"^shard: .*must have the form 1/4"):
             parse_shard(text)
 
 
 def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
     cell = tuple(zip(AXES, (30, 40), strict=True))
-    batch = EXAM.batch(Arithmetic().pinned(**dict(cell)).examples("test", 0, 0, 50))
+    batch = EXAM.batch(Arithmetic().at_cell(**dict(cell)).examples("test", 0, 0, 50))
     assert cost(cell) == int(batch.tokens.lengths.max()) + 1, "the end token is generated, not read"
     assert cost(cell, 10) == 10 * cost(cell)
 
@@ -163,9 +172,9 @@ def test_parts_are_joined_and_no_cell_comes_twice() -> None:
 
 
 def test_a_joined_grid_can_stand_in_a_recipe_without_making_a_sweep() -> None:
-    from numerate.config import expand
+    from numerate.config import expand_sweep
 
-    assert expand(["evaluation.grid=1:20x1:20+equal:101:160"]) == [["evaluation.grid=1:20x1:20+equal:101:160"]]
+    assert expand_sweep(["evaluation.grid=1:20x1:20+equal:101:160"]) == [["evaluation.grid=1:20x1:20+equal:101:160"]]
 
 
 def published(shared: Path, name: str) -> Any:
@@ -181,14 +190,14 @@ def test_the_published_tiers_have_their_cells(shared: Path) -> None:
         assert (len(cells), max(map(max, cells))) == (expected["cells"], expected["max_size"])
     whole = places("large+ood_only+up_to_40+up_to_50")
     assert sorted(whole) == sorted(places("1:50x1:50")), "each tier continues where the one before ends"
-    assert all(Grid.parse(name, AXES).cells() for name in NAMED)
+    assert all(Grid.parse(name, AXES).cells() for name in NAMED_GRIDS)
 
 
 def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) -> None:
     """Of the published twenty the dearest costs 2.8 times what the cheapest does."""
     cells = Grid.parse("1:100x1:100", AXES).cells()
     assert sum(published(shared, "eval_grid_pieces").values()) == len(cells)
-    times = {cell: found.time for cell, found in readings(EXAM, cells).items()}
+    times = {cell: found.time for cell, found in row_sizes(EXAM, cells).items()}
     pieces = [shard(cells, number, 20, times.__getitem__) for number in range(1, 21)]
     assert Counter(cell for piece in pieces for cell in piece) == Counter(cells)
     costs = [sum(map(cost, piece)) for piece in pieces[:2]]
@@ -213,12 +222,12 @@ def test_the_cells_of_a_large_grid_are_estimated_from_a_few(
     exam = EvaluationData(task, Characters(), layout)
     cells = Grid.parse(text, task.axes()).cells()
     estimated: list[Cell] = []
-    monkeypatch.setattr(costs, "reading", lambda exam, cell: (estimated.append(cell), reading(exam, cell))[1])
-    found = readings(exam, cells)
+    monkeypatch.setattr(costs, "row_size", lambda exam, cell: (estimated.append(cell), row_size(exam, cell))[1])
+    found = row_sizes(exam, cells)
     assert list(found) == cells
     assert len(estimated) <= 144, "each takes a draw: 10,000 of them took 4 seconds"
     some = cells[:: len(cells) // 50]
-    exact = [reading(exam, cell) for cell in some]
+    exact = [row_size(exam, cell) for cell in some]
     for one in ("time", "targets"):
         right, ours = (sum(getattr(each, one) for each in every) for every in (exact, [found[cell] for cell in some]))
         assert abs(ours - right) <= off * right
@@ -226,14 +235,14 @@ def test_the_cells_of_a_large_grid_are_estimated_from_a_few(
 
 def test_the_cells_of_a_small_grid_are_each_estimated() -> None:
     cells = Grid.parse("1:15x1:15+40x3", AXES).cells()
-    assert readings(EXAM, cells) == {cell: reading(EXAM, cell) for cell in cells}
-    assert readings(EXAM, []) == {}
+    assert row_sizes(EXAM, cells) == {cell: row_size(EXAM, cell) for cell in cells}
+    assert row_sizes(EXAM, []) == {}
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 12])
 def test_stretches_cover_everything_in_order_and_cost_about_the_same(pieces: int) -> None:
     costs = [1.0 + number % 7 for number in range(300)]
-    found = cut(costs, pieces)
+    found = split_by_cost(costs, pieces)
     assert [place for stretch in found for place in stretch] == list(range(300))
     totals = [sum(costs[place] for place in stretch) for stretch in found]
     assert len(found) == pieces
@@ -241,19 +250,21 @@ def test_stretches_cover_everything_in_order_and_cost_about_the_same(pieces: int
 
 
 def test_there_are_no_more_stretches_than_things() -> None:
-    assert cut([1.0, 1.0, 5.0], 12) == [range(1), range(1, 2), range(2, 3)]
-    assert cut([100.0, 1.0, 1.0], 3) == [range(1), range(1, 3)]
-    assert cut([3.0], 1) == [range(1)]
+    assert split_by_cost([1.0, 1.0, 5.0], 12) == [range(1), range(1, 2), range(2, 3)]
+    assert split_by_cost([100.0, 1.0, 1.0], 3) == [range(1), range(1, 3)]
+    assert split_by_cost([3.0], 1) == [range(1)]
 
 
 def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
     cells = Grid.parse("1:40x1:40", AXES).cells()
-    times = {cell: found.time for cell, found in readings(EXAM, cells).items()}
-    order = mixed(cells, times.__getitem__)
+    times = {cell: found.time for cell, found in row_sizes(EXAM, cells).items()}
+    order = interleave_by_cost(cells, times.__getitem__)
     assert Counter(order) == Counter(cells)
-    assert order == mixed(list(cells), times.__getitem__)
+    assert order == interleave_by_cost(list(cells), times.__getitem__)
     wrong = {cell: time**2 for cell, time in times.items()}
-    totals = [sum(wrong[order[place]] for place in stretch) for stretch in cut([times[cell] for cell in order], 12)]
+    totals = [
+        sum(wrong[order[place]] for place in stretch) for stretch in split_by_cost([times[cell] for cell in order], 12)
+    ]
     assert max(totals) < 1.03 * min(totals), "also where the estimates are quite wrong"
 
 
@@ -269,12 +280,20 @@ def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
 )
 def test_above_a_hundred_is_a_region_of_its_own(cell: tuple[int, int], where: str) -> None:
     task = Arithmetic(digits=Span(1, 5))
-    assert region(dict(zip(AXES, cell, strict=True)), task.trained(), task.beyond().trained()) == where
+    assert (
+        cell_region(
+            dict(zip(AXES, cell, strict=True)), task.training_spans(), task.ood_validation_task().training_spans()
+        )
+        == where
+    )
 
 
 def test_long_training_makes_its_own_sizes_trained_and_not_far() -> None:
     task = Arithmetic(digits=Span(1, 150))
-    found = [region(dict.fromkeys(AXES, n), task.trained(), task.beyond().trained()) for n in (120, 180, 181)]
+    found = [
+        cell_region(dict.fromkeys(AXES, n), task.training_spans(), task.ood_validation_task().training_spans())
+        for n in (120, 180, 181)
+    ]
     assert found == ["in_distribution", "ood_validation", "100+"]
 
 
@@ -291,24 +310,26 @@ def test_long_training_makes_its_own_sizes_trained_and_not_far() -> None:
 )
 def test_where_a_cell_lies(cell: tuple[int, int], where: str) -> None:
     task = Arithmetic(digits=Span(1, 5))
-    found = region(dict(zip(AXES, cell, strict=True)), task.trained(), task.beyond().trained())
+    found = cell_region(
+        dict(zip(AXES, cell, strict=True)), task.training_spans(), task.ood_validation_task().training_spans()
+    )
     assert found == where
 
 
 def test_smaller_than_anything_trained_is_below_and_not_beyond() -> None:
     trained = {axis: Span(5, 8) for axis in AXES}
-    assert region(dict(zip(AXES, (3, 6), strict=True)), trained, None) == "below"
-    assert region(dict(zip(AXES, (3, 9), strict=True)), trained, None) == "ood_test"
+    assert cell_region(dict(zip(AXES, (3, 6), strict=True)), trained, None) == "below"
+    assert cell_region(dict(zip(AXES, (3, 9), strict=True)), trained, None) == "ood_test"
 
 
 def test_cells_with_holes_make_a_grid_of_those_cells_alone() -> None:
     held: list[tuple[int, ...]]
     for held, text in (([(4,), (5,), (8,)], "4:5+8"), ([(3,)], "3")):
-        grid = Grid.of(held, ("length",))
+        grid = Grid.from_points(held, ("length",))
         assert str(grid) == text
         assert [tuple(dict(cell).values()) for cell in grid.cells()] == held
     held = [(1, 1), (1, 2), (1, 4), (2, 3), (3, 4)]
-    assert places(str(Grid.of(reversed(held), AXES))) == held
+    assert places(str(Grid.from_points(reversed(held), AXES))) == held
 
 
 def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
@@ -320,7 +341,7 @@ def test_the_default_grid_is_what_was_trained_and_as_much_again() -> None:
         def axes(self) -> tuple[Any, ...]:
             return ()
 
-        def trained(self) -> dict[str, Span]:
+        def training_spans(self) -> dict[str, Span]:
             return {}
 
     with pytest.raises(UserError, match=r"^grid: Axisless has no axes"):

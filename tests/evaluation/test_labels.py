@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numerate.batch import Batch, Model, Output, Tokens
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData, chunks, questions_of
+from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, make_batches
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.intervals import wilson
-from numerate.evaluation.labels import METRICS, Labels
+from numerate.evaluation.intervals import wilson_interval
+from numerate.evaluation.labels import METRICS, LabelCounts
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar
 from numerate.positions.position_ids import Zooming
@@ -26,23 +26,25 @@ from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
 
 
-def rows(lengths: Any, trained: int | None, right: Any = None) -> Labels:
+def rows(lengths: Any, trained: int | None, right: Any = None) -> LabelCounts:
     """Rows of so many labels, of which a memoriser says the trained ones, unless `right` says which."""
     places = np.arange(max(lengths))
     target_mask = places < np.array(list(lengths))[:, None]
     known = target_mask & (places < (trained or 0)) if right is None else np.array(right, dtype=bool)
-    return Labels.of(known, target_mask, np.broadcast_to((places + 1).astype(str), target_mask.shape), trained)
+    return LabelCounts.from_arrays(
+        known, target_mask, np.broadcast_to((places + 1).astype(str), target_mask.shape), trained
+    )
 
 
 def test_every_measure_by_hand() -> None:
     """Counts 1 to 4 and 1 to 2, trained up to 2: the first has its third wrong, the second its first."""
     labels = rows([4, 2], 2, [[1, 1, 0, 1], [0, 1, 0, 0]])
     assert (labels.count_at, labels.correct_at) == ((2, 2, 1, 1), (1, 2, 0, 1))
-    found = {metric: labels.share(metric) for metric in METRICS}
+    found = {metric: labels.score(metric) for metric in METRICS}
     assert found == {"exact": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
     floor = {metric: labels.floor(metric) for metric in METRICS}
     assert floor == {"exact": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
-    assert labels.curve() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
+    assert labels.accuracy_by_position() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
 
 
 SHIFTED = [count for count in range(51, 100) for _ in range(1, 101 - count)]
@@ -63,8 +65,10 @@ def test_the_floor_of_label_accuracy_is_what_memorising_scores_on_the_published_
 ) -> None:
     labels = rows(lengths, trained)
     assert round(100 * (labels.floor("accuracy") or 0), 1) == published
-    scored = {metric: labels.share(metric) for metric in METRICS}
-    assert {metric: labels.memorised(metric) for metric in METRICS} == pytest.approx(scored), "of a memoriser itself"
+    scored = {metric: labels.score(metric) for metric in METRICS}
+    assert {metric: labels.memorization_score(metric) for metric in METRICS} == pytest.approx(scored), (
+        "of a memoriser itself"
+    )
 
 
 def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
@@ -74,16 +78,16 @@ def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
     for row, count in enumerate(counts):
         answers[row, :count] = [str(100 - count + t) for t in range(1, count + 1)]
     target_mask = answers != ""
-    labels = Labels.of(np.zeros_like(target_mask), target_mask, answers, 50)
-    assert (labels.share("last"), labels.floor("last")) == (0.0, 1.0)
+    labels = LabelCounts.from_arrays(np.zeros_like(target_mask), target_mask, answers, 50)
+    assert (labels.score("last"), labels.floor("last")) == (0.0, 1.0)
     assert labels.wanted["last"] == {"100": 49}
     assert labels.floor("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
 
 
 def test_without_trained_positions_nothing_is_unseen_and_there_is_no_floor() -> None:
     labels = rows([3, 2], None, [[1, 1, 0], [1, 1, 0]])
-    assert (labels.share("unseen"), labels.floor("accuracy"), labels.floor("unseen")) == (None, None, None)
-    assert labels.share("accuracy") == 4 / 5
+    assert (labels.score("unseen"), labels.floor("accuracy"), labels.floor("unseen")) == (None, None, None)
+    assert labels.score("accuracy") == 4 / 5
 
 
 MARKS = st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=8)
@@ -91,13 +95,13 @@ MARKS = st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, ma
 
 @given(MARKS, st.integers(1, 5), st.integers(0, 8))
 def test_taken_together_parts_are_the_whole(marks: list[list[bool]], trained: int, cut: int) -> None:
-    def of(some: list[list[bool]]) -> Labels:
+    def of(some: list[list[bool]]) -> LabelCounts:
         width = max(map(len, some))
         padded = [row + [False] * (width - len(row)) for row in some]
         return rows([len(row) for row in some], trained, padded)
 
     parts = [of(part) for part in (marks[:cut], marks[cut:]) if part]
-    together, whole = Labels.together(parts), of(marks)
+    together, whole = LabelCounts.merge(parts), of(marks)
     assert replace(together, prefix=0.0) == replace(whole, prefix=0.0)
     assert together.prefix == pytest.approx(whole.prefix)
 
@@ -107,42 +111,42 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
     width = max(map(len, marks))
     labels = rows([len(row) for row in marks], trained, [row + [False] * (width - len(row)) for row in marks])
     record = {"correct": labels.exact, "count": labels.rows, "labels": labels.record()}
-    back = Labels.read(record)
+    back = LabelCounts.from_record(record)
     assert back is not None
     assert replace(back, prefix=0.0) == replace(labels, prefix=0.0)
     assert back.prefix == pytest.approx(labels.prefix, abs=1e-5)
-    assert Labels.read({"correct": 1, "count": 2}) is None
+    assert LabelCounts.from_record({"correct": 1, "count": 2}) is None
 
 
 def test_a_cell_of_few_starts_has_each_once_and_one_of_many_so_many_draws() -> None:
     """140 starts can be counted on by 60 up to 200, but only 5 by 195."""
     task = Counting(count=50, number="before", starts=Span(1, 199), max_number=200)
     for count, rows, each_once in ((195, 5, True), (60, 100, False)):
-        found = questions_of(task, {"count": count}, count=100)
+        found = cell_questions(task, {"count": count}, count=100)
         assert len(found) == rows
         assert (len(set(found.hashes().tolist())) == rows) is each_once
 
 
 def test_labels_of_unlike_training_are_not_taken_together() -> None:
-    with pytest.raises(ValueError, match="other numbers of labels"):
-        Labels.together([rows([3], 1), rows([3], 2)])
+    with pytest.raises(ValueError, match="trained on the same number of labels"):
+        LabelCounts.merge([rows([3], 1), rows([3], 2)])
 
 
 def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> None:
     labels = rows([10, 10, 4], 5, [[1] * 10, [1] * 5 + [0] * 5, [1] * 4 + [0] * 6])
-    found = labels.measured("unseen")
+    found = labels.score_with_interval("unseen")
     assert found is not None
-    assert (found.value, found.low, found.high, found.count) == (0.5, *wilson(1, 2), 10)
+    assert (found.value, found.low, found.high, found.count) == (0.5, *wilson_interval(1, 2), 10)
 
 
 def test_over_placements_shares_are_means_and_rows_are_not_counted_twice() -> None:
     one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
-    mean = Labels.over_placements([one, other])
-    assert [mean.share(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
-    found, alone = mean.measured("unseen"), one.measured("unseen")
+    mean = LabelCounts.merge_position_offsets([one, other])
+    assert [mean.score(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
+    found, alone = mean.score_with_interval("unseen"), one.score_with_interval("unseen")
     assert found is not None
     assert alone is not None
-    assert (found.low, found.high, found.count) == (*wilson(1, 2), alone.count)
+    assert (found.low, found.high, found.count) == (*wilson_interval(1, 2), alone.count)
 
 
 # Of a model ---------------------------------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ class Memoriser(Model):
         self.known, self.size, self.targets = known, exam.vocabulary.size, batch.target_ids
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def assign_positions(self, tokens: Tokens, draw: Any) -> Tokens:
+    def assign_positions(self, tokens: Tokens, step_context: Any) -> Tokens:
         return tokens
 
     def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
@@ -170,17 +174,19 @@ class Memoriser(Model):
             target_positions=target_positions,
         )
 
-    def start(self, *given: Any, **more: Any) -> Any:
+    def prefill(self, *given: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    step = check = position_offsets = settings_by_parameter = flops = start
+    step = check_tokens = num_position_offsets = optimizer_options_by_parameter = flops = prefill
 
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     """Trained on 1 to 4, with 7 symbols from each start that ends at most at 10: three rows."""
     task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
     exam = EvaluationData(task, Words(), TokenClassification())
-    (batch,) = chunks(exam, questions_of(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.whole()), 0))
+    (batch,) = make_batches(
+        exam, cell_questions(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.all_questions()), 0)
+    )
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
     assert (record["correct"], record["count"], record["seen"]) == (0, 3, False)
     found = record["labels"]

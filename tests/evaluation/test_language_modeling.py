@@ -9,15 +9,20 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE, StepContext
+from numerate.batch import IGNORE_INDEX, StepContext
 from numerate.evaluation import language_modeling as language
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.language_modeling import evaluate_portion, read_chunks, read_language, read_portion
-from numerate.evaluation.likelihoods import Likelihoods, merged
+from numerate.evaluation.language_modeling import (
+    compute_chunk_losses,
+    compute_likelihoods,
+    compute_portion_losses,
+    evaluate_portion,
+)
+from numerate.evaluation.likelihoods import Likelihoods, merge_portions
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.token_bytes import TokenBytes
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -36,27 +41,29 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationData, Any]
 def plainly(model: Any, batch: Any) -> torch.Tensor:
     """The loss of every token, by all logits at once."""
     with torch.no_grad():
-        logits = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits
-    return cross_entropy(logits.flatten(0, 1).double(), batch.targets.flatten(), ignore_index=IGNORE, reduction="none")
+        logits = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits
+    return cross_entropy(
+        logits.flatten(0, 1).double(), batch.targets.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
+    )
 
 
 def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_tokens(
     read: tuple[EvaluationData, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exam, model = read
-    whole = exam.task.whole("test")
+    whole = exam.task.all_questions("test")
     assert whole is not None
     batch = exam.batch(whole)
     plain = plainly(model, batch)
-    monkeypatch.setitem(language.HEAD, "cpu", 7 * len(exam.vocabulary.symbols))  # seven places at a time
-    found = read_chunks(model, exam, batch).likelihoods()
-    tokens = int((batch.targets != IGNORE).sum())
+    monkeypatch.setitem(language.MAX_LOGITS, "cpu", 7 * len(exam.vocabulary.tokens))  # seven places at a time
+    found = compute_chunk_losses(model, exam, batch).likelihoods()
+    tokens = int((batch.targets != IGNORE_INDEX).sum())
     assert found.tokens == tokens == batch.counts["tokens"]
     assert found.loss == pytest.approx(float(plain.sum()) / tokens, rel=1e-6)
     assert found.perplexity == pytest.approx(math.exp(float(plain.sum()) / tokens), rel=1e-6)
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
-        predictions = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
+        predictions = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)
     assert found.right == int((predictions == batch.targets).sum())
 
 
@@ -65,14 +72,14 @@ def test_never_more_logits_are_made_at_once_than_allowed(
 ) -> None:
     exam, model = read
     seen: list[int] = []
-    losses = language._losses
+    losses = language._token_losses
 
     def watched(hidden: Any, head: Any, targets: Any, vocabulary: int) -> Any:
         return losses(hidden, lambda x: (seen.append(len(x) * vocabulary), head(x))[1], targets, vocabulary)
 
-    monkeypatch.setattr(language, "_losses", watched)
-    monkeypatch.setitem(language.HEAD, "cpu", 5000)
-    read_portion(model, exam, {"context_length": 16, "chunk": 0}, count=30)
+    monkeypatch.setattr(language, "_token_losses", watched)
+    monkeypatch.setitem(language.MAX_LOGITS, "cpu", 5000)
+    compute_portion_losses(model, exam, {"context_length": 16, "chunk": 0}, count=30)
     assert len(seen) > 5
     assert max(seen) <= 5000
 
@@ -81,7 +88,7 @@ def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Ev
     exam, model = read
     batches = [exam.batch(exam.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
     means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
-    found = read_language(model, exam, batches)
+    found = compute_likelihoods(model, exam, batches)
     assert found.mean_of_exp == pytest.approx(np.mean(np.exp(means)), rel=1e-6)
     assert found.batch_loss == pytest.approx(np.mean(means), rel=1e-6)
     assert found.mean_of_exp is not None
@@ -90,17 +97,17 @@ def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Ev
 
 def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[EvaluationData, Any]) -> None:
     exam, model = read
-    chunks = exam.task.chunks("test")  # type: ignore[attr-defined]
+    chunks = exam.task.num_chunks("test")  # type: ignore[attr-defined]
 
     def part(first: int, count: int) -> tuple[int, Likelihoods]:
         record = evaluate_portion(model, exam, {"context_length": 16, "chunk": first}, count=count)
-        return first, Likelihoods.of_sums(record["language"])
+        return first, Likelihoods.from_sums(record["language"])
 
     whole = part(0, chunks)[1]
-    together = merged([part(20, chunks - 20), part(0, 5), part(0, 20), part(10, 3)])
+    together = merge_portions([part(20, chunks - 20), part(0, 5), part(0, 20), part(10, 3)])
     assert (together.chunks, together.tokens, together.bytes) == (chunks, whole.tokens, whole.bytes)
     assert together.loss == pytest.approx(whole.loss, rel=1e-6)
-    assert together.interval() == pytest.approx(whole.interval(), rel=1e-4)
+    assert together.loss_interval() == pytest.approx(whole.loss_interval(), rel=1e-4)
 
 
 def test_the_interval_is_that_of_a_ratio_of_sums_over_chunks() -> None:
@@ -110,23 +117,23 @@ def test_the_interval_is_that_of_a_ratio_of_sums_over_chunks() -> None:
     found = language.ChunkLosses(nll, tokens, 2 * tokens, 0 * tokens).likelihoods()
     drawn = rng.integers(0, 400, (4000, 400))
     losses = nll[drawn].sum(1) / tokens[drawn].sum(1)
-    interval = found.interval()
+    interval = found.loss_interval()
     assert interval is not None
     assert interval == pytest.approx(np.quantile(losses, [0.025, 0.975]), abs=6e-3)
-    assert found.bits_interval() == pytest.approx([end / math.log(2) / 2 for end in interval], rel=1e-3)
-    assert language.ChunkLosses(nll[:1], tokens[:1], tokens[:1], tokens[:1]).likelihoods().interval() is None
+    assert found.bits_per_byte_interval() == pytest.approx([end / math.log(2) / 2 for end in interval], rel=1e-3)
+    assert language.ChunkLosses(nll[:1], tokens[:1], tokens[:1], tokens[:1]).likelihoods().loss_interval() is None
 
 
-def bytes_of(known: StoredTokenizer, texts: list[str]) -> int:
+def bytes_of(known: PretrainedTokenizer, texts: list[str]) -> int:
     """Of documents one behind the other, by the table."""
-    ids = np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts])
-    return int(TokenBytes.of(known).of_targets(ids[:-1], ids[1:]).sum())
+    ids = np.concatenate([[known.document_start_id, *known.encode([text])[0].tolist()] for text in texts])
+    return int(TokenBytes.from_tokenizer(known).target_byte_counts(ids[:-1], ids[1:]).sum())
 
 
 TEXTS = ["Once upon a time, 12 cats.", " a space first", "two\nlines", "Émile → 你好 🙂", "x"]
 
 
-def stored_in(folder: Path, kind: str) -> StoredTokenizer:
+def stored_in(folder: Path, kind: str) -> PretrainedTokenizer:
     """A small tokenizer: of bytes, of bytes with a space in front of a text, or of words and their ends."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -146,7 +153,7 @@ def stored_in(folder: Path, kind: str) -> StoredTokenizer:
     own.train_from_iterator([*STORIES, "a, b"], learner)
     (folder / "tokenizer.json").write_text(own.to_str())
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "unk_token": "[UNK]"}')
-    return pieces(str(folder))
+    return load_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bytes behind a space", "word ends"])
@@ -158,13 +165,13 @@ def test_bytes_are_those_of_the_text_that_was_written(tmp_path: Path, kind: str)
 
 
 def test_bytes_are_those_of_the_text_for_letters() -> None:
-    from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+    from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
-    assert bytes_of(pieces(CHARACTERS), STORIES) == sum(map(len, STORIES))
+    assert bytes_of(load_tokenizer(CHARACTER_TOKENIZER), STORIES) == sum(map(len, STORIES))
 
 
 def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_them(tmp_path: Path) -> None:
-    known = pieces(str(save_vocabulary(train_vocabulary(lambda: STORIES, 290), tmp_path / "words")))
+    known = load_tokenizer(str(save_vocabulary(train_vocabulary(lambda: STORIES, 290), tmp_path / "words")))
     text = tmp_path / "stories.txt"
     text.write_text("<|endoftext|>".join(STORIES))
     corpus = write_corpus([text], tmp_path / "tokens", str(tmp_path / "words"), processes=1)
@@ -174,15 +181,17 @@ def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_t
     recipe = recipe_of(task)
     exam = EvaluationData(task, recipe.tokenizer, recipe.layout)
     model = recipe.model.rebuild(exam.vocabulary, 0, None).eval()
-    found = read_portion(model, exam, {"context_length": 16, "chunk": 0}, count=task.chunks("test"))
+    found = compute_portion_losses(model, exam, {"context_length": 16, "chunk": 0}, count=task.num_chunks("test"))
     ids = corpus.shards[0].ids
-    one_by_one = [known.decode(document) for document in known.documents(ids)]
+    one_by_one = [known.decode(document) for document in known.split_documents(ids)]
     assert one_by_one == STORIES
-    assert found.bytes.sum() == sum(len(story.encode()) for story in one_by_one) == corpus.text_bytes
-    assert len(known.decode(ids).encode()) == found.bytes.sum() + len(STORIES) - 1, "a space before all but the first"
+    assert found.num_bytes.sum() == sum(len(story.encode()) for story in one_by_one) == corpus.text_bytes
+    assert len(known.decode(ids).encode()) == found.num_bytes.sum() + len(STORIES) - 1, (
+        "a space before all but the first"
+    )
 
 
 def test_bytes_are_those_of_the_text_for_sentencepiece(shared: Path) -> None:
-    known = pieces(str(shared / "data" / "tokenizers" / "mistral" / "tokenizer.model.v1"))
+    known = load_tokenizer(str(shared / "data" / "tokenizers" / "mistral" / "tokenizer.model.v1"))
     texts = [*TEXTS, *STORIES[:5]]
     assert bytes_of(known, texts) == sum(len(text.encode()) for text in texts)

@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.number_metrics import METRICS, SHARES, NumberScores, Tolerance, pooled
-from numerate.evaluation.numbers_in_texts import Exact, Found
-from numerate.evaluation.sums import Moments, Sketch, signed_log, spearman
-from numerate.published.number_loss_metrics import published_numbers
+from numerate.evaluation.number_metrics import (
+    NUMBER_METRICS,
+    PROPORTION_METRICS,
+    NumberScores,
+    Tolerance,
+    pooled_metrics,
+)
+from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber
+from numerate.evaluation.sums import Moments, QuantileSketch, signed_log, spearman
+from numerate.published.number_loss_metrics import published_number_metrics
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is the oracle of correlations")
 
@@ -45,7 +51,7 @@ def floats(predictions: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarr
 
 @pytest.mark.parametrize("log", [False, True])
 def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
-    measures = NumberScores.of_texts(PREDICTIONS, TARGETS).measures()
+    measures = NumberScores.from_texts(PREDICTIONS, TARGETS).metrics()
     ours, theirs = floats(PREDICTIONS, TARGETS)
     name = "log_" if log else ""
     if log:
@@ -63,8 +69,8 @@ def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
 
 
 def test_shares_are_of_all_that_ask_for_a_number() -> None:
-    scores = NumberScores.of_texts([*PREDICTIONS, "3"], [*TARGETS, "no number"])
-    measures = scores.measures()
+    scores = NumberScores.from_texts([*PREDICTIONS, "3"], [*TARGETS, "no number"])
+    measures = scores.metrics()
     assert (scores.count, scores.exact, scores.missing, scores.invalid) == (8, 3, 1, 1)
     assert {name: measures[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
         "number_accuracy": 3 / 8,
@@ -72,14 +78,14 @@ def test_shares_are_of_all_that_ask_for_a_number() -> None:
         "missing": 1 / 8,
         "invalid": 1 / 8,
     }
-    assert set(measures) == set(METRICS)
-    assert set(SHARES) <= set(METRICS)
+    assert set(measures) == set(NUMBER_METRICS)
+    assert set(PROPORTION_METRICS) <= set(NUMBER_METRICS)
 
 
 def test_digits_are_compared_place_by_place() -> None:
     def digits(prediction: str, target: str) -> tuple[int, int]:
-        scores = NumberScores.of_texts([prediction], [target])
-        return scores.digits_right, scores.digits
+        scores = NumberScores.from_texts([prediction], [target])
+        return scores.num_correct_digits, scores.num_digits
 
     assert digits("1234", "1234") == (4, 4)
     assert digits("1934", "1234") == (3, 4)
@@ -95,27 +101,27 @@ def test_digits_are_compared_place_by_place() -> None:
 
 def test_numbers_that_no_float_tells_apart_differ() -> None:
     big = "123456789012345678901234567890"
-    scores = NumberScores.of_texts([big, big[:-1] + "1"], [big, big])
+    scores = NumberScores.from_texts([big, big[:-1] + "1"], [big, big])
     assert float(big) == float(big[:-1] + "1")
     assert scores.exact == 1
-    assert scores.measures()["mae"] == 0.5
-    assert scores.measures()["mse"] == 0.5
+    assert scores.metrics()["mae"] == 0.5
+    assert scores.metrics()["mse"] == 0.5
 
 
 def test_numbers_that_no_float_holds_leave_the_other_metrics() -> None:
-    measures = NumberScores.of_texts(["1", "7", "9"], ["1e400", "7", "8"]).measures()
+    measures = NumberScores.from_texts(["1", "7", "9"], ["1e400", "7", "8"]).metrics()
     assert measures["mae"] is None
     assert measures["mse"] is None
     assert measures["median_error"] == 1.0
     assert measures["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
     assert measures["number_accuracy"] == 1 / 3
-    json.dumps(NumberScores.of_texts(["1"], ["1e400"]).record(), allow_nan=False)
+    json.dumps(NumberScores.from_texts(["1"], ["1e400"]).to_record(), allow_nan=False)
 
 
 def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
     predictions, targets = [*map(str, range(99)), "3" * 126], [*map(str, range(99)), "7"]
-    scores = NumberScores.of_texts(predictions, targets)
-    measures, theirs = scores.measures(), published_numbers(predictions, targets)
+    scores = NumberScores.from_texts(predictions, targets)
+    measures, theirs = scores.metrics(), published_number_metrics(predictions, targets)
     assert (scores.clipped, measures["clipped"], measures["missing"]) == (1, 0.01, 0.0)
     ours = {"MAE": "mae", "MSE": "mse", "R2": "r2", "log_mae": "log_mae", "log_r2": "log_r2", "pearson": "pearson"}
     assert {name: measures[ours[name]] for name in ours} == pytest.approx(
@@ -124,102 +130,103 @@ def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
     assert measures["mae"] == pytest.approx((1e10 - 7) / 100)
     assert measures["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
     assert measures["number_accuracy"] == 0.99
-    negative = NumberScores.of_texts(["-" + "3" * 126], ["7"])
-    assert (negative.clipped, negative.measures()["mae"]) == (1, 1e10 + 7)
+    negative = NumberScores.from_texts(["-" + "3" * 126], ["7"])
+    assert (negative.clipped, negative.metrics()["mae"]) == (1, 1e10 + 7)
 
 
 def test_large_targets_are_not_clipped() -> None:
     target = "5" * 40
     for prediction, clipped in ((target, 0), ("4" + target[1:], 0), (target + "0", 0), (target + "00", 1), ("1e10", 0)):
-        assert NumberScores.of_texts([prediction], [target]).clipped == clipped, prediction
-    assert NumberScores.of_texts([target], [target]).measures()["mae"] == 0.0
-    assert NumberScores.of_texts(["10000000000.5"], ["3"]).clipped == 1
+        assert NumberScores.from_texts([prediction], [target]).clipped == clipped, prediction
+    assert NumberScores.from_texts([target], [target]).metrics()["mae"] == 0.0
+    assert NumberScores.from_texts(["10000000000.5"], ["3"]).clipped == 1
 
 
 def test_what_was_clipped_is_shown_where_anything_was() -> None:
-    each = [NumberScores.of_texts([prediction], ["7"]) for prediction in ("7", "9" * 30)]
-    fine, far = (answer_metrics.pooled([scores], []) for scores in each)
-    assert "clipped" not in answer_metrics.told_in(answer_metrics.METRICS, [fine])
-    assert "clipped" in answer_metrics.told_in(answer_metrics.METRICS, [fine, far])
-    assert "missing" in answer_metrics.told_in(answer_metrics.METRICS, [fine])
+    each = [NumberScores.from_texts([prediction], ["7"]) for prediction in ("7", "9" * 30)]
+    fine, far = (answer_metrics.pooled_metrics([scores], []) for scores in each)
+    assert "clipped" not in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine])
+    assert "clipped" in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine, far])
+    assert "missing" in answer_metrics.available_metrics(answer_metrics.ANSWER_METRICS, [fine])
 
 
 def test_a_tolerance_is_decided_exactly() -> None:
     hundredth = Tolerance("0.01")
-    assert hundredth.holds(Decimal("101"), Decimal(100))
-    assert not hundredth.holds(Decimal("101.0000000000000000000000000001"), Decimal(100))
-    assert Tolerance("0", "0.5").holds(Fraction(1, 2), Decimal(0))
-    assert NumberScores.of_texts(["497004"], ["497000"]).measures()["within_1e-5"] == 1.0
-    assert NumberScores.of_texts(["497004"], ["497000"]).measures()["number_accuracy"] == 0.0
+    assert hundredth.is_close(Decimal("101"), Decimal(100))
+    assert not hundredth.is_close(Decimal("101.0000000000000000000000000001"), Decimal(100))
+    assert Tolerance("0", "0.5").is_close(Fraction(1, 2), Decimal(0))
+    assert NumberScores.from_texts(["497004"], ["497000"]).metrics()["within_1e-5"] == 1.0
+    assert NumberScores.from_texts(["497004"], ["497000"]).metrics()["number_accuracy"] == 0.0
 
 
 def test_an_answer_without_a_number_is_left_out_of_errors_or_has_a_stated_one() -> None:
-    scores = NumberScores.of_texts(["3", "none", "1.2.3"], ["1", "5", "6"])
-    assert scores.measures()["mae"] == 2.0
-    assert scores.measures(penalty=99)["mae"] == (2 + 99 + 99) / 3
-    assert scores.measures(penalty=99)["mse"] == (4 + 2 * 99**2) / 3
-    assert scores.measures(penalty=99)["log_mae"] == pytest.approx((np.log10(4) - np.log10(2) + 2 + 2) / 3)
-    assert scores.measures(penalty=99)["number_accuracy"] == scores.measures()["number_accuracy"] == 0.0
+    scores = NumberScores.from_texts(["3", "none", "1.2.3"], ["1", "5", "6"])
+    assert scores.metrics()["mae"] == 2.0
+    assert scores.metrics(penalty=99)["mae"] == (2 + 99 + 99) / 3
+    assert scores.metrics(penalty=99)["mse"] == (4 + 2 * 99**2) / 3
+    assert scores.metrics(penalty=99)["log_mae"] == pytest.approx((np.log10(4) - np.log10(2) + 2 + 2) / 3)
+    assert scores.metrics(penalty=99)["number_accuracy"] == scores.metrics()["number_accuracy"] == 0.0
     with pytest.raises(UserError, match="penalty"):
-        scores.measures(penalty=-1)
+        scores.metrics(penalty=-1)
 
 
 def test_nothing_is_made_up_where_nothing_can_be_measured() -> None:
-    nothing = NumberScores.of_texts([], []).measures()
+    nothing = NumberScores.from_texts([], []).metrics()
     assert set(nothing.values()) == {None}
-    one = NumberScores.of_texts(["3"], ["4"]).measures()
+    one = NumberScores.from_texts(["3"], ["4"]).metrics()
     assert [one[name] for name in ("r2", "pearson", "spearman", "log_r2")] == [None] * 4
-    constant = NumberScores.of_texts(["3", "4"], ["7", "7"]).measures()
+    constant = NumberScores.from_texts(["3", "4"], ["7", "7"]).metrics()
     assert (constant["r2"], constant["pearson"]) == (None, None)
-    silent = NumberScores.of_texts(["none"], ["7"]).measures()
+    silent = NumberScores.from_texts(["none"], ["7"]).metrics()
     assert (silent["mae"], silent["median_error"], silent["number_accuracy"]) == (None, None, 0.0)
     with pytest.raises(UserError, match="2 answers to 1"):
-        NumberScores.of_texts(["1", "2"], ["1"])
-    with pytest.raises(UserError, match="no cells"):
-        pooled([])
+        NumberScores.from_texts(["1", "2"], ["1"])
+    with pytest.raises(UserError, match="at least one cell"):
+        pooled_metrics([])
 
 
 @given(st.lists(st.lists(ANSWER, max_size=6), min_size=1, max_size=5))
 def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[tuple[str, str]]]) -> None:
     """Also after they were written and read: every sum to the last digit, and so every metric but two."""
-    every = NumberScores.of_texts(*([pair[side] for cell in cells for pair in cell] for side in (0, 1)))
-    each = [NumberScores.of_texts([one for one, _ in cell], [two for _, two in cell]) for cell in cells]
+    every = NumberScores.from_texts(*([pair[side] for cell in cells for pair in cell] for side in (0, 1)))
+    each = [NumberScores.from_texts([one for one, _ in cell], [two for _, two in cell]) for cell in cells]
     written = [
-        NumberScores.read({"numbers": json.loads(json.dumps(scores.record(), allow_nan=False))}) for scores in each
+        NumberScores.from_record({"numbers": json.loads(json.dumps(scores.to_record(), allow_nan=False))})
+        for scores in each
     ]
     for parts in (each, [scores for scores in written if scores is not None]):
-        whole = NumberScores.together(parts)
+        whole = NumberScores.merge(parts)
         for name in (
             "count",
             "exact",
             "missing",
             "invalid",
             "clipped",
-            "digits",
-            "digits_right",
-            "linear",
-            "log",
-            "errors",
+            "num_digits",
+            "num_correct_digits",
+            "linear_moments",
+            "log_moments",
+            "error_sketch",
         ):
             assert getattr(whole, name) == getattr(every, name), name
-        ours, theirs = whole.measures(), every.measures()
-        for name in set(METRICS) - {"spearman", "median_error", "log_median_error"}:
+        ours, theirs = whole.metrics(), every.metrics()
+        for name in set(NUMBER_METRICS) - {"spearman", "median_error", "log_median_error"}:
             assert ours[name] == theirs[name], name
 
 
 def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
-    scores = NumberScores.of_texts(PREDICTIONS, TARGETS)
-    read = NumberScores.read({"numbers": json.loads(json.dumps(scores.record()))})
+    scores = NumberScores.from_texts(PREDICTIONS, TARGETS)
+    read = NumberScores.from_record({"numbers": json.loads(json.dumps(scores.to_record()))})
     assert read is not None
-    assert read.measures() == pytest.approx(scores.measures(), rel=1e-8)
-    assert NumberScores.read({"correct": 1}) is None
+    assert read.metrics() == pytest.approx(scores.metrics(), rel=1e-8)
+    assert NumberScores.from_record({"correct": 1}) is None
     with pytest.raises(KeyError):
-        NumberScores.read({"numbers": {"asked": 1}})
+        NumberScores.from_record({"numbers": {"asked": 1}})
 
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
-    few, many = NumberScores.of_texts(["3"], ["1"]), NumberScores.of_texts(["5", "6", "none"], ["5", "6", "7"])
-    measures = pooled([few, many])
+    few, many = NumberScores.from_texts(["3"], ["1"]), NumberScores.from_texts(["5", "6", "none"], ["5", "6", "7"])
+    measures = pooled_metrics([few, many])
     assert (measures["mae"], measures["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
     assert (measures["number_accuracy"], measures["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
     assert measures["r2 (mean of modules)"] == 1.0, "of the cells that have one"
@@ -230,8 +237,8 @@ def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
 def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros: int) -> None:
     exact = [Decimal(0)] * zeros + [Decimal(error) for error in errors]
     half = len(exact) // 2
-    sketch = Sketch.of(exact[:half]) + Sketch.of(exact[half:])
-    assert sketch == Sketch.of(exact)
+    sketch = QuantileSketch.from_errors(exact[:half]) + QuantileSketch.from_errors(exact[half:])
+    assert sketch == QuantileSketch.from_errors(exact)
     assert sketch.median() == pytest.approx(float(np.median([float(error) for error in exact])), rel=0.01 + 1e-9)
 
 
@@ -247,7 +254,7 @@ def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int
 
 @given(st.lists(st.tuples(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40)), max_size=8))
 def test_sums_are_those_of_whole_numbers(pairs: list[tuple[int, int]]) -> None:
-    moments = Moments.of((Decimal(a), Decimal(b)) for a, b in pairs)
+    moments = Moments.from_pairs((Decimal(a), Decimal(b)) for a, b in pairs)
     assert moments.error == sum(abs(a - b) for a, b in pairs)
     assert moments.squared == sum((a - b) ** 2 for a, b in pairs)
     assert moments.product == sum(a * b for a, b in pairs)
@@ -260,13 +267,15 @@ def test_sums_are_those_of_whole_numbers(pairs: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("number", [0.0, 1e-9, -0.5, 1.0, 99.0, -12345.678, 1e300])
 def test_the_logarithm_keeps_the_sign(number: float) -> None:
-    exact: Exact = Decimal(number)
+    exact: ExactNumber = Decimal(number)
     assert float(signed_log(exact)) == pytest.approx(np.sign(number) * np.log10(abs(number) + 1), abs=1e-12)
 
 
 def test_what_was_found_is_scored_without_a_text() -> None:
-    scores = NumberScores.of([Found(Fraction(1, 3)), Found(None, invalid=True)], [Fraction(1, 3), Decimal(2)])
-    assert (scores.exact, scores.invalid, scores.measures()["mae"]) == (1, 1, 0.0)
+    scores = NumberScores.from_numbers(
+        [ParsedNumber(Fraction(1, 3)), ParsedNumber(None, invalid=True)], [Fraction(1, 3), Decimal(2)]
+    )
+    assert (scores.exact, scores.invalid, scores.metrics()["mae"]) == (1, 1, 0.0)
 
 
 def test_the_page_names_every_metric_and_its_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +285,7 @@ def test_the_page_names_every_metric_and_its_example_runs(capsys: pytest.Capture
         for line in re.findall(r"^\| (`[^|]*`)[^|]*\|", page, re.MULTILINE)
         for name in re.findall(r"`([^`]+)`", line)
     }
-    assert set(answer_metrics.METRICS) <= named
+    assert set(answer_metrics.ANSWER_METRICS) <= named
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out.split("\n")[:2] == ["5.0 36.666666666666664 1", "0.6666666666666666"]

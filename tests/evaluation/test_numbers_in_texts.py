@@ -10,14 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numerate.evaluation.numbers_in_texts import (
-    MOST_DIGITS,
-    Exact,
-    _found,
+    MAX_DIGITS,
+    ExactNumber,
+    _parse_numbers,
+    all_numbers,
     last_number,
-    numbers_in,
-    published_invalid,
+    parse_entire_text,
+    published_invalid_count,
     published_number,
-    whole_number,
 )
 from numerate.text.tokenizers import number_spans as found_numbers
 
@@ -105,7 +105,7 @@ def test_a_text_without_a_number_misses_one(text: str) -> None:
 
 
 def test_all_numbers_in_order() -> None:
-    assert numbers_in("-3 + 1,000 = 997, not 1.2.3 nor 5-3 nor 2/8") == [-3, 1000, 997, 5, 3, Fraction(1, 4)]
+    assert all_numbers("-3 + 1,000 = 997, not 1.2.3 nor 5-3 nor 2/8") == [-3, 1000, 997, 5, 3, Fraction(1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_all_numbers_in_order() -> None:
         *((text, None) for text in ("9 7", "x", "=5", "5=", "1.2.3", "", "1,2")),
     ],
 )
-def test_a_text_is_a_number_as_a_whole_or_not_at_all(text: str, number: Exact | None) -> None:
-    assert whole_number(text) == number
+def test_a_text_is_a_number_as_a_whole_or_not_at_all(text: str, number: ExactNumber | None) -> None:
+    assert parse_entire_text(text) == number
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**60), max_value=10**60))
@@ -135,7 +135,7 @@ def test_every_text_has_a_number_or_is_missing_it_or_invalid(text: str) -> None:
     found = last_number(text)
     assert sum((found.value is not None, found.invalid, found.missing)) == 1
     assert found.missing == (not any(character in "0123456789" for character in text))
-    whole = whole_number(text)
+    whole = parse_entire_text(text)
     assert whole is None or whole == found.value
 
 
@@ -144,16 +144,16 @@ def test_every_text_has_a_number_or_is_missing_it_or_invalid(text: str) -> None:
 @example("- 5")
 @example("x.5 a1e5 5 - 3 \N{MINUS SIGN}5 \u00e9-5 1e\N{MINUS SIGN}2 5.-3")
 def test_numbers_are_read_by_the_rule_by_which_they_are_spelled(text: str) -> None:
-    found = [match[0] for match in found_numbers.SIGNED.finditer(text)]
-    if not any(one.invalid for one in _found(text)):
-        assert numbers_in(text) == [found_numbers.value_of(one) for one in found]
+    found = [match[0] for match in found_numbers.SIGNED_NUMBER.finditer(text)]
+    if not any(one.invalid for one in _parse_numbers(text)):
+        assert all_numbers(text) == [found_numbers.parse_decimal(one) for one in found]
     else:
-        assert len(found) > len(numbers_in(text))
+        assert len(found) > len(all_numbers(text))
 
 
 def test_a_number_of_more_digits_than_any_answer_has_is_invalid() -> None:
-    assert last_number("9" * MOST_DIGITS).value == Decimal("9" * MOST_DIGITS)
-    for text in ("9" * (MOST_DIGITS + 1), "1e1000", "1e-1000", "1e999999999999"):
+    assert last_number("9" * MAX_DIGITS).value == Decimal("9" * MAX_DIGITS)
+    for text in ("9" * (MAX_DIGITS + 1), "1e1000", "1e-1000", "1e999999999999"):
         assert last_number(text).invalid, text
 
 
@@ -169,5 +169,5 @@ def test_the_published_reading_is_kept_under_its_own_name(text: str, number: flo
 def test_the_published_counts_of_invalid_numbers_are_those_of_the_case(shared: Path) -> None:
     cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
     (case,) = (case for case in cases if case["name"] == "count_invalid_numbers")
-    found = [[invalid, int(without)] for invalid, without in map(published_invalid, case["inputs"])]
+    found = [[invalid, int(without)] for invalid, without in map(published_invalid_count, case["inputs"])]
     assert found == case["expected"]["per_text"]

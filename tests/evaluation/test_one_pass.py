@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from numerate.batch import IGNORE, Batch, StepContext
-from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
-from numerate.evaluation.exact_match import mark, mark_by_decoding
-from numerate.evaluation.generate import greedy_uncached
+from numerate.batch import IGNORE_INDEX, Batch, StepContext
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
+from numerate.evaluation.exact_match import score_batch, score_by_decoding
+from numerate.evaluation.generate import greedy_decode_uncached
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
-from numerate.tokenizers.tokenizer import Characters, Rows
-from numerate.vocabulary import END, PAD
+from numerate.tokenizers.tokenizer import Characters, TokenizedExamples
+from numerate.vocabulary import EOS, PAD
 
 ROWS, MOST = 40, 6
 
@@ -29,13 +29,13 @@ Questions = tuple[Batch, list[str], torch.Tensor]
 def eager_to_end(model: Any) -> dict[int, Questions]:
     """Makes the head's weights for the end token so large that some answers end early and others do not; then the
     questions of the first and the last placement."""
-    own = model.head.weight[END].clone()
+    own = model.head.weight[EOS].clone()
     for factor in (4.0, 2.0, 1.0, 8.0, 0.5, -1.0, -4.0):
         with torch.no_grad():
-            model.head.weight[END] = factor * own
+            model.head.weight[EOS] = factor * own
         found = {
             position_offset: questions_for(model, position_offset)
-            for position_offset in {0, model.position_offsets() - 1}
+            for position_offset in {0, model.num_position_offsets() - 1}
         }
         if all(set(sorts) == SORTS for _, sorts, _ in found.values()):
             break
@@ -51,7 +51,7 @@ def batch_of(prompts: list[list[int]], golds: list[list[int]]) -> Batch:
     for row, text in enumerate(whole):
         ids[row, : len(text)] = text
         target_mask[row, len(prompts[row]) : len(text)] = True
-    return Continuation().batch(Rows(ids, lengths, target_mask), np.arange(len(whole)))
+    return Continuation().build_batch(TokenizedExamples(ids, lengths, target_mask), np.arange(len(whole)))
 
 
 def questions_for(model: Any, position_offset: int) -> Questions:
@@ -62,11 +62,11 @@ def questions_for(model: Any, position_offset: int) -> Questions:
     sizes = torch.randint(1, 8, (ROWS,), generator=generator).tolist()
     prompts = [torch.randint(4, 19, (size,), generator=generator).tolist() for size in sizes]
     batch = batch_of(prompts, [[4] * MOST] * ROWS)
-    found = greedy_uncached(model, prompts_of(batch)[0], MOST, position_offset=position_offset)
+    found = greedy_decode_uncached(model, extract_prompts(batch)[0], MOST, position_offset=position_offset)
     golds, sorts = [], []
     for row in range(ROWS):
         generated = found.ids[row, : int(found.lengths[row])].tolist()
-        ended = generated[-1] == END
+        ended = generated[-1] == EOS
         sort = ["right", "first", "middle", "end", "later"][row % 5]
         other = 4 if generated[0] != 4 else 5
         if sort == "first":
@@ -74,9 +74,9 @@ def questions_for(model: Any, position_offset: int) -> Questions:
         elif sort == "middle" and len(generated) > 2:
             gold = [generated[0], 4 if generated[1] != 4 else 5, *generated[2:]]
         elif sort == "end" and not ended:
-            gold = [*generated[:-1], END]
+            gold = [*generated[:-1], EOS]
         elif sort == "end" and ended and len(generated) < MOST:
-            gold = [*generated[:-1], 4, END]
+            gold = [*generated[:-1], 4, EOS]
         elif sort == "later" and len(generated) > 1:
             gold = [*generated[:-1], 4 if generated[-1] != 4 else 5]
         else:
@@ -90,12 +90,12 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
     model = build(any_model)
     for position_offset, (batch, sorts, uncached) in eager_to_end(model).items():
         one, (decoded, generated) = (
-            mark(model, EXAM, batch, position_offset),
-            mark_by_decoding(model, EXAM, batch, position_offset),
+            score_batch(model, EXAM, batch, position_offset),
+            score_by_decoding(model, EXAM, batch, position_offset),
         )
         expected = [sort == "right" for sort in sorts]
-        assert one.right.tolist() == expected
-        assert decoded.right.tolist() == expected
+        assert one.correct.tolist() == expected
+        assert decoded.correct.tolist() == expected
         assert 5 <= sum(expected) <= ROWS - 5, "both outcomes are present"
         assert set(sorts) == SORTS
         assert one.first_wrong.tolist() == decoded.first_wrong.tolist(), "up to the first fault the prefix is the same"
@@ -115,9 +115,9 @@ def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: A
 
     model = build(Decoder(hidden_size=16, mixer=any_mixer))
     batch, sorts, _ = eager_to_end(model)[0]
-    last = [[i for i in row if i != IGNORE][-1] for row in batch.target_ids.tolist()]
-    right = mark(model, EXAM, batch).right.tolist()
-    ended = [row for row in range(ROWS) if last[row] == END]
+    last = [[i for i in row if i != IGNORE_INDEX][-1] for row in batch.target_ids.tolist()]
+    right = score_batch(model, EXAM, batch).correct.tolist()
+    ended = [row for row in range(ROWS) if last[row] == EOS]
     assert any(right[row] for row in ended)
     assert any(not right[row] for row in ended)
     for row, sort in enumerate(sorts):
@@ -130,10 +130,10 @@ def test_digits_are_counted_where_digits_are_targets(build: Any, any_mixer: Any)
 
     model = build(Decoder(hidden_size=16, mixer=any_mixer))
     batch, _, _ = questions_for(model, 0)
-    marks = mark(model, EXAM, batch)
+    marks = score_batch(model, EXAM, batch)
     with torch.no_grad():
-        best = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)
+        best = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)
     digits = (batch.targets >= 4) & (batch.targets <= 13)
-    assert marks.digits == int(digits.sum())
-    assert marks.digits_right == int((digits & (best == batch.targets)).sum())
-    assert 0 < marks.digits_right < marks.digits
+    assert marks.num_digits == int(digits.sum())
+    assert marks.num_correct_digits == int((digits & (best == batch.targets)).sum())
+    assert 0 < marks.num_correct_digits < marks.num_digits

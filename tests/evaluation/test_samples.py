@@ -10,11 +10,11 @@ from numerate.batch import StepContext
 from numerate.config import Span
 from numerate.evaluation import exact_match as marks
 from numerate.evaluation import samples
-from numerate.evaluation.evaluation_data import EvaluationData, prompts_of
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import mark_by_decoding
-from numerate.evaluation.generate import Generated
-from numerate.evaluation.samples import answers, as_a_person_writes
+from numerate.evaluation.exact_match import score_by_decoding
+from numerate.evaluation.generate import GenerationOutput
+from numerate.evaluation.samples import sample_answers, to_plain_format
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -24,11 +24,11 @@ from numerate.text.models.t5 import T5
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
-from numerate.tokenizers.layout import Continuation, Masked, Seq2Seq, TokenClassification
+from numerate.tokenizers.layout import Continuation, MaskedLM, Seq2Seq, TokenClassification
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
-from numerate.vocabulary import END
+from numerate.vocabulary import EOS
 
 
 def exam_of(order: Any = "reversed") -> EvaluationData:
@@ -41,14 +41,14 @@ def exam_of(order: Any = "reversed") -> EvaluationData:
 def model() -> Any:
     made = Decoder(hidden_size=16, positions=(Rotary(),)).build(exam_of().vocabulary, 0).eval()
     with torch.no_grad():
-        made.head.weight[END] *= 4.0
+        made.head.weight[EOS] *= 4.0
     return made
 
 
 def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
     for order, written in (("reversed", "21+9="), ("normal", "12+9=")):
         exam = exam_of(order)
-        (sample,) = answers(model, exam, exam.task.read("12+9="))
+        (sample,) = sample_answers(model, exam, exam.task.parse_question("12+9="))
         assert (sample.question, sample.gold) == ("12+9=", "21")
         assert sample.as_written.startswith(written)
         assert sample.record({"first_digits": 2}) | {"probability": 0} == {
@@ -76,15 +76,15 @@ def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
     ],
 )
 def test_numbers_are_turned_back(order: str, words: str, plain: str) -> None:
-    assert as_a_person_writes(exam_of(order), words) == plain
+    assert to_plain_format(exam_of(order), words) == plain
 
 
 def test_right_and_first_wrong_are_those_of_decoding(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
-    marks, ids = mark_by_decoding(model, exam, exam.batch(questions))
-    found = answers(model, exam, questions)
-    assert [one.right for one in found] == marks.right.tolist()
+    marks, ids = score_by_decoding(model, exam, exam.batch(questions))
+    found = sample_answers(model, exam, questions)
+    assert [one.right for one in found] == marks.correct.tolist()
     assert [-1 if one.first_wrong is None else one.first_wrong for one in found] == marks.first_wrong.tolist()
     for one in found:
         assert one.right == (one.said == one.gold and one.ended)
@@ -102,13 +102,13 @@ def exam_text(question: str) -> str:
 @torch.no_grad()
 def test_the_probability_is_the_product_over_all_generated_tokens(model: Any) -> None:
     exam = exam_of()
-    (sample,) = answers(model, exam, exam.task.read("12+9="))
+    (sample,) = sample_answers(model, exam, exam.task.parse_question("12+9="))
     words = sample.as_written.removeprefix("21+9=")
-    ids = exam.tokenizer.encode(words, exam.vocabulary) + [END] * sample.ended
-    prompts, _ = prompts_of(exam.batch(exam.task.read("12+9=")))
+    ids = exam.tokenizer.encode(words, exam.vocabulary) + [EOS] * sample.ended
+    prompts, _ = extract_prompts(exam.batch(exam.task.parse_question("12+9=")))
     read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
     tokens = type(prompts)(read, torch.tensor([read.shape[1]]), torch.tensor([0]))
-    scores = model(model.assign_positions(tokens, StepContext.fixed())).logits[0].log_softmax(-1)
+    scores = model(model.assign_positions(tokens, StepContext.for_evaluation())).logits[0].log_softmax(-1)
     start = prompts.ids.shape[1] - 1
     total = sum(float(scores[start + i, one]) for i, one in enumerate(ids))
     assert sample.probability == pytest.approx(math.exp(total), rel=1e-4)
@@ -117,7 +117,7 @@ def test_the_probability_is_the_product_over_all_generated_tokens(model: Any) ->
 def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
     exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
     record = evaluate_cell(model, exam, cell, count=30)
-    found = answers(model, exam, exam.task.pinned(**cell).examples("test", 0, 0, 30))
+    found = sample_answers(model, exam, exam.task.at_cell(**cell).examples("test", 0, 0, 30))
     assert sum(bool(one.right) for one in found) == record["correct"]
 
 
@@ -125,10 +125,10 @@ def test_labels_are_shown_at_their_positions() -> None:
     task = Counting(count=Span(1, 5), number="before", helper="pad")
     exam = EvaluationData(task, Words(add_bos_token=True), TokenClassification(blocked_tokens=("<pad>",)))
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
-    (sample,) = answers(model, exam, task.read("5 <pad> a <pad>"))
-    batch = exam.batch(task.read("5 <pad> a <pad>"))
-    best = model(model.assign_positions(batch.tokens, StepContext.fixed())).logits.argmax(-1)[0]
-    first, second = (exam.vocabulary.symbols[int(best[place])] for place in (2, 4))  # behind [BOS]
+    (sample,) = sample_answers(model, exam, task.parse_question("5 <pad> a <pad>"))
+    batch = exam.batch(task.parse_question("5 <pad> a <pad>"))
+    best = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)[0]
+    first, second = (exam.vocabulary.tokens[int(best[place])] for place in (2, 4))  # behind [BOS]
     assert (sample.question, sample.gold) == ("5 <pad> a <pad>", ". 5 . 6")
     assert sample.said == sample.as_written == f". {first} . {second}"
     assert sample.first_wrong == (0 if first != "5" else 1 if second != "6" else None)
@@ -145,25 +145,25 @@ def exam_of_numbers(layout: Any) -> EvaluationData:
 def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     exam, cell = exam_of_numbers(Seq2Seq()), {"module": 1}
-    questions = exam.task.pinned(**cell).examples("test", 0, 0, 6)
+    questions = exam.task.at_cell(**cell).examples("test", 0, 0, 6)
     batch = exam.batch(questions)
-    assert batch.target_values is not None
-    right = batch.target_values.gather(1, batch.target_positions)
+    assert batch.target_number_values is not None
+    right = batch.target_number_values.gather(1, batch.target_positions)
     wrong = right * torch.tensor([1.0, 1.0, 1.5, 2.0, -1.0, 1.0])[:, None] + torch.arange(6)[:, None].eq(5)
 
-    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
+    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> GenerationOutput:
         ids = batch.target_ids
-        return Generated(ids, (ids != 0).sum(1), torch.zeros(6), wrong)
+        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(6), wrong)
 
     for room in (marks, samples):
-        monkeypatch.setattr(room, "greedy", greedy)
+        monkeypatch.setattr(room, "greedy_decode", greedy)
     model = (
         T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16, max_position_embeddings=None)
         .build(exam.vocabulary, 0)
         .eval()
     )
     record = evaluate_cell(model, exam, cell, count=6)
-    found = answers(model, exam, questions)
+    found = sample_answers(model, exam, questions)
     assert [one.right for one in found] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
     assert sum(bool(one.right) for one in found) == record["correct"]
     assert 2 <= record["correct"] < 6
@@ -174,20 +174,20 @@ def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.M
 
 
 def test_masked_answers_have_the_number_of_their_head() -> None:
-    exam = exam_of_numbers(Masked())
+    exam = exam_of_numbers(MaskedLM())
     model = (
         Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64)
         .build(exam.vocabulary, 0)
         .eval()
     )
-    questions = exam.task.pinned(module=1).examples("test", 0, 0, 3)
+    questions = exam.task.at_cell(module=1).examples("test", 0, 0, 3)
     batch = exam.batch(questions)
     carrier, end = batch.target_ids[0, 0], batch.target_ids[0, 1]
     with torch.no_grad():
         model.held["head"].bias[carrier] += 100.0
-        meant = model(batch.tokens, target_positions=batch.target_positions).values[:, 0]
-    found = answers(model, exam, questions)
-    assert int(end) == END
+        meant = model(batch.tokens, target_positions=batch.target_positions).number_predictions[:, 0]
+    found = sample_answers(model, exam, questions)
+    assert int(end) == EOS
     assert [float(one.said.split()[0]) for one in found] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)
     assert not any(one.right for one in found)
 
@@ -198,19 +198,20 @@ def test_masked_answers_have_the_number_of_their_head() -> None:
 def test_answers_are_of_beam_search_where_the_evaluation_is(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
-    marks, ids = mark_by_decoding(model, exam, exam.batch(questions), spare=2, beams=True)
-    found = answers(model, exam, questions, method="beams")
+    marks, ids = score_by_decoding(model, exam, exam.batch(questions), extra_tokens=2, use_beam_search=True)
+    found = sample_answers(model, exam, questions, method="beams")
     predictions = [one.said for one in found]
-    assert predictions == [
-        as_a_person_writes(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()
-    ]
-    assert predictions != [one.said for one in answers(model, exam, questions)], "greedy answers are others"
-    assert [one.right for one in found] == marks.right.tolist()
+    assert predictions == [to_plain_format(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()]
+    assert predictions != [one.said for one in sample_answers(model, exam, questions)], "greedy answers are others"
+    assert [one.right for one in found] == marks.correct.tolist()
 
 
 def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> None:
     exam = exam_of()
-    questions = exam.task.read("12+9=")
-    (judged,), (found,) = answers(model, exam, questions), answers(model, exam, questions, known=False)
+    questions = exam.task.parse_question("12+9=")
+    (judged,), (found,) = (
+        sample_answers(model, exam, questions),
+        sample_answers(model, exam, questions, are_answers_known=False),
+    )
     assert (found.gold, found.right, found.first_wrong) == (None, None, None)
     assert (found.said, found.probability) == (judged.said, judged.probability)

@@ -10,33 +10,33 @@ from torch import Tensor
 
 from numerate.batch import Tokens
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import Generated, greedy
+from numerate.evaluation.generate import GenerationOutput, greedy_decode
 from numerate.evaluation.sampling import (
-    NEVER,
+    EXCLUDED_SCORE,
     Sampling,
-    allowed,
+    apply_repetition_penalty,
     generate,
     generate_uncached,
-    penalised,
-    picked,
-    uniforms,
+    process_logits,
+    sample_tokens,
+    uniform_numbers,
 )
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
 LENGTHS = [2, 7, 4, 1, 6, 3]
 MIXED = Sampling(temperature=0.9, top_k=12, top_p=0.95, min_p=0.02, repetition_penalty=1.2, seed=5)
 
 
-def rows(generated: Generated) -> list[list[int]]:
+def rows(generated: GenerationOutput) -> list[list[int]]:
     return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
 
 
 def alone(prompts: Tokens, row: int) -> Tokens:
     length, one = int(prompts.lengths[row]), slice(row, row + 1)
-    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.row[one])
+    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.example_indices[one])
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_a_prompt_has_the_same_continuation_alone_and_among_others(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
     prompts = make_tokens(LENGTHS)
-    together = rows(generate(model, prompts, 12, sampling, stop=()))
+    together = rows(generate(model, prompts, 12, sampling, stop_ids=()))
     assert len({tuple(row) for row in together}) == len(LENGTHS)
-    assert together == [rows(generate(model, alone(prompts, row), 12, sampling, stop=()))[0] for row in range(6)]
-    assert together != rows(generate(model, prompts, 12, replace(sampling, seed=9), stop=()))
+    assert together == [rows(generate(model, alone(prompts, row), 12, sampling, stop_ids=()))[0] for row in range(6)]
+    assert together != rows(generate(model, prompts, 12, replace(sampling, seed=9), stop_ids=()))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(do_sample=False), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
@@ -67,14 +67,14 @@ def test_temperature_0_and_one_most_probable_token_are_greedy_decoding(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
     prompts = make_tokens(LENGTHS)
-    assert rows(generate(model, prompts, 8, sampling)) == rows(greedy(model, prompts, 8))
+    assert rows(generate(model, prompts, 8, sampling)) == rows(greedy_decode(model, prompts, 8))
 
 
 def test_random_numbers_are_those_of_their_seed_row_and_place_alone() -> None:
     import numpy as np
 
-    table = uniforms(3, np.array([7, 2**62, 8]), 500)
-    assert np.array_equal(table[2:, :4], uniforms(3, np.array([8]), 4))
+    table = uniform_numbers(3, np.array([7, 2**62, 8]), 500)
+    assert np.array_equal(table[2:, :4], uniform_numbers(3, np.array([8]), 4))
     assert len(np.unique(table)) == table.size
     assert 0 <= table.min() < 0.01
     assert 0.99 < table.max() < 1
@@ -115,8 +115,8 @@ def test_what_may_come_is_what_the_warpers_of_transformers_leave(kind: torch.dty
         theirs = theirs if case.top_p is None else TopPLogitsWarper(case.top_p)(ids, theirs)
         theirs = theirs if case.min_p is None else MinPLogitsWarper(case.min_p)(ids, theirs)
         there = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
-        ours = allowed(penalised(logits, there, case.repetition_penalty), case)
-        assert torch.equal(ours == NEVER, theirs == NEVER), case
+        ours = process_logits(apply_repetition_penalty(logits, there, case.repetition_penalty), case)
+        assert torch.equal(ours == EXCLUDED_SCORE, theirs == EXCLUDED_SCORE), case
         torch.testing.assert_close(ours.softmax(-1), theirs.softmax(-1), rtol=1e-5, atol=1e-7)
 
 
@@ -138,33 +138,33 @@ def scores_of(*probabilities: float) -> Tensor:
     ids=str,
 )
 def test_what_is_as_likely_as_the_last_one_kept_is_kept_too(sampling: Sampling, left: list[int]) -> None:
-    scores = allowed(scores_of(0.4, 0.1, 0.2, 0.2, 0.1), sampling)
+    scores = process_logits(scores_of(0.4, 0.1, 0.2, 0.2, 0.1), sampling)
     assert torch.nonzero(scores[0].exp() > 0)[:, 0].tolist() == left
-    single = allowed(scores_of(0.4, 0.1, 0.2, 0.2, 0.1).float(), sampling)
+    single = process_logits(scores_of(0.4, 0.1, 0.2, 0.2, 0.1).float(), sampling)
     assert torch.nonzero(single[0].exp() > 0)[:, 0].tolist() == left
 
 
 def test_tokens_come_as_often_as_they_are_likely_and_never_where_they_may_not() -> None:
     drawn = torch.arange(0.5, 10_000)[:, None].double() / 10_000
-    scores = torch.tensor([NEVER, 0.0, math.log(3.0), NEVER, math.log(6.0), NEVER])
-    found = picked(scores.expand(len(drawn), 6), drawn[:, 0])
+    scores = torch.tensor([EXCLUDED_SCORE, 0.0, math.log(3.0), EXCLUDED_SCORE, math.log(6.0), EXCLUDED_SCORE])
+    found = sample_tokens(scores.expand(len(drawn), 6), drawn[:, 0])
     assert found.bincount(minlength=6).tolist() == [0, 1000, 3000, 0, 6000, 0]
     ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    assert picked(scores.expand(2, 6), ends).tolist() == [1, 4]
+    assert sample_tokens(scores.expand(2, 6), ends).tolist() == [1, 4]
 
 
 def test_a_row_ends_with_any_of_its_stop_tokens_and_says_that_it_did(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS * 4, seed=2)
-    free = generate(model, prompts, 9, Sampling(), stop=())
+    free = generate(model, prompts, 9, Sampling(), stop_ids=())
     assert free.lengths.tolist() == [9] * 24
-    assert free.stopped is not None
-    assert not bool(free.stopped.any())
-    found = generate(model, prompts, 9, Sampling(), stop=(END, 7, 11))
+    assert free.has_stop_token is not None
+    assert not bool(free.has_stop_token.any())
+    found = generate(model, prompts, 9, Sampling(), stop_ids=(EOS, 7, 11))
     for row, (ids, whole) in enumerate(zip(rows(found), rows(free), strict=True)):
-        first = next((place for place, i in enumerate(whole) if i in (END, 7, 11)), 8)
+        first = next((place for place, i in enumerate(whole) if i in (EOS, 7, 11)), 8)
         assert ids == whole[: first + 1]
-        assert found.stopped is not None
-        assert bool(found.stopped[row]) == (ids[-1] in (END, 7, 11))
+        assert found.has_stop_token is not None
+        assert bool(found.has_stop_token[row]) == (ids[-1] in (EOS, 7, 11))
         assert found.ids[row, len(ids) :].tolist() == [PAD] * (found.ids.shape[1] - len(ids))
     assert len(set(found.lengths.tolist())) > 3
 
@@ -176,18 +176,18 @@ def test_who_listens_hears_every_token_once_and_may_end_rows(model: Any, make_to
         calls.append(list(token))
         return [1] if len(calls) == 3 else []
 
-    found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop=(7,), on_progress=on_progress)
+    found = generate(model, make_tokens(LENGTHS), 7, Sampling(), stop_ids=(7,), on_tokens=on_progress)
     assert int(found.lengths[1]) <= 3
-    assert found.stopped is not None
+    assert found.has_stop_token is not None
     rows_of_calls = [[one for one in row if one is not None] for row in zip(*calls, strict=True)]
     assert rows_of_calls == rows(found)
 
 
 def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_tokens: Any) -> None:
     prompts = alone(make_tokens([4]), 0)
-    found = generate(model, prompts, 5, MIXED, stop=())
+    found = generate(model, prompts, 5, MIXED, stop_ids=())
     whole = torch.cat([prompts.ids, found.ids], dim=1)
-    scores = model(Tokens(whole, torch.tensor([9]), prompts.row)).logits.log_softmax(-1)[0, 3:8]
+    scores = model(Tokens(whole, torch.tensor([9]), prompts.example_indices)).logits.log_softmax(-1)[0, 3:8]
     own = scores.gather(1, found.ids[0][:, None]).sum()
     torch.testing.assert_close(found.log_probability[0], own.detach())
 
@@ -196,16 +196,16 @@ def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_
 def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=8),)))
     prompts, sampling = make_tokens([2, 6, 1]), Sampling(seed=2)
-    with pytest.raises(UserError, match="place 8"):
-        generate(model, prompts, 9, sampling, stop=())
-    found = generate(model, prompts, 9, sampling, stop=(), window=8)
+    with pytest.raises(UserError, match="position 8"):
+        generate(model, prompts, 9, sampling, stop_ids=())
+    found = generate(model, prompts, 9, sampling, stop_ids=(), window=8)
     for row in range(3):
         ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
         for place, token in enumerate(found.ids[row].tolist()):
             read = torch.tensor([ids[-8:]])
-            logits = model(Tokens(read, torch.tensor([read.shape[1]]), prompts.row[:1])).logits[:, -1]
-            drawn = torch.from_numpy(uniforms(2, prompts.row[row : row + 1].numpy(), 9))[:, place]
-            assert picked(allowed(logits, sampling), drawn).tolist() == [token]
+            logits = model(Tokens(read, torch.tensor([read.shape[1]]), prompts.example_indices[:1])).logits[:, -1]
+            drawn = torch.from_numpy(uniform_numbers(2, prompts.example_indices[row : row + 1].numpy(), 9))[:, place]
+            assert sample_tokens(process_logits(logits, sampling), drawn).tolist() == [token]
             ids.append(token)
     short = generate(model, make_tokens([2, 6, 1]), 2, sampling, window=50)
     assert rows(short) == rows(generate(model, prompts, 2, sampling))

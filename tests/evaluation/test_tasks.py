@@ -10,15 +10,15 @@ from numerate.batch import Model
 from numerate.config import Span
 from numerate.evaluation import evaluation_data as exam_room
 from numerate.evaluation import exact_match
-from numerate.evaluation.costs import cost
-from numerate.evaluation.evaluation_data import EvaluationData, prompts_of, questions_of, size_of
+from numerate.evaluation.costs import cell_cost
+from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, extract_prompts, num_cell_questions
 from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation
@@ -67,9 +67,9 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     model = model_of(exam)
     cell = cell_of(task, 5)
     record = evaluate_cell(model, exam, cell, count=60)
-    batch = exam.batch(questions_of(task, cell, count=60))
-    prompts, _ = prompts_of(batch)
-    started = model.start(prompts, None, capacity=prompts.ids.shape[1] + 1)
+    batch = exam.batch(cell_questions(task, cell, count=60))
+    prompts, _ = extract_prompts(batch)
+    started = model.prefill(prompts, None, capacity=prompts.ids.shape[1] + 1)
     predictions = started.output.logits[:, -1].argmax(-1)
     assert record["first_correct"] == int((predictions == batch.target_ids[:, 0]).sum())
     assert record["correct"] <= record["first_correct"] <= record["count"]
@@ -78,29 +78,29 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
 def test_pieces_of_every_task_cost_the_same_and_dearer_cells_more(task: Task) -> None:
     exam = exam_of(task)
     cells = Grid.parse("1:9x1:9", task.axes()).cells()
-    costs = {cell: cost(exam, cell) for cell in cells}
+    costs = {cell: cell_cost(exam, cell) for cell in cells}
     sums = [sum(costs[cell] for cell in shard(cells, number, 4, costs.__getitem__)) for number in range(1, 5)]
     assert sum(sums) == sum(costs.values())
     assert max(sums) - min(sums) <= max(costs.values())
     assert costs[cells[-1]] > costs[cells[0]]
-    assert costs == {cell: cost(exam_of(task), cell) for cell in cells}
+    assert costs == {cell: cell_cost(exam_of(task), cell) for cell in cells}
 
 
 def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items() -> None:
     product, sums, lists = (exam_of(TASKS[i]) for i in (2, 0, 3))
     cell = (("first_digits", 20), ("second_digits", 20))
-    assert cost(product, cell) == 20 + 1 + 20 + 1 + 40 + 1
-    assert cost(product, cell) > cost(sums, cell) + 15
-    few, many = (cost(lists, (("digits", 20), ("items", items))) for items in (5, 10))
+    assert cell_cost(product, cell) == 20 + 1 + 20 + 1 + 40 + 1
+    assert cell_cost(product, cell) > cell_cost(sums, cell) + 15
+    few, many = (cell_cost(lists, (("digits", 20), ("items", items))) for items in (5, 10))
     assert 1.6 * few < many < 2.4 * few
 
 
 def test_a_cell_with_fewer_questions_than_wanted_uses_each_of_them_once() -> None:
     task = BitwiseOr(digits=Span(1, 4))
     cell = {"first_digits": 6, "second_digits": 3}
-    assert size_of(task, cell, 100) == 3
-    questions = questions_of(task, cell, count=100)
-    assert len({plain_text(questions, row) for row in range(3)}) == len(questions) == 3
+    assert num_cell_questions(task, cell, 100) == 3
+    questions = cell_questions(task, cell, count=100)
+    assert len({format_question(questions, row) for row in range(3)}) == len(questions) == 3
     exam = exam_of(task)
     record = evaluate_cell(model_of(exam), exam, cell, count=100)
     assert (record["count"], record["seen"]) == (3, False)
@@ -111,14 +111,14 @@ def test_a_cell_with_fewer_questions_than_wanted_uses_each_of_them_once() -> Non
 def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None:
     """The end token counts: an answer with more tokens behind it is wrong."""
     exam = exam_of(task)
-    batch = exam.batch(questions_of(task, cell_of(task, 3), count=8))
+    batch = exam.batch(cell_questions(task, cell_of(task, 3), count=8))
     predictions = batch.target_ids.clone()
     last = (predictions != -100).sum(1) - 1
     rows = torch.arange(len(predictions))
-    assert bool(exact_match.marked(exam, predictions.clamp(min=0), batch).right.all())
+    assert bool(exact_match.compare_with_targets(exam, predictions.clamp(min=0), batch).correct.all())
     assert set(predictions[rows, last].tolist()) == {3}, "the last target is the end"
     predictions[rows, last] = 5
-    assert not bool(exact_match.marked(exam, predictions.clamp(min=0), batch).right.any())
+    assert not bool(exact_match.compare_with_targets(exam, predictions.clamp(min=0), batch).correct.any())
 
 
 def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +126,13 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     model = model_of(exam)
     cell = cell_of(TASKS[0], 1000)
     widths: list[int] = []
-    real = exact_match._predicted_in
+    real = exact_match._predict_ids
 
     def seen(model: Model, piece: Any, position_offset: int) -> Any:
         widths.append(piece.tokens.ids.numel())
         return real(model, piece, position_offset)
 
-    monkeypatch.setattr(exact_match, "_predicted_in", seen)
+    monkeypatch.setattr(exact_match, "_predict_ids", seen)
     record = evaluate_cell(model, exam, cell, count=3)
-    assert max(widths) <= max(exam_room.PIECE, 3003)
+    assert max(widths) <= max(exam_room.MAX_TOKENS_PER_CPU_FORWARD, 3003)
     assert record["count"] == 3

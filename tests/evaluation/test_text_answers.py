@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE
+from numerate.batch import IGNORE_INDEX
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics, exact_match
-from numerate.evaluation.evaluation_data import SPARE, EvaluationData
-from numerate.evaluation.evaluator import METHODS, evaluate_cell, method_for
-from numerate.evaluation.exact_match import likelihood
-from numerate.evaluation.generate import Generated
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData
+from numerate.evaluation.evaluator import METHODS, evaluate_cell, resolve_method
+from numerate.evaluation.exact_match import target_likelihood
+from numerate.evaluation.generate import GenerationOutput
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.text_answers import TextAnswers
+from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import TextScores
 from numerate.models.decoder import Decoder
 from numerate.tasks.arithmetic import Arithmetic
@@ -29,8 +29,8 @@ from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.tasks.texts import Listed
-from numerate.tokenizers.layout import Continuation, Layout, Masked
+from numerate.tasks.texts import InMemorySource
+from numerate.tokenizers.layout import Continuation, Layout, MaskedLM
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
 
@@ -43,10 +43,10 @@ class Asking(Task):
 
     first: int = setting(0, "the first of its questions")
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        return Questions.of_source(Listed(PAIRS), (index + self.first) % len(PAIRS))
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return Questions.from_source(InMemorySource(PAIRS), (indices + self.first) % len(PAIRS))
 
-    def canonical(self, questions: Questions) -> None:
+    def question_hashes(self, questions: Questions) -> None:
         return None
 
     def alphabet(self) -> tuple[str, ...]:
@@ -63,15 +63,15 @@ def decoding_to(
     """Makes greedy decoding return these answers; returns a list of the maximum lengths."""
     allowed: list[int] = []
 
-    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> Generated:
+    def greedy(model: Any, prompts: Any, most: int, **more: Any) -> GenerationOutput:
         allowed.append(most)
         ids = torch.zeros(len(answers), most, dtype=torch.long)
         for row, text in enumerate(answers):
             spoken = [*exam.tokenizer.encode(text, exam.vocabulary), *([3] if ended else [])]
             ids[row, : len(spoken)] = torch.tensor(spoken[:most])
-        return Generated(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
+        return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(len(answers)))
 
-    monkeypatch.setattr(exact_match, "greedy", greedy)
+    monkeypatch.setattr(exact_match, "greedy_decode", greedy)
     return allowed
 
 
@@ -89,7 +89,7 @@ def test_the_record_has_the_scores_of_texts(monkeypatch: pytest.MonkeyPatch) -> 
     assert (numbers["asked"], numbers["exact"], numbers["missing"]) == (2, 2, 0), "nobody asks for the third number"
     assert texts["count"] == texts["ended"] == 3
     assert texts["measures"]["rouge1"] == pytest.approx((1 + 0 + 0) / 3, abs=1e-6)
-    assert allowed == [len("who knows") + 1 + SPARE], "an answer may be longer than the right one"
+    assert allowed == [len("who knows") + 1 + EXTRA_TEXT_TOKENS], "an answer may be longer than the right one"
     json.dumps(record, allow_nan=False)
 
 
@@ -109,8 +109,8 @@ def test_perplexity_and_token_accuracy_are_behind_the_right_prefix() -> None:
     with torch.no_grad():
         logits = model(batch.tokens).logits.flatten(0, 1)
     targets = batch.targets.flatten()
-    each = cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE)
-    nll, tokens, right = likelihood(model, batch)
+    each = cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE_INDEX)
+    nll, tokens, right = target_likelihood(model, batch)
     assert tokens == sum(len(pair.answer) + 1 for pair in PAIRS)
     assert nll == pytest.approx(float(each.sum()), rel=1e-5)
     assert right == int((logits.argmax(-1) == targets).sum())
@@ -129,8 +129,8 @@ def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch
     for first, text in enumerate(predictions):
         decoding_to(monkeypatch, exam, [text])
         parts.append(evaluate_cell(model, exam, {"first": first}, count=1))
-    one, several = answer_metrics.of_records([whole]), answer_metrics.of_records(parts)
-    for name in set(answer_metrics.METRICS) - {"spearman", "median_error", "log_median_error"}:
+    one, several = answer_metrics.metrics_from_records([whole]), answer_metrics.metrics_from_records(parts)
+    for name in set(answer_metrics.ANSWER_METRICS) - {"spearman", "median_error", "log_median_error"}:
         assert several[name] == pytest.approx(one[name], abs=1e-5), name
     assert several["number_accuracy (mean of modules)"] == 1 / 2, "of the two cells that ask for a number"
 
@@ -138,10 +138,10 @@ def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch
 def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the model's number format, units first; an answer that is no number as a whole is invalid."""
     exam = exam_of(Arithmetic(digits=Span(3, 3)), tokenizer=Characters(number_format=Digits(digit_order="reversed")))
-    questions = exam.task.pinned(first_digits=3, second_digits=3).examples("test", 0, 0, 4)
+    questions = exam.task.at_cell(first_digits=3, second_digits=3).examples("test", 0, 0, 4)
     batch = exam.batch(questions)
     right = [
-        int(exam.tokenizer.decode([i for i in row if i != IGNORE], exam.vocabulary)[::-1])
+        int(exam.tokenizer.decode([i for i in row if i != IGNORE_INDEX], exam.vocabulary)[::-1])
         for row in batch.target_ids.tolist()
     ]
     predictions = [right[0], right[1] + 5, right[2] - 20]
@@ -158,19 +158,19 @@ def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.Monk
 
 def test_answers_that_are_several_things_have_no_error() -> None:
     exam = exam_of(Sorting())
-    cell = {axis: span.low for axis, span in exam.task.trained().items()}
+    cell = {axis: span.low for axis, span in exam.task.training_spans().items()}
     assert "numbers" not in evaluate_cell(model_of(exam), exam, cell, count=3, method="decoding")
 
 
 def test_masked_answers_are_read_off_one_forward() -> None:
-    exam = exam_of(Asking(), Masked())
+    exam = exam_of(Asking(), MaskedLM())
     for method in METHODS[1:]:
         with pytest.raises(
-            UserError, match=f"^method: '{method}' is for answers decoded token by token; layout=Masked predicts"
+            UserError, match=f"^method: must be 'one pass', since layout=MaskedLM predicts .*; it is '{method}'"
         ):
-            method_for(exam, method)
+            resolve_method(exam, method)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
-    numbers, texts = NumberScores.read(record), TextScores.read(record)
+    numbers, texts = NumberScores.from_record(record), TextScores.from_record(record)
     assert texts is not None
     assert texts.count == 3
     assert numbers is not None
@@ -179,12 +179,14 @@ def test_masked_answers_are_read_off_one_forward() -> None:
 
 def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
     exam = exam_of(Arithmetic(digits=Span(1, 2)))
-    assert not exam.texts
-    assert method_for(exam, "one pass") == "one pass"
+    assert not exam.has_text_answers
+    assert resolve_method(exam, "one pass") == "one pass"
 
 
 def test_tokens_behind_the_end_are_left_out() -> None:
     exam = exam_of(Asking())
-    answers = TextAnswers(exam.tokenizer, exam.vocabulary, exam.task.examples("test", 0, 0, 1))
-    answers.add([[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]])
-    assert (answers.predictions, answers.ended) == (["it is 2"], 1)
+    answers = AnswerScorer(exam.tokenizer, exam.vocabulary, exam.task.examples("test", 0, 0, 1))
+    answers.add_predictions(
+        [[*exam.tokenizer.encode("it is 2", exam.vocabulary), 3, *exam.tokenizer.encode("7", exam.vocabulary)]]
+    )
+    assert (answers.predictions, answers.num_ended) == (["it is 2"], 1)

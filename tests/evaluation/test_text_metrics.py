@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from numerate.errors import UserError
 from numerate.evaluation.text_metrics import (
-    METRICS,
+    TEXT_METRICS,
     TextScores,
     perplexity,
-    pooled,
-    porter,
+    pooled_metrics,
+    porter_stemmer,
     rouge,
-    rouge_words,
-    words_13a,
+    tokenize_13a,
+    tokenize_rouge,
 )
 
 WORDS = st.sampled_from(
@@ -44,7 +44,7 @@ def scorer() -> Any:
 def test_words_of_bleu_are_those_of_13a(sacrebleu: Any, text: str) -> None:
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-    assert " ".join(words_13a(text)) == Tokenizer13a()(text)
+    assert " ".join(tokenize_13a(text)) == Tokenizer13a()(text)
 
 
 @given(CORPUS)
@@ -54,26 +54,28 @@ def test_words_of_bleu_are_those_of_13a(sacrebleu: Any, text: str) -> None:
 def test_bleu_is_that_of_sacrebleu(sacrebleu: Any, corpus: list[tuple[str, str]]) -> None:
     predictions, references = ([pair[side] for pair in corpus] for side in (0, 1))
     expected = sacrebleu.corpus_bleu(predictions, [references], force=True).score
-    assert TextScores.of(predictions, references).measures()["bleu"] == pytest.approx(expected, abs=1e-9)
+    assert TextScores.from_texts(predictions, references).metrics()["bleu"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_bleu_by_hand() -> None:
     """Five of six words, three of five pairs, two of four, one of three match; nothing is too short."""
-    measured = TextScores.of(["the cat sat on the mat"], ["the cat sat on a mat"]).measures()["bleu"]
+    measured = TextScores.from_texts(["the cat sat on the mat"], ["the cat sat on a mat"]).metrics()["bleu"]
     assert measured == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** (1 / 4))
 
 
 def test_a_corpus_is_not_the_mean_of_its_answers() -> None:
     long, short = ("a b c d e f", "a b c d e f"), ("a b c d", "w x y z")
-    whole = TextScores.of([long[0], short[0]], [long[1], short[1]]).measures()["bleu"]
-    assert whole != pytest.approx(sum(TextScores.of([a], [b]).measures()["bleu"] or 0 for a, b in (long, short)) / 2)
+    whole = TextScores.from_texts([long[0], short[0]], [long[1], short[1]]).metrics()["bleu"]
+    assert whole != pytest.approx(
+        sum(TextScores.from_texts([a], [b]).metrics()["bleu"] or 0 for a, b in (long, short)) / 2
+    )
 
 
 @pytest.mark.parametrize("stemmed", [False, True])
 def test_rouge_is_that_of_rouge_score(scorer: Any, stemmed: bool) -> None:
     if stemmed:
         pytest.importorskip("nltk", reason="nltk has the stemmer")
-    stem, oracle = porter() if stemmed else None, scorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmed)
+    stem, oracle = porter_stemmer() if stemmed else None, scorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmed)
     random = Random(0)
     words = ["the", "cat", "sat", "mats", "Mat", "running", "runs", "12", "1,000.5", "it's", "a-b", "..."]
     for _ in range(60):
@@ -87,7 +89,7 @@ def test_rouge_is_that_of_rouge_score(scorer: Any, stemmed: bool) -> None:
 def test_words_of_rouge_are_those_of_rouge_score(scorer: Any, text: str) -> None:
     from rouge_score.tokenizers import DefaultTokenizer
 
-    assert rouge_words(text) == DefaultTokenizer(use_stemmer=False).tokenize(text)
+    assert tokenize_rouge(text) == DefaultTokenizer(use_stemmer=False).tokenize(text)
 
 
 def test_rouge_by_hand() -> None:
@@ -102,30 +104,33 @@ def test_rouge_by_hand() -> None:
 def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[tuple[str, str]]]) -> None:
     def of(corpus: list[tuple[str, str]]) -> TextScores:
         tokens = sum(len(references) for _, references in corpus)
-        return TextScores.of(
-            *([pair[side] for pair in corpus] for side in (0, 1)), nll=0.5 * tokens, tokens=tokens, ended=len(corpus)
+        return TextScores.from_texts(
+            *([pair[side] for pair in corpus] for side in (0, 1)),
+            nll=0.5 * tokens,
+            num_tokens=tokens,
+            num_ended=len(corpus),
         )
 
     whole = of([pair for cell in cells for pair in cell])
-    read = [TextScores.read({"texts": json.loads(json.dumps(of(cell).record()))}) for cell in cells]
-    together = TextScores.together([scores for scores in read if scores is not None])
+    read = [TextScores.from_record({"texts": json.loads(json.dumps(of(cell).to_record()))}) for cell in cells]
+    together = TextScores.merge([scores for scores in read if scores is not None])
     assert together.bleu == whole.bleu
-    assert together.measures() == pytest.approx(whole.measures(), abs=1e-7)
+    assert together.metrics() == pytest.approx(whole.metrics(), abs=1e-7)
 
 
 def test_perplexity_weighs_every_token_alike() -> None:
-    short, long = TextScores(count=1, nll=4.0, tokens=1), TextScores(count=1, nll=3.0, tokens=6)
-    measures = pooled([short, long])
+    short, long = TextScores(count=1, nll=4.0, num_tokens=1), TextScores(count=1, nll=3.0, num_tokens=6)
+    measures = pooled_metrics([short, long])
     assert measures["perplexity"] == pytest.approx(math.exp(7 / 7))
     assert measures["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
     assert perplexity(1e6, 1) is None
 
 
 def test_nothing_is_made_up_where_nothing_was_predicted() -> None:
-    assert TextScores().measures() == dict.fromkeys(METRICS)
-    assert TextScores.of(["42"], ["42"]).measures()["bleu"] == 0.0, "no run of four words"
-    assert TextScores.read({"correct": 1}) is None
+    assert TextScores().metrics() == dict.fromkeys(TEXT_METRICS)
+    assert TextScores.from_texts(["42"], ["42"]).metrics()["bleu"] == 0.0, "no run of four words"
+    assert TextScores.from_record({"correct": 1}) is None
     with pytest.raises(UserError, match="1 answers to 0"):
-        TextScores.of(["a"], [])
-    with pytest.raises(UserError, match="no cells"):
-        pooled([])
+        TextScores.from_texts(["a"], [])
+    with pytest.raises(UserError, match="at least one cell"):
+        pooled_metrics([])

@@ -12,7 +12,7 @@ from typing import Any
 from numerate.errors import OperationalError, UserError
 from numerate.executors import local
 from numerate.executors.executor import Work, WorkerContext
-from numerate.training.disk import size
+from numerate.training.disk import format_bytes
 
 
 class Unreadable:
@@ -35,13 +35,13 @@ class Deeds(Work):
     orphan: float = 30.0
 
     def open(self, context: WorkerContext) -> Callable[[tuple[Any, ...]], Any]:
-        local.ORPHAN = self.orphan
+        local.ORPHAN_TIMEOUT = self.orphan
         if self.opened:
             with open(self.opened, "a") as file:
                 file.write(f"{context.worker}\n")
         return lambda item: getattr(Deed(context), item[0])(*item[1:])
 
-    def name_of(self, item: tuple[Any, ...]) -> str:
+    def item_name(self, item: tuple[Any, ...]) -> str:
         return f"the deed {item[0]}"
 
 
@@ -103,7 +103,7 @@ class Deed:
         raise OperationalError("the disk is full")
 
     def error(self) -> None:
-        size("nothing")  # type: ignore[arg-type]
+        format_bytes("nothing")  # type: ignore[arg-type]
 
     def slip(self) -> None:
         raise ZeroDivisionError("by nothing")

@@ -5,7 +5,7 @@ from subprocess import run
 
 import pytest
 
-from numerate.commands.executing import executor_of, executor_requested
+from numerate.commands.executing import has_executor_option, parse_executor
 from numerate.errors import UserError
 from numerate.executors import Local, Ray
 
@@ -20,12 +20,12 @@ def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_th
         "model.hidden_size=64",
         "timeout=60",
     ]
-    rest, executor = executor_of(words)
+    rest, executor = parse_executor(words)
     assert rest == ["quickstart", "seeds=2", "model.hidden_size=64"]
     assert executor == Local(workers=3, threads=2, timeout=60.0)
-    assert executor_requested(words)
-    assert not executor_requested(rest)
-    assert executor_of(rest) == (rest, Local())
+    assert has_executor_option(words)
+    assert not has_executor_option(rest)
+    assert parse_executor(rest) == (rest, Local())
 
 
 @pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])
@@ -37,8 +37,8 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         "executor.memory=4e9",
         "workers=null",
     ]
-    assert executor_of(words) == ([], Ray(num_gpus=0.25, address="auto", memory=4e9))
-    assert executor_of(["executor=ray(num_cpus=0.5, num_gpus=1)", "timeout=9"])[1] == Ray(
+    assert parse_executor(words) == ([], Ray(num_gpus=0.25, address="auto", memory=4e9))
+    assert parse_executor(["executor=ray(num_cpus=0.5, num_gpus=1)", "timeout=9"])[1] == Ray(
         num_cpus=0.5, num_gpus=1.0, timeout=9.0
     )
 
@@ -47,30 +47,33 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
     ("words", "message"),
     [
         (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
-        (["executor="], "executor: '' is no Executor"),
+        (["executor="], "executor: must be .*Executor, not ''"),
         (
             ["executor=ray", "executor.num_gpu=1"],
             "executor.num_gpu: Ray has no setting .* Did you mean 'num_gpus'?",
         ),
         (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
         (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
-        (["workers=0"], "workers: 0 is too few; 1 or more is right; for example workers=2$"),
-        (["workers=many"], "workers: 'many' is no int .*; for example workers=2$"),
-        (["timeout=-1"], "timeout: -1 is nothing; seconds above 0 are right, .*; for example timeout=600, in seconds$"),
-        (["timeout=10m"], "timeout: '10m' is no float .*; for example timeout=600, in seconds$"),
-        (["executor.timeout=10m"], "executor.timeout: '10m' is no .*; for example executor.timeout=600, in seconds$"),
-        (["executor.memory=0"], "executor.memory: 0 is nothing; bytes above 0 are right, as 4e9"),
-        (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: 1.5 is above 1 and no whole number"),
+        (["workers=0"], "workers: must be at least 1, not 0; for example workers=2$"),
+        (["workers=many"], "workers: must be int .*, not 'many'; for example workers=2$"),
+        (["timeout=-1"], "timeout: must be above 0 seconds, .*; for example timeout=600, in seconds$"),
+        (["timeout=10m"], "timeout: must be float .*, not '10m'; for example timeout=600, in seconds$"),
+        (
+            ["executor.timeout=10m"],
+            "executor.timeout: must be float .*, not '10m'; for example executor.timeout=600, in seconds$",
+        ),
+        (["executor.memory=0"], "executor.memory: must be above 0 bytes, such as 4e9"),
+        (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: must be an integer if above 1, not 1.5"),
     ],
 )
 def test_words_that_make_no_executor_say_what_would(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=f"^{message.replace('?', '[?]')}"):
-        executor_of(words)
+        parse_executor(words)
 
 
 def test_finding_an_executor_imports_no_heavy_library() -> None:
     script = (
-        "import sys; from numerate.commands.executing import executor_of; executor_of(['executor=ray', 'workers=2'])\n"
-        "print([name for name in ('torch', 'numpy', 'ray', 'submitit', 'yaml') if name in sys.modules])"
+        "import sys; from numerate.commands.executing import parse_executor; parse_executor(['executor=ray', "
+        "'workers=2'])\nprint([name for name in ('torch', 'numpy', 'ray', 'submitit', 'yaml') if name in sys.modules])"
     )
     assert run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

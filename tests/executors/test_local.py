@@ -22,8 +22,8 @@ from executor_deeds import Deeds, Failing
 from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
 from numerate.executors import Local, local, pool
-from numerate.executors.executor import Finished
-from numerate.executors.memory import KernelKills, ran_out
+from numerate.executors.executor import ItemOutcome
+from numerate.executors.memory import OOMKillCounter, out_of_memory_error
 from numerate.training.stopping import Stop
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is needed of a process")
@@ -31,15 +31,15 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells wha
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "GRACE", 2.0)
+    monkeypatch.setattr(pool, "STOP_TIMEOUT", 2.0)
 
 
-def done(found: list[Finished]) -> dict[int, Any]:
+def done(found: list[ItemOutcome]) -> dict[int, Any]:
     assert len(found) == len({one.index for one in found})
     return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
-def text_of(found: list[Finished], index: int) -> str:
+def text_of(found: list[ItemOutcome], index: int) -> str:
     failure = next(one.failure for one in found if one.index == index)
     assert failure is not None
     return failure.text
@@ -99,14 +99,14 @@ def test_gpus_are_dealt_out_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_gpus_of_a_machine_are_counted_without_any_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert local.gpus(tmp_path) == []
+    assert local.visible_gpus(tmp_path) == []
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / name).touch()
-    assert local.gpus(tmp_path) == ["0", "1"]
+    assert local.visible_gpus(tmp_path) == ["0", "1"]
     for given, seen in {"": [], "-1": [], "3": ["3"], "GPU-8a, GPU-9b": ["GPU-8a", "GPU-9b"]}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-        assert local.gpus(tmp_path) == seen
+        assert local.visible_gpus(tmp_path) == seen
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_container_has_the_cores_that_it_is_granted(tmp_path: Path, files: dic
         path = tmp_path / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    assert local.granted(tmp_path) == count
+    assert local.cgroup_cpu_limit(tmp_path) == count
 
 
 def test_a_class_in_a_file_of_the_users_own_is_known_to_the_workers(tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind(
     assert re.fullmatch(r"ZeroDivisionError in executor_deeds\.py, line \d+: by nothing", failures[5].text)
     assert "KeyboardInterrupt" in failures[4].text
     assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
-    message = "this is a fault of the program: TypeError: '<' not supported between instances of 'str' and 'int'"
+    message = "internal error, please report it: TypeError: '<' not supported between instances of 'str' and 'int'"
     assert failures[2].text == f"{message} (--traceback shows where)"
     assert "in error" in str(failures[2].trace)
-    assert not any(failure.passing for failure in failures)
+    assert not any(failure.is_transient for failure in failures)
 
 
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
@@ -197,7 +197,7 @@ def test_a_worker_that_dies_takes_one_item_with_it_and_is_replaced() -> None:
     assert text_of(found, 3) == "its worker ended by itself with exit status 3; the same command resumes"
     gone = {one.worker for one in found if one.index in (1, 3)}
     assert len(gone) == 2
-    assert all(one.failure is None or one.failure.passing for one in found)
+    assert all(one.failure is None or one.failure.is_transient for one in found)
 
 
 def test_a_worker_that_is_stopped_from_outside_ends_its_item_well_and_is_replaced() -> None:
@@ -214,9 +214,9 @@ def test_items_that_end_their_worker_do_not_keep_the_others_from_being_done() ->
 
 
 def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "DEATHS", 8)
-    found: list[Finished] = []
-    with pytest.raises(OperationalError, match=r"8 workers died one after the other.*signal 9"):
+    monkeypatch.setattr(pool, "MAX_CONSECUTIVE_DEATHS", 8)
+    found: list[ItemOutcome] = []
+    with pytest.raises(OperationalError, match=r"8 consecutive workers died without finishing an item.*signal 9"):
         found.extend(Local(workers=1).run(Deeds(), [("die",)] * 50))
     assert done(found) == dict.fromkeys(range(8), "died")
 
@@ -225,12 +225,12 @@ def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeyp
 
 
 def test_an_item_that_never_ends_is_given_up_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "GRACE", 0.3)
+    monkeypatch.setattr(pool, "STOP_TIMEOUT", 0.3)
     items = [("loop",), ("stuck",), *[("square", number) for number in range(4)]]
     found = list(Local(workers=2, timeout=0.7).run(Deeds(), items))
     assert done(found) == {0: "timeout", 1: "timeout", 2: 0, 3: 1, 4: 4, 5: 9}
     assert text_of(found, 0) == "took longer than timeout=0.7 s"
-    assert not any(one.failure.passing for one in found if one.failure is not None)
+    assert not any(one.failure.is_transient for one in found if one.failure is not None)
 
 
 def test_an_item_that_takes_too_long_may_end_well_when_it_is_stopped(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_distinguished_from_one_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = tmp_path / "count"
-    monkeypatch.setattr(KernelKills, "count", lambda self: int(count.read_text()) if count.exists() else 0)
+    monkeypatch.setattr(OOMKillCounter, "count", lambda self: int(count.read_text()) if count.exists() else 0)
     found = list(Local(workers=1).run(Deeds(), [("die",), ("die_of_memory", str(count)), ("die",)]))
     assert done(found) == {0: "died", 1: "out of memory", 2: "died"}
     assert text_of(found, 1).startswith("out of memory in the deed die_of_memory: the kernel killed its worker")
@@ -279,14 +279,14 @@ def test_the_kernels_count_of_processes_killed_for_memory_is_found(tmp_path: Pat
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("low 0\noom 9\noom_kill 3\noom_group_kill 5\n")
-    kills = KernelKills(tmp_path)
-    assert not kills.one_more()
+    kills = OOMKillCounter(tmp_path)
+    assert not kills.has_new_kill()
     path.write_text("low 0\noom 9\noom_kill 5\noom_group_kill 5\n")
-    assert [kills.one_more() for _ in range(3)] == [True, True, False]
+    assert [kills.has_new_kill() for _ in range(3)] == [True, True, False]
 
 
 def test_where_the_kernel_tells_nothing_nothing_is_called_out_of_memory(tmp_path: Path) -> None:
-    assert not KernelKills(tmp_path).one_more()
+    assert not OOMKillCounter(tmp_path).has_new_kill()
 
 
 def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
@@ -295,14 +295,14 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
 
     torch_says = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
     for error in (MemoryError(), RuntimeError(torch_says), OSError(12, "Cannot allocate memory"), OutOfMemoryError()):
-        assert ran_out(error) is error
+        assert out_of_memory_error(error) is error
     fault, cause = OperationalError("the step failed"), MemoryError("here")
     fault.__cause__ = cause
-    assert ran_out(fault) is cause
-    assert ran_out(ValueError("out of memory of a person")) is None
+    assert out_of_memory_error(fault) is cause
+    assert out_of_memory_error(ValueError("out of memory of a person")) is None
     no_thread = RuntimeError("can't start new thread")
-    assert ran_out(no_thread) is None
-    assert ran_out(no_thread, limited=True) is no_thread
+    assert out_of_memory_error(no_thread) is None
+    assert out_of_memory_error(no_thread, is_limited=True) is no_thread
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------
@@ -314,19 +314,19 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
     def ask() -> None:
         if began.exists():
             stop.signal = signal.SIGTERM
-            stop.ask()
+            stop.request()
 
     items = [("square", 2), ("patient", str(began), str(ended)), ("square", 3), ("square", 4)]
-    found = list(Local(workers=1).run(Deeds(), items, stop=stop, tick=ask))
+    found = list(Local(workers=1).run(Deeds(), items, stop=stop, on_tick=ask))
     assert done(found) == {0: 4, 1: "stopped", 2: "not begun", 3: "not begun"}
     assert [one.failure.status for one in found if one.failure is not None] == [143, 143, 143]
-    assert all(one.failure.passing for one in found if one.failure is not None)
+    assert all(one.failure.is_transient for one in found if one.failure is not None)
     assert ended.read_text() == "well"
 
 
 def test_who_is_stopped_before_the_first_item_begins_none() -> None:
     stop = Stop()
-    stop.ask()
+    stop.request()
     found = list(Local(workers=2).run(Deeds(), [("square", 1), ("square", 2)], stop=stop))
     assert done(found) == {0: "not begun", 1: "not begun"}
     assert [one.failure.status for one in found if one.failure is not None] == [130, 130]
@@ -346,7 +346,7 @@ def test_whoever_needs_no_more_results_leaves_no_worker_behind(tmp_path: Path) -
 
 def test_ticks_come_while_waiting() -> None:
     ticks: list[float] = []
-    list(Local(workers=1).run(Deeds(), [("sleep", 1.3)], tick=lambda: ticks.append(time.monotonic())))
+    list(Local(workers=1).run(Deeds(), [("sleep", 1.3)], on_tick=lambda: ticks.append(time.monotonic())))
     assert 1 <= len(ticks) <= 5
 
 
@@ -356,10 +356,10 @@ def test_ticks_come_while_waiting() -> None:
 def test_work_that_cannot_be_opened_says_why_and_is_not_tried_for_every_item() -> None:
     with pytest.raises(UserError, match="this name is none"):
         list(Local(workers=2).run(Failing("mistake"), [1, 2, 3]))
-    with pytest.raises(OperationalError, match="fault of the program: TypeError") as raised:
+    with pytest.raises(OperationalError, match="internal error, please report it: TypeError") as raised:
         list(Local(workers=1).run(Failing("error"), [1, 2, 3]))
     assert "in error" in "".join(raised.value.__notes__)
-    with pytest.raises(OperationalError, match="no worker could begin: its process ended by itself with exit status 3"):
+    with pytest.raises(OperationalError, match="no worker could start: its process ended by itself with exit status 3"):
         list(Local(workers=1).run(Failing("leave"), [1, 2, 3]))
 
 
@@ -376,7 +376,7 @@ def test_a_script_without_a_guard_ends_with_an_explanation(tmp_path: Path) -> No
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.count("Traceback") == 1
-    assert "UserError: a script that begins workers needs `if __name__ == '__main__':`" in ended.stderr
+    assert "UserError: a script that starts workers needs `if __name__ == '__main__':`" in ended.stderr
 
 
 GUARDED = """
@@ -451,7 +451,7 @@ def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Pat
 
 
 def test_workers_work_for_a_thread_too(tmp_path: Path) -> None:
-    found: list[Finished] = []
+    found: list[ItemOutcome] = []
     thread = threading.Thread(target=lambda: found.extend(Local(workers=1).run(Deeds(), [("square", 3)])))
     thread.start()
     thread.join()

@@ -20,7 +20,7 @@ from executor_deeds import Deeds, Failing
 from numerate.errors import OperationalError, UserError
 from numerate.executors import Local, Ray, pool
 from numerate.executors import ray as rays
-from numerate.executors.executor import Finished
+from numerate.executors.executor import ItemOutcome
 from numerate.training.stopping import Stop
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed; pip install 'numerate[ray]'")
@@ -30,17 +30,17 @@ pytestmark = pytest.mark.xdist_group("ray")  # one cluster for them all, where t
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """One cluster of two CPUs for all tests, since its start takes seconds."""
-    with rays._cluster(rays._library(), None, 2):
+    with rays._connected_cluster(rays._import_ray(), None, 2):
         yield
 
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "GRACE", 2.0)
+    monkeypatch.setattr(pool, "STOP_TIMEOUT", 2.0)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def done(found: list[Finished]) -> dict[int, Any]:
+def done(found: list[ItemOutcome]) -> dict[int, Any]:
     assert len(found) == len({one.index for one in found})
     return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
@@ -82,7 +82,7 @@ def test_a_worker_that_dies_or_runs_out_of_memory_takes_one_item_with_it() -> No
 def test_items_that_never_end_are_given_up_and_one_that_can_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "GRACE", 0.7)
+    monkeypatch.setattr(pool, "STOP_TIMEOUT", 0.7)
     ended = tmp_path / "ended"
     items = [("loop",), ("stuck",), ("patient", "", str(ended)), ("square", 3)]
     found = list(Ray(workers=2, timeout=0.7).run(Deeds(), items))
@@ -97,10 +97,10 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
     def ask() -> None:
         if began.exists():
             stop.signal = signal.SIGTERM
-            stop.ask()
+            stop.request()
 
     items = [("patient", str(began), str(ended)), ("square", 3)]
-    found = list(Ray(workers=1).run(Deeds(), items, stop=stop, tick=ask))
+    found = list(Ray(workers=1).run(Deeds(), items, stop=stop, on_tick=ask))
     assert done(found) == {0: "stopped", 1: "not begun"}
     assert [one.failure.status for one in found if one.failure is not None] == [143, 143]
     assert ended.read_text() == "well"
@@ -117,27 +117,31 @@ def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
 def test_work_that_cannot_be_opened_says_why() -> None:
     with pytest.raises(UserError, match="this name is none"):
         list(Ray(workers=1).run(Failing("mistake"), [1, 2, 3]))
-    with pytest.raises(OperationalError, match="no worker could begin on the Ray cluster"):
+    with pytest.raises(OperationalError, match="no worker could start on the Ray cluster"):
         list(Ray(workers=1).run(Failing("leave"), [1, 2, 3]))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_no_node_can_hold_is_refused_with_what_there_is() -> None:
-    with pytest.raises(UserError, match=r"no node of the Ray cluster can hold a worker that reserves CPU=1, GPU=0.5"):
+    with pytest.raises(
+        UserError, match=r"no node of the Ray cluster has room for a worker that reserves CPU=1, GPU=0.5"
+    ):
         list(Ray(num_gpus=0.5).run(Deeds(), [("square", 1)]))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rays, "PATIENCE", 0.5)
+    monkeypatch.setattr(rays, "WARN_AFTER", 0.5)
     stop, waited = Stop(), time.monotonic()
 
     def ask() -> None:
         if time.monotonic() - waited > 2:
-            stop.ask()
+            stop.request()
 
-    with pytest.warns(UserWarning, match="no worker has begun for .* s: each reserves CPU=64, and the Ray cluster has"):
-        found = list(Ray(workers=1, num_cpus=64).run(Deeds(), [("square", 1)], stop=stop, tick=ask))
+    with pytest.warns(
+        UserWarning, match="no worker has started for .* s: each reserves CPU=64, and the Ray cluster has"
+    ):
+        found = list(Ray(workers=1, num_cpus=64).run(Deeds(), [("square", 1)], stop=stop, on_tick=ask))
     assert done(found) == {0: "not begun"}
 
 
@@ -159,15 +163,15 @@ def test_an_address_where_nobody_answers_is_refused_at_once(
         list(Ray(address=address).run(Deeds(), [("square", 1)]))
     if address != "auto":  # whose cluster only Ray can find
         with pytest.raises(UserError, match=r"^executor\.address: "):
-            Ray(address=address).ready()
+            Ray(address=address).check_available()
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"Ray needs the package ray; pip install 'numerate\[ray\]'"):
+    with pytest.raises(UserError, match=r"the package ray is not installed; pip install 'numerate\[ray\]'"):
         Ray().run(Deeds(), [("square", 1)])
-    with pytest.raises(UserError, match=r"Ray needs the package ray"):
-        Ray().ready()
+    with pytest.raises(UserError, match=r"the package ray is not installed"):
+        Ray().check_available()
 
 
 SCRIPT = """

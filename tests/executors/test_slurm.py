@@ -29,12 +29,19 @@ from slurm_diary import Closed, Diary  # noqa: E402
 from numerate.config import load_user_parts  # noqa: E402
 from numerate.errors import OperationalError, UserError  # noqa: E402
 from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
-from numerate.executors.chunk import Carried, Chunk, _to_plain, dealt, finished_of, record_of  # noqa: E402
-from numerate.executors.executor import Finished  # noqa: E402
-from numerate.executors.states import died, states_of  # noqa: E402
-from numerate.executors.submission import Submission, key_of  # noqa: E402
+from numerate.executors.chunk import (  # noqa: E402
+    ArrayTask,
+    PickledWork,
+    _to_json,
+    outcome_from_record,
+    outcome_record,
+    split_round_robin,
+)
+from numerate.executors.executor import ItemOutcome  # noqa: E402
+from numerate.executors.states import task_failure, task_states  # noqa: E402
+from numerate.executors.submission import Submission, item_key  # noqa: E402
 from numerate.records.kinds import ITEM, TASK  # noqa: E402
-from numerate.records.reading import read  # noqa: E402
+from numerate.records.reading import read_records  # noqa: E402
 from numerate.studies.work import RunWork, WorkerReport  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
@@ -53,17 +60,19 @@ def diary(tmp_path: Path) -> Diary:
 def _no_process_stays() -> Iterator[None]:
     yield
     end = time.monotonic() + 20
-    while slurm._left_running and time.monotonic() < end:
-        slurm._left_running[:] = [job for job in slurm._left_running if not job.done()]
+    while slurm._running_jobs and time.monotonic() < end:
+        slurm._running_jobs[:] = [job for job in slurm._running_jobs if not job.done()]
         time.sleep(0.02)
-    assert not slurm._left_running
+    assert not slurm._running_jobs
 
 
 @pytest.fixture
 def submission(tmp_path: Path) -> Submission:
-    path = Submission.prepare(tmp_path / "slurm", [("a", "key a"), ("b", "key b"), ("c", "key c")], dealt(3, 2))
-    one = Submission.submitted(path, "slurm", ["77_0", "77_1"], [None, None])
-    one.waiting = {0: 10, 1: 11, 2: 12}
+    path = Submission.create_folder(
+        tmp_path / "slurm", [("a", "key a"), ("b", "key b"), ("c", "key c")], split_round_robin(3, 2)
+    )
+    one = Submission.create(path, "slurm", ["77_0", "77_1"], [None, None])
+    one.pending = {0: 10, 1: 11, 2: 12}
     return one
 
 
@@ -71,19 +80,19 @@ def happen(diary: Diary, name: str) -> None:
     (Path(diary.folder) / name).touch()
 
 
-def results(found: list[Finished]) -> dict[int, Any]:
+def results(found: list[ItemOutcome]) -> dict[int, Any]:
     assert len(found) == len({one.index for one in found})
     return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
-def text_of(one: Finished) -> str:
+def text_of(one: ItemOutcome) -> str:
     assert one.failure is not None
     return one.failure.text
 
 
 def task_of(folder: Path, submission: int = 1) -> int:
     """The process of the first task, as it wrote it down last."""
-    lines = read(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl", TASK)
+    lines = read_records(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl", TASK)
     return int([line["pid"] for line in lines if "began" in line][-1])
 
 
@@ -172,7 +181,7 @@ def test_a_submitit_that_does_not_tell_its_script_leaves_what_it_is_made_of(
 
 def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
-        return Slurm(**settings)._tasks(count)
+        return Slurm(**settings)._num_tasks(count)
 
     assert tasks(200, cpus_per_task=8) == 6  # 33 items for 8 workers
     assert tasks(10, cpus_per_task=8) == 1
@@ -185,7 +194,7 @@ def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
 
 
 def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() -> None:
-    assert [list(numbers) for numbers in dealt(7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [list(numbers) for numbers in split_round_robin(7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 # What is wrong --------------------------------------------------------------------------------------------------------
@@ -194,10 +203,10 @@ def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() 
 def test_what_is_missing_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="folder that all machines"):
+    with pytest.raises(UserError, match="slurm needs a folder shared by all machines of the cluster"):
         HERE.run(Diary(""), ["a"])
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"executor: slurm needs sbatch.*executor\.cluster=local tries"):
+    with pytest.raises(UserError, match=r"executor: sbatch was not found.*executor\.cluster=local runs"):
         Slurm().run(Diary(""), ["a"], folder=tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"pip install 'numerate\[slurm\]'"):
@@ -208,11 +217,11 @@ def test_what_is_missing_is_reported_before_anything_is_written(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"array_tasks": 0}, "array_tasks: 0 is too few"),
-        ({"minutes": 0}, "minutes: 0 is too few"),
-        ({"gpus_per_task": -1}, "gpus_per_task: -1"),
-        ({"mem_gb": 0}, "mem_gb: 0"),
-        ({"setup": ("a\nb",)}, "no single line"),
+        ({"array_tasks": 0}, "array_tasks: must be at least 1, not 0"),
+        ({"minutes": 0}, "minutes: must be at least 1, not 0"),
+        ({"gpus_per_task": -1}, "gpus_per_task: must be at least 0, not -1"),
+        ({"mem_gb": 0}, "mem_gb: must be above 0"),
+        ({"setup": ("a\nb",)}, "setup: must be a single line"),
         ({"cluster": "lokal"}, "Did you mean 'local'"),
     ],
 )
@@ -225,12 +234,12 @@ def test_whether_slurm_is_there_can_be_checked_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    HERE.ready()
-    with pytest.raises(UserError, match="slurm needs sbatch"):
-        Slurm().ready()
+    HERE.check_available()
+    with pytest.raises(UserError, match="sbatch was not found"):
+        Slurm().check_available()
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="slurm needs the package submitit"):
-        HERE.ready()
+    with pytest.raises(UserError, match="the package submitit is not installed"):
+        HERE.check_available()
 
 
 def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,22 +247,22 @@ def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypa
     records = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
     head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here", "started": []}
     one = Submission(tmp_path, head, records)
-    one.waiting = {number: number for number in range(items)}
+    one.pending = {number: number for number in range(items)}
     began = time.process_time()
-    assert sum(1 for _ in following._leave(one, Stop())) == items
+    assert sum(1 for _ in following._detach(one, Stop())) == items
     assert time.process_time() - began < 5
-    assert not one.waiting
+    assert not one.pending
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be sent to another machine"):
+    with pytest.raises(UserError, match="cannot be pickled: cannot pickle"):
         list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
 
 def test_a_command_that_was_stopped_submits_nothing(tmp_path: Path) -> None:
     stop = Stop()
-    stop.ask()
+    stop.request()
     assert results(list(HERE.run(Diary(""), ["a", "b"], folder=tmp_path, stop=stop))) == {
         0: "not begun",
         1: "not begun",
@@ -287,7 +296,7 @@ def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_continue
             wait_until(lambda: diary.count("begun: until go") == 1)
             os.kill(task_of(tmp_path), signal.SIGKILL)
     assert results(found) == {0: "QUICK", 1: "died"}
-    assert "was over before it was done (ENDED); log: " in text_of(found[1])
+    assert "ended before the item was finished (ENDED); log: " in text_of(found[1])
     happen(diary, "go")
     assert results(list(HERE.run(diary, ["until go"], folder=tmp_path))) == {0: "UNTIL GO"}
     assert diary.count("done: quick") == 1
@@ -299,10 +308,10 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
     stop, found = Stop(), []
     for one in HERE.run(diary, ["quick", "until go"], folder=tmp_path, stop=stop):
         found.append(one)
-        stop.ask()
+        stop.request()
     assert results(found) == {0: "QUICK", 1: "stopped"}
-    assert "which keeps running" in text_of(found[1])
-    assert "1 item left to processes of this machine" in capfd.readouterr().err
+    assert "keeps running" in text_of(found[1])
+    assert "1 item continues in processes of this machine" in capfd.readouterr().err
     assert HERE.script(diary, ["until go"], tmp_path).startswith("# Nothing to submit")
     again = replace(diary, command="another start")
     joined = HERE.run(again, ["until go", "new"], folder=tmp_path)
@@ -331,16 +340,16 @@ def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
     items = ["note a", "note b"]
     list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
     file = tmp_path / "slurm/1/tasks/0000.jsonl"
-    wait_until(lambda: any("over" in record for record in read(file, TASK)))
-    monkeypatch.setattr(Diary, "keeps", lambda self, result: result == "NOTE A")
+    wait_until(lambda: any("over" in record for record in read_records(file, TASK)))
+    monkeypatch.setattr(Diary, "is_reusable", lambda self, result: result == "NOTE A")
     found = list(HERE.run(diary, items, folder=tmp_path))
     assert results(found) == {0: "NOTE A", 1: "NOTE B"}
     assert [diary.count(f"done: {item}") for item in items] == [1, 2]
-    assert len(read(tmp_path / "slurm/2/items.jsonl", ITEM)) == 1
+    assert len(read_records(tmp_path / "slurm/2/items.jsonl", ITEM)) == 1
 
 
 def test_two_commands_at_once_submit_nothing_twice(diary: Diary, tmp_path: Path) -> None:
-    items, found = ["a", "b", "until both"], [[], []]  # type: tuple[list[str], list[list[Finished]]]
+    items, found = ["a", "b", "until both"], [[], []]  # type: tuple[list[str], list[list[ItemOutcome]]]
 
     def command(number: int) -> None:
         for one in HERE.run(diary, items, folder=tmp_path):
@@ -389,10 +398,10 @@ SCRIPT = """
 
             return do
 
-        def to_plain(self, result):
+        def to_json(self, result):
             return [result.text]
 
-        def from_plain(self, data):
+        def from_json(self, data):
             return Letter(*data)
 
     class Letter:
@@ -440,37 +449,37 @@ def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_qu
     assert results(found) == {0: "QUICK", 1: "UNTIL GO", 2: "LAST"}
     assert diary.count("checkpoint: go") == 1
     assert diary.count("begun: quick") == 1
-    lines = read(tmp_path / "slurm/1/tasks/0000.jsonl", TASK)
+    lines = read_records(tmp_path / "slurm/1/tasks/0000.jsonl", TASK)
     assert [next(iter(line)) for line in lines[:6]] == ["began", "item", "left", "began", "item", "item"]
 
 
 def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
-    carried = Carried.of(diary)
-    items = tuple((number, carried.parcel(name, name)) for number, name in enumerate(["quick", "slow"]))
-    chunk = Chunk(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
-    disk.append(tmp_path / "0000.jsonl", [record_of(0, Finished(0, "QUICK", seconds=1.0))])
+    carried = PickledWork.from_work(diary)
+    items = tuple((number, carried.pickle_item(name, name)) for number, name in enumerate(["quick", "slow"]))
+    chunk = ArrayTask(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
+    disk.append_records(tmp_path / "0000.jsonl", [outcome_record(0, ItemOutcome(0, "QUICK", seconds=1.0))])
     again = chunk.checkpoint()
     assert type(again) is submitit.helpers.DelayedSubmission
     assert again.function is chunk
     again.result()
     assert diary.count("begun: quick") == 0
     assert diary.count("done: slow") == 1
-    assert read(tmp_path / "0000.jsonl", TASK)[-1] == {"over": True}
+    assert read_records(tmp_path / "0000.jsonl", TASK)[-1] == {"over": True}
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
 def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Submission) -> None:
-    carried = Carried.of(Closed())
-    chunk = Chunk(
-        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.parcel("a", "a")),), Local(workers=1)
+    carried = PickledWork.from_work(Closed())
+    chunk = ArrayTask(
+        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.pickle_item("a", "a")),), Local(workers=1)
     )
     with pytest.raises(UserError, match="closed today"):
         chunk()
     assert submission.read() == []
     assert submission.ended == {0: "FAILED"}
-    assert submission.refused[0].kind == "mistake"
-    assert submission.refused[0].text == "closed today"
-    assert [one.index for one in submission.lost({0: submission.refused[0]})] == [10, 12]
+    assert submission.failures[0].kind == "mistake"
+    assert submission.failures[0].text == "closed today"
+    assert [one.index for one in submission.fail_items({0: submission.failures[0]})] == [10, 12]
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -545,8 +554,8 @@ def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster
 def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no_death(
     cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_patience", lambda submissions: 0.3)
-    monkeypatch.setattr(following, "_pace", lambda submissions: 0.1)
+    monkeypatch.setattr(following, "_query_interval", lambda submissions: 0.3)
+    monkeypatch.setattr(following, "_poll_interval", lambda submissions: 0.1)
     (cluster / "mute").touch()
 
     def fail() -> None:
@@ -564,12 +573,12 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
         found.append(one)
     failing.join()
     assert results(found) == {0: "died", 1: "UNTIL GO"}
-    assert "its Slurm task 77_0 was over before it was done (NODE_FAIL)" in text_of(found[0])
+    assert "its Slurm task 77_0 ended before the item was finished (NODE_FAIL)" in text_of(found[0])
 
 
 def test_what_sbatch_refuses_is_reported_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        OperationalError, match="did not take the job: sbatch: error: invalid partition specified: nowhere"
+        OperationalError, match="sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
     ):
         list(Slurm(partition="nowhere", array_tasks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
@@ -580,33 +589,35 @@ def test_the_state_of_a_task_is_what_squeue_says_and_unknown_where_it_does_not_a
 ) -> None:
     (cluster / "77_0").write_text(str(os.getpid()))
     (cluster / "77_1").write_text("0x")
-    assert states_of(submission, {0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
+    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
     (cluster / "77_1").unlink()
-    assert states_of(submission, {0, 1}) == {0: "RUNNING", 1: "GONE"}
+    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "GONE"}
     (cluster / "mute").touch()
-    assert states_of(submission, {0, 1}) is None
+    assert task_states(submission, {0, 1}) is None
     (cluster / "mute").unlink()
-    submission.jobs = ["99_0", "99_1"]
-    assert states_of(submission, {0, 1}) == {0: "GONE", 1: "GONE"}
+    submission.job_ids = ["99_0", "99_1"]
+    assert task_states(submission, {0, 1}) == {0: "GONE", 1: "GONE"}
 
 
 def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(submission: Submission) -> None:
-    submission.end(0, "CANCELLED")
-    submission.end(1, "TIMEOUT")
+    submission.record_end(0, "CANCELLED")
+    submission.record_end(1, "TIMEOUT")
     assert (
-        died(submission, 0).text
-        == "its Slurm task 77_0 was over before it was done (CANCELLED); the same command resumes"
+        task_failure(submission, 0).text
+        == "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
     )
-    assert "where the machines of the cluster do not see this folder, runs_dir=" in died(submission, 1).text
-    submission.log(1).write_text("ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n")
-    failure = died(submission, 1)
-    assert failure.passing
+    assert "if the machines of the cluster do not share this folder, runs_dir=" in task_failure(submission, 1).text
+    submission.error_log(1).write_text(
+        "ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n"
+    )
+    failure = task_failure(submission, 1)
+    assert failure.is_transient
     assert failure.text == (
-        "its Slurm task 77_1 was over before it was done (TIMEOUT); executor.minutes= gives a task more time; "
-        f"log: {submission.log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
+        "its Slurm task 77_1 ended before the item was finished (TIMEOUT); executor.minutes= gives a task more time; "
+        f"log: {submission.error_log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
-    assert [one.index for one in submission.lost({1: failure})] == [11]
-    assert Submission.all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
+    assert [one.index for one in submission.fail_items({1: failure})] == [11]
+    assert Submission.load_all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
 
 
 class Payload:
@@ -633,10 +644,10 @@ def test_what_a_record_says_is_data_and_one_that_is_damaged_is_done_again(
     record: dict[str, Any], tmp_path: Path
 ) -> None:
     work = RunWork("study", "numerate run", "here")
-    damaged = finished_of(record, 3, work)
+    damaged = outcome_from_record(record, 3, work)
     assert damaged.index == 3
-    assert text_of(damaged) == "what its task wrote down is damaged; the same command does it again"
-    assert not slurm._kept(record, work)
+    assert text_of(damaged) == "its recorded result is damaged; the same command repeats it"
+    assert not slurm._is_reusable(record, work)
 
 
 def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submission: Submission, tmp_path: Path) -> None:
@@ -644,7 +655,7 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
     pickle.loads(base64.b64decode(pickled))
     assert (tmp_path / "ran").exists(), "the payload works"
     (tmp_path / "ran").unlink()
-    disk.append(
+    disk.append_records(
         submission.path / "tasks" / "0000.jsonl",
         [
             {"item": 0, "seconds": 1.0, "worker": "w", "result": pickled},
@@ -652,9 +663,9 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
         ],
     )
     assert submission.read() == [0]
-    (found,) = submission.take(0, RunWork("study", "numerate run", "here"))
-    assert text_of(found) == "what its task wrote down is damaged; the same command does it again"
-    assert submission.refused[0].text == "no"
+    (found,) = submission.deliver(0, RunWork("study", "numerate run", "here"))
+    assert text_of(found) == "its recorded result is damaged; the same command repeats it"
+    assert submission.failures[0].text == "no"
     assert not (tmp_path / "ran").exists()
 
 
@@ -663,27 +674,27 @@ def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
     report = WorkerReport(
         ({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "hello"),)
     )
-    line = json.loads(disk.line(record_of(0, Finished(0, work.to_plain(report), seconds=1.5, worker="w"))))
-    assert finished_of(line, 7, work) == Finished(7, report, None, 1.5, "w")
+    line = json.loads(disk.json_line(outcome_record(0, ItemOutcome(0, work.to_json(report), seconds=1.5, worker="w"))))
+    assert outcome_from_record(line, 7, work) == ItemOutcome(7, report, None, 1.5, "w")
 
 
 def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
-    with pytest.raises(UserError, match=r"the result of a is no plain data, which Diary\.to_plain makes"):
-        _to_plain(Diary(""), object(), "a")
+    with pytest.raises(UserError, match=r"the result of a must be JSON data; see Diary\.to_json"):
+        _to_json(Diary(""), object(), "a")
 
 
 def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
     file = submission.path / "tasks" / "0000.jsonl"
-    line = disk.line(
+    line = disk.json_line(
         {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "fault", "text": "no", "status": 1}}
     )
     file.write_bytes(line[:20])
     assert submission.read() == []
     file.write_bytes(line)
     assert submission.read() == [0]
-    assert [one.index for one in submission.take(0, Diary(""))] == [10]
+    assert [one.index for one in submission.deliver(0, Diary(""))] == [10]
     assert submission.read() == []
-    assert Submission.all(submission.path.parent)[0].handed == {0}
+    assert Submission.load_all(submission.path.parent)[0].delivered == {0}
 
 
 # What is the same item ------------------------------------------------------------------------------------------------
@@ -697,7 +708,7 @@ class Piece:
 
 def test_an_item_is_known_again_by_what_it_is_and_by_what_is_done_with_it() -> None:
     def key(item: Any, folder: str = "a", command: str = "") -> str:
-        return key_of(Diary(folder, command), item)
+        return item_key(Diary(folder, command), item)
 
     alike = [{"b": 1, "a": [1.5, None]}, {"a": (1.5, None), "b": 1}]
     assert key(alike[0]) == key(alike[1])
@@ -722,4 +733,4 @@ def test_a_folder_of_a_later_version_is_refused(submission: Submission) -> None:
     head = json.loads((submission.path / "submission.json").read_text())
     (submission.path / "submission.json").write_text(json.dumps(head | {"format": 99}))
     with pytest.raises(UserError, match=r"format 99.*update numerate"):
-        Submission.all(submission.path.parent)
+        Submission.load_all(submission.path.parent)

@@ -21,7 +21,7 @@ from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal as Numbers
-from numerate.tokenizers.layout import Masked
+from numerate.tokenizers.layout import MaskedLM
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe, Training
@@ -55,16 +55,16 @@ def test_any_text_is_answered_by_the_command_and_nothing_is_judged(
     assert main(["ask", str(run.path), "What is 3 + 4?", "Why?"]) == 0
     output = capsys.readouterr().out.splitlines()
     assert [line.split("   ")[0] for line in output] == ["What is 3 + 4?", "Why?"]
-    assert all(line.split("   ")[2].endswith("% sure") for line in output)
+    assert all(line.split("   ")[2].startswith("probability ") for line in output)
     assert not any(word in line for word in ("right", "wrong", "None") for line in output)
-    with pytest.raises(UserError, match=r"^question: is empty"):
+    with pytest.raises(UserError, match=r"^question: must not be empty"):
         run.ask(" ")
 
 
 def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
     answer = run.ask("What is 3 + 4?")
     assert (answer.gold, answer.right, answer.first_wrong) == (None, None, None)
-    longest = run.exam.batch(run._longest()).target_ids.shape[1]
+    longest = run.evaluation_data.batch(run._longest_questions()).target_ids.shape[1]
     assert answer.ended or len(answer.as_written) >= len("What is 3 + 4?") + longest
 
 
@@ -76,19 +76,19 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
         SMALL,
         model=Numformer(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_position_embeddings=64),
         tokenizer=Subwords("characters", Numbers()),
-        layout=Masked(),
+        layout=MaskedLM(),
         objective=Supervised(XValLoss()),
     )
     run = train(numbers, runs_dir=tmp_path, quiet=True).run
-    assert run.folder.head()["best"]["by"] == "loss"
-    model: Any = run.model()
+    assert run.folder.metadata()["best"]["by"] == "loss"
+    model: Any = run.load_model()
     with torch.no_grad():
-        model.held["head"].bias[run.exam.vocabulary.ids["[NUM]"]] += 100.0
-    monkeypatch.setattr(Run, "model", lambda self, name: model)
+        model.held["head"].bias[run.evaluation_data.vocabulary.token_to_id["[NUM]"]] += 100.0
+    monkeypatch.setattr(Run, "load_model", lambda self, name: model)
     words = run.ask("Calculate 7*8.").said.split()
     assert words
     assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
     with pytest.raises(
-        UserError, match=r"^method: 'beams' is for answers decoded token by token; layout=Masked predicts"
+        UserError, match=r"^method: must be 'one pass', since layout=MaskedLM predicts every position.*it is 'beams'"
     ):
         run.evaluate(method="beams")

@@ -17,7 +17,7 @@ from numerate.experiments.stacked import train_stacked
 from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
-from numerate.studies.study import Study, survey
+from numerate.studies.study import Study, preview_study
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
 
@@ -50,7 +50,7 @@ AGAIN: dict[str, Callable[[Recipe, Run], Any]] = {
     "evaluate": lambda recipe, run: run.evaluate(),
     "ask": lambda recipe, run: run.ask("1+1="),
     "maps": lambda recipe, run: run.maps("1+1="),
-    "a study": lambda recipe, run: survey(Study("mine", "Which?", [recipe]), runs_dir="runs"),
+    "a study": lambda recipe, run: preview_study(Study("mine", "Which?", [recipe]), runs_dir="runs"),
     "a stack": lambda recipe, run: raised(train_stacked([recipe, replace(recipe, seed=1)], runs_dir="runs")[0]),
 }
 
@@ -65,8 +65,8 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
     Path("mine.jsonl").write_text(questions(1))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     message = (
-        r"the contents of .*mine\.jsonl have changed since .* was begun on 20\d\d-.*restore them, or train a run of "
-        r"its own on the new ones \(another runs_dir= or seed=\)"
+        r"the contents of .*mine\.jsonl have changed since .* was started on 20\d\d-.*restore the files, or start a "
+        r"new run on the new ones \(another runs_dir= or seed=\)"
     )
     with pytest.raises(UserError, match=message):
         AGAIN[how](recipe, Run(run.folder))
@@ -78,11 +78,11 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
 
 def test_a_run_without_a_checkpoint_begins_again_with_what_there_is(recipe: Recipe) -> None:
     run = trained(recipe)
-    first = run.folder.head()["contents"]
+    first = run.folder.metadata()["contents"]
     for path in sorted(run.folder.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     Path("mine.jsonl").write_text(questions(1))
-    assert trained(recipe).folder.head()["contents"] != first
+    assert trained(recipe).folder.metadata()["contents"] != first
 
 
 def test_another_seed_is_a_run_of_its_own_on_the_new_questions(recipe: Recipe) -> None:

@@ -24,7 +24,7 @@ from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.words import Words
@@ -40,10 +40,10 @@ STORY = "The 12 cats met 7 dögs. They said: «hello» 😀 and went on. "
 
 def stories(folder: Path) -> Recipe:
     """A run on a few lines of text, in bytes for the most part."""
-    known = pieces(TINY)
+    known = load_tokenizer(TINY)
     for name, count in (("train", 40), ("val", 4)):
         ids, _ = known.encode([STORY * 2] * count)
-        each = np.concatenate([[known.begin], ids[: len(ids) // count]])
+        each = np.concatenate([[known.document_start_id], ids[: len(ids) // count]])
         np.concatenate([each] * count).astype(np.uint16).tofile(folder / f"{name}.bin")
     return Recipe(
         task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
@@ -93,7 +93,7 @@ def test_a_text_is_reported_piece_by_piece_and_half_characters_are_held_back(run
         ["met 7 d", "hello» "],
         max_new_tokens=16,
         do_sample=False,
-        told=lambda passage, text: pieces.append((passage, text)),
+        on_text=lambda passage, text: pieces.append((passage, text)),
     )
     for number, passage in enumerate(passages):
         assert "".join(text for at, text in pieces if at == number) == passage.text
@@ -103,26 +103,26 @@ def test_a_text_is_reported_piece_by_piece_and_half_characters_are_held_back(run
 
 
 def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
-    known = pieces(TINY)
+    known = load_tokenizer(TINY)
     text = "ü 😀, the  12th — “done”\n\nnext"
     ids = known.encode([text])[0].tolist()
     for cut in range(len(ids)):
         telling = TextStreamer(known.decode, ids[:cut])
-        parts = [telling.put(token) for token in ids[cut:]] + [telling.rest()]
+        parts = [telling.put(token) for token in ids[cut:]] + [telling.flush()]
         assert known.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + "".join(parts).lstrip(
             "\N{REPLACEMENT CHARACTER}"
         ) == known.decode(ids) or "\N{REPLACEMENT CHARACTER}" in known.decode(ids[:cut])
         assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in parts[:-1]) or cut
     telling = TextStreamer(known.decode, [])
     half = known.encode(["ü"])[0].tolist()[:1]
-    assert [*map(telling.put, half), telling.rest()] == ["", "\N{REPLACEMENT CHARACTER}"]
+    assert [*map(telling.put, half), telling.flush()] == ["", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
     [passage] = run.generate("The 12 c", max_new_tokens=30, do_sample=False, stop="et 7", context_length=CONTEXT)
     assert passage.text.endswith("met 7")
     assert passage.stopped
-    begin = pieces(TINY).begin
+    begin = load_tokenizer(TINY).document_start_id
     found = run.generate([""] * 40, max_new_tokens=CONTEXT, temperature=3.0)
     ended = [one for one in found if begin in one.tokens]
     assert ended
@@ -136,8 +136,8 @@ def test_it_may_be_stopped_and_returns_what_was_generated(run: Run) -> None:
         "The ",
         max_new_tokens=20,
         do_sample=False,
-        told=lambda _, text: pieces.append(text),
-        ended=lambda: len(pieces) >= 4,
+        on_text=lambda _, text: pieces.append(text),
+        should_stop=lambda: len(pieces) >= 4,
     )
     assert len(passage.tokens) < 20
     assert passage.text == "".join(pieces)
@@ -157,7 +157,7 @@ def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before
         stories(tmp_path), model=Decoder(hidden_size=16, positions=(Learned(max_position_embeddings=CONTEXT),))
     )
     other = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=rf"do not fit.*table.*context_length={CONTEXT}"):
+    with pytest.raises(UserError, match=rf"do not fit.*out of range for Learned.*context_length={CONTEXT}"):
         other.generate("The 12", max_new_tokens=60)
     assert len(other.generate("The 12", max_new_tokens=60, context_length=CONTEXT, seed=1)[0].tokens) > 0
     with pytest.raises(UserError, match="do not fit"):

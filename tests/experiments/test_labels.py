@@ -10,8 +10,8 @@ from numerate.commands.showing import show_evaluation
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.labels import METRICS, Labels
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.labels import METRICS, LabelCounts
+from numerate.evaluation.statistics import wilson_interval
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import TrainedRun, train
 from numerate.mixers.attention import Attention
@@ -19,7 +19,7 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
-from numerate.studies.work import regions
+from numerate.studies.work import region_summaries
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.layout import TokenClassification
@@ -61,7 +61,7 @@ def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: T
     assert sorted(band) == [6, 12, 18, 24]
     assert {line["exact"] for line in band.values()} == {0.0}
     assert all(0.0 <= line["unseen"] <= 1.0 for line in band.values())
-    best = trained.run.folder.head()["best"]
+    best = trained.run.folder.metadata()["best"]
     highest = max(line["accuracy"] for line in band.values())
     assert band[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
     assert best["step"] == 12
@@ -78,7 +78,7 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     lines = run.folder.records("metrics.jsonl")
     chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "beyond-development"}
     records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "ood_validation"]
-    drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).facts["count"].tolist()
+    drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).metadata["count"].tolist()
 
     def score(step: int, position_offset: int) -> float:
         """The share of labels right of what was drawn in training, by the rows of the grid."""
@@ -94,39 +94,41 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     assert [score(step, 1) for step in steps] != pytest.approx([chosen[step] for step in steps], abs=1e-6)
     show_evaluation(run.evaluate(checkpoint="best"))
     out = " ".join(capsys.readouterr().out.split())
-    assert "on OOD validation, so that what it has there says how it was chosen, not how good it is" in out
+    assert "its OOD validation score is biased by this selection" in out
     show_evaluation(run.evaluate(checkpoint="best", grid="15"))
-    assert "how it was chosen" not in capsys.readouterr().out
+    assert "biased by this selection" not in capsys.readouterr().out
 
 
 def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_reported(run: Run) -> None:
     results = run.evaluate()
     beyond = [record for record in results if record["region"] == "ood_test"]
     assert {record["position_offset"] for record in beyond} == {0, 1}
-    (line,) = [line for line in results.over_placements() if line["region"] == "ood_test"]
+    (line,) = [line for line in results.regions_over_offsets() if line["region"] == "ood_test"]
     assert line["position_offset"] == "mean of 2"
     shares = []
     for position_offset in (0, 1):
-        each = [Labels.read(record) for record in beyond if record["position_offset"] == position_offset]
-        together = Labels.together(labels for labels in each if labels is not None)
+        each = [LabelCounts.from_record(record) for record in beyond if record["position_offset"] == position_offset]
+        together = LabelCounts.merge(labels for labels in each if labels is not None)
         (own,) = [
             one for one in results.regions() if (one["region"], one["position_offset"]) == ("ood_test", position_offset)
         ]
         for metric in METRICS:
-            assert own["labels"][metric]["value"] == together.share(metric)
+            assert own["labels"][metric]["value"] == together.score(metric)
             assert own["labels"][metric]["floor"] == together.floor(metric)
-        shares.append(together.share("accuracy"))
+        shares.append(together.score("accuracy"))
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
     last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
-    assert (last["low"], last["high"]) == pytest.approx(wilson(last["value"] * rows, rows)), (
+    assert (last["low"], last["high"]) == pytest.approx(wilson_interval(last["value"] * rows, rows)), (
         "about rows, each measured twice"
     )
-    assert regions(results)["ood_test"]["labels"] == line["labels"], "what a study records"
-    assert list(regions(results)) == ["in_distribution", "ood_validation", "ood_test"], "also of what training has seen"
+    assert region_summaries(results)["ood_test"]["labels"] == line["labels"], "what a study records"
+    assert list(region_summaries(results)) == ["in_distribution", "ood_validation", "ood_test"], (
+        "also of what training has seen"
+    )
     text = str(results)
     assert "mean of 2" in text
     assert f"({line['labels']['unseen']['floor']:.1%})" in text
-    assert "In brackets the floor" in text
+    assert "In brackets the baseline" in text
 
 
 def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
@@ -142,7 +144,7 @@ def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
 def test_a_run_of_labels_has_a_report(run: Run) -> None:
     page = run.report().read_text()
     assert "Accuracy per count" in page
-    assert "Development, in distribution" in page
+    assert "Validation, in distribution" in page
     assert "label accuracy, %" in page
 
 
@@ -151,5 +153,5 @@ def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questi
     with pytest.raises(UserError, match=r"Zooming.*cannot answer by continuing a text"):
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
-    assert "no claim: " in str(seen)
-    assert all("Zooming" in region["sees_future"] for region in regions(seen).values())
+    assert "not causal: " in str(seen)
+    assert all("Zooming" in region["sees_future"] for region in region_summaries(seen).values())

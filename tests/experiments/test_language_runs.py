@@ -17,10 +17,10 @@ from numerate.experiments.plan import EvaluatedModel
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
 from numerate.reports.compare import comparison_page, comparison_text
-from numerate.reports.groups import grouped
-from numerate.reports.language import MeanWithInterval, over_seeds, student
+from numerate.reports.groups import group_runs
+from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile
 from numerate.reports.plots import write_plot
-from numerate.reports.records import read
+from numerate.reports.records import read_run
 from numerate.training.run_folder import RunFolder
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -43,13 +43,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(language, "PORTION", PORTION)
+    monkeypatch.setattr(language, "MAX_TOKENS_PER_PORTION", PORTION)
     shutil.copytree(trained, tmp_path / "runs")
     return load("seed0", tmp_path / "runs")
 
 
 def chunks_of(run: Run) -> int:
-    return run.recipe.task.chunks("test")  # type: ignore[attr-defined, no-any-return]
+    return run.recipe.task.num_chunks("test")  # type: ignore[attr-defined, no-any-return]
 
 
 def test_the_whole_text_is_read_in_portions_that_any_way_of_spreading_leaves_the_same(run: Run, trained: Path) -> None:
@@ -81,7 +81,7 @@ def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.Monk
 
 
 def test_workers_leave_the_same_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "PORTION", 2**17)  # as it is in the workers
+    monkeypatch.setattr(language, "MAX_TOKENS_PER_PORTION", 2**17)  # as it is in the workers
     run.evaluate("8+16")
     left = run.folder.file("evaluation.jsonl").read_bytes()
     run.folder.file("evaluation.jsonl").unlink()
@@ -99,9 +99,9 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
         (32, "ood_test"),
     ]
     assert len({line["language"]["bytes"] for line in lines}) <= 3
-    by_context = {one.context: one.found for one in read(run.path).language}
+    by_context = {one.context_length: one.likelihoods for one in read_run(run.path).language}
     assert by_context[16].chunks == chunks_of(run)
-    with pytest.raises(UserError, match="method: 'decoding' is for answers, and running text has none"):
+    with pytest.raises(UserError, match="method: must be 'one pass' for language modeling"):
         run.evaluate(method="decoding")
 
 
@@ -153,16 +153,16 @@ def test_groups_are_compared_by_seeds_and_by_bits_per_byte_where_tokenizers_diff
     folders = [run.path, load("seed1", tmp_path / "runs").path]
     for folder in folders:
         load(folder).evaluate()
-    alike = comparison_text(grouped([read(folder) for folder in folders]))
+    alike = comparison_text(group_runs([read_run(folder) for folder in folders]))
     assert "text (2 seeds): loss" in alike
     others = []
     for folder in folders:
         other = tmp_path / "runs" / "other" / folder.name
         shutil.copytree(folder, other)
         _changed(other / "evaluation.jsonl", lambda line: line | {"tokenizer": "another"})
-        RunFolder(other).update_head(variant="another")
+        RunFolder(other).update_metadata(variant="another")
         others.append(other)
-    groups = grouped([read(folder) for folder in [*folders, *others]])
+    groups = group_runs([read_run(folder) for folder in [*folders, *others]])
     assert len(groups) == 2
     for page in (comparison_text(groups), comparison_page(groups)):
         assert " ".join(["second", "is", "lower", "by,", "bits", "per", "byte"]) in page
@@ -177,11 +177,11 @@ def _changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def test_intervals_over_seeds_are_students() -> None:
-    assert [student(freedom) for freedom in (1, 2, 10)] == [12.706, 4.303, 2.228]
-    assert student(30) == pytest.approx(2.0423, abs=1e-3)
-    found, half = over_seeds([1.0, 2.0, 3.0]), 4.303 / 3**0.5
+    assert [t_quantile(freedom) for freedom in (1, 2, 10)] == [12.706, 4.303, 2.228]
+    assert t_quantile(30) == pytest.approx(2.0423, abs=1e-3)
+    found, half = mean_over_seeds([1.0, 2.0, 3.0]), 4.303 / 3**0.5
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
-    assert over_seeds([1.0], (0.5, 1.5)) == MeanWithInterval(1.0, 0.5, 1.5)
+    assert mean_over_seeds([1.0], (0.5, 1.5)) == MeanInterval(1.0, 0.5, 1.5)
 
 
 def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:

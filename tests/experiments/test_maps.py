@@ -20,7 +20,7 @@ from numerate.experiments.train import train
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.reports.map_records import read_map, seen_in
+from numerate.reports.map_records import read_attention_maps, read_map
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
@@ -28,8 +28,8 @@ from numerate.text.models.numformer import Numformer
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.token_ids import TokenIds
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
-from numerate.tokenizers.layout import Masked, NextToken, Seq2Seq
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
+from numerate.tokenizers.layout import MaskedLM, NextToken, Seq2Seq
 from numerate.training.recipe import Recipe, Training
 
 SMALL = Recipe(
@@ -59,14 +59,14 @@ def test_a_prompt_gives_every_head_of_every_layer_over_the_prompt_and_the_answer
     alone = run.maps("12+34=", answer=False)
     assert (alone.tokens, alone.answered) == (maps.tokens[:6], None)
     assert [layer.name for layer in alone.layers] == ["layer 0", "layer 1"]
-    assert alone.layers[0].sorts() == ("attention", "relational attention", "relations", "symbols")
-    weights = alone.layers[1].of("attention")
+    assert alone.layers[0].map_types() == ("attention", "relational attention", "relations", "symbols")
+    weights = alone.layers[1].weights("attention")
     assert weights.shape == (2, 6, 6)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    np.testing.assert_allclose(maps.layers[1].of("attention")[:, :6, :6], weights, atol=1e-6)
+    np.testing.assert_allclose(maps.layers[1].weights("attention")[:, :6, :6], weights, atol=1e-6)
     assert np.array_equal(alone.layers[1].heads[1].weights, weights[1])
     with pytest.raises(UserError, match=r"^layer 0: has no maps of 'cross attention'"):
-        alone.layers[0].of("cross attention")
+        alone.layers[0].weights("cross attention")
 
 
 def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
@@ -83,10 +83,10 @@ def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
     assert reversed_ in out.read_text()
     (file,) = (run.path / "maps").glob("*.json")
     record, maps = read_map(file), run.maps("12+34=", layers=[1])
-    assert file.stem == maps.name
-    found = {seen.sort: seen.weights for seen in seen_in(record)}
-    for sort in maps.layers[0].sorts():
-        whole = maps.layers[0].of(sort)
+    assert file.stem == maps.file_stem
+    found = {seen.map_type: seen.weights for seen in read_attention_maps(record)}
+    for sort in maps.layers[0].map_types():
+        whole = maps.layers[0].weights(sort)
         assert np.abs(found[sort] - whole).max() <= np.ptp(whole) / 4000 + 1e-7
     before = file.read_bytes()
     assert main(["maps", str(run.path), "12+34=", "layer=1"]) == 0
@@ -108,13 +108,13 @@ def test_what_cannot_be_shown_is_refused_with_what_can(run: Run, tmp_path: Path)
     with pytest.raises(UserError, match=r"^layer: 7 has no maps; there are: 0, 1$"):
         run.maps("12+34=", layers=[7])
     other = trained(tmp_path, model=Decoder(hidden_size=16, mixer=LSTM()))
-    with pytest.raises(UserError, match=r"^model.mixer: LSTM does not attend, .* Attention, DualAttention$"):
+    with pytest.raises(UserError, match=r"^model.mixer: LSTM has no attention, .* Attention, DualAttention$"):
         other.maps("12+34=")
 
 
 def test_turns_of_a_loop_have_maps_of_their_own_also_of_more_than_were_trained(tmp_path: Path) -> None:
     run = trained(tmp_path, model=Decoder(hidden_size=16, backbone=Loop(num_layers=1, num_loops=2)))
-    assert [layer.name for layer in run.maps("1+2=").layers] == ["layer 0, turn 0", "layer 0, turn 1"]
+    assert [layer.name for layer in run.maps("1+2=").layers] == ["layer 0, loop 0", "layer 0, loop 1"]
     more = run.maps("1+2=", settings=["model.backbone.num_loops=3"])
     assert (len(more.layers), dict(more.settings)) == (3, {"model.backbone.num_loops": 3})
 
@@ -137,7 +137,7 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
             "model": Numformer(
                 hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, number_embedding=None, number_head=None
             ),
-            "layout": Masked(),
+            "layout": MaskedLM(),
         },
     }
     run = trained(tmp_path, **specs[kind])
@@ -145,21 +145,21 @@ def test_held_models_say_the_weights_that_they_use(tmp_path: Path, kind: str) ->
     expected = {"t5": ["encoder layer 0", "encoder layer 1", "decoder layer 0", "decoder layer 1"]}
     assert [layer.name for layer in maps.layers] == expected.get(kind, ["layer 0", "layer 1"])
     last = maps.layers[-1]
-    for sort in last.sorts():
-        np.testing.assert_allclose(last.of(sort).sum(-1), 1, rtol=1e-5)
+    for sort in last.map_types():
+        np.testing.assert_allclose(last.weights(sort).sum(-1), 1, rtol=1e-5)
     if kind == "t5":
         assert maps.source is not None
         assert maps.source[-1] == "[EOS]"
-        assert last.of("cross attention").shape == (2, len(maps.tokens), len(maps.source))
+        assert last.weights("cross attention").shape == (2, len(maps.tokens), len(maps.source))
     if kind != "masked":
-        assert not np.triu(last.of("attention"), 1).any()
+        assert not np.triu(last.weights("attention"), 1).any()
     if kind == "gpt2":
         promise_values(run, maps.tokens)
 
 
 def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
-    model: Any = run.model()
-    ids = torch.tensor([[run.exam.vocabulary.ids[symbol] for symbol in symbols]])
+    model: Any = run.load_model()
+    ids = torch.tensor([[run.evaluation_data.vocabulary.token_to_id[symbol] for symbol in symbols]])
     tokens = Tokens(ids, torch.tensor([ids.shape[1]]), torch.tensor([0]))
     attention = model.held.base_model.h[1].attn
     on_progress: dict[str, torch.Tensor] = {}
@@ -168,7 +168,7 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
         attention.c_proj.register_forward_hook(lambda _, given, __: on_progress.update(output=given[0])),
     ]
     before = model.held.config._attn_implementation
-    weights = model.maps(tokens)[1].maps["attention"]
+    weights = model.attention_maps(tokens)[1].maps["attention"]
     assert model.held.config._attn_implementation == before
     with torch.no_grad():
         model(tokens)  # as it is run, by another kernel
@@ -182,8 +182,8 @@ def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is
     pytest.importorskip("tokenizers", reason="the extra huggingface has it")
     text, tokens = tmp_path / "stories.txt", tmp_path / "tokens"
     text.write_text("a cat. " * 40 + "\n<|endoftext|>\n" + "a dog. " * 20)
-    write_corpus([text], tokens, CHARACTERS, processes=1)
-    task = LanguageModeling(str(tokens), str(tokens), CHARACTERS, context_length=16)
+    write_corpus([text], tokens, CHARACTER_TOKENIZER, processes=1)
+    task = LanguageModeling(str(tokens), str(tokens), CHARACTER_TOKENIZER, context_length=16)
     run = trained(
         tmp_path, task=task, tokenizer=TokenIds(), layout=NextToken(), evaluation=Evaluation(validation_batches=1)
     )

@@ -198,14 +198,16 @@ def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
 
 
 def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warned_of(run: Run) -> None:
-    with pytest.raises(UserError, match="beyond the table"):
+    with pytest.raises(UserError, match="position 15 is out of range for Learned"):
         run.ask("111111111111111+1=")
-    with pytest.warns(UserWarning, match="place 7 is the first that no training example had"):
+    with pytest.warns(UserWarning, match="position 7 and later ones do not occur in training"):
         run.ask("1111111+1=")
 
 
 def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(UserError, match=r"grid: 1:20x1:20: model.positions.0: place 2\d is beyond the table"):
+    with pytest.raises(
+        UserError, match=r"grid: 1:20x1:20: model.positions.0: position 2\d is out of range for Learned"
+    ):
         run.evaluate("1:20x1:20")
     assert not run.folder.file("evaluation.jsonl").exists()
 
@@ -214,12 +216,12 @@ def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
     ("settings", "reason"),
     [
         ({"grid": "1:2x1:2x1:2"}, "has 3 axes, the task has 2"),
-        ({"grid": "3:1x1:2"}, "empty"),
-        ({"count": 0}, "measure nothing"),
-        ({"checkpoint": "finl"}, "none of final, best, all or a step"),
+        ({"grid": "3:1x1:2"}, "a span must go from low to high"),
+        ({"count": 0}, "count: must be at least 1, not 0"),
+        ({"checkpoint": "finl"}, "must be final, best, all or a step"),
         ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
-        ({"shard": "3/2"}, "is no piece"),
-        ({"method": "guessing"}, "none of: one pass, decoding, beams"),
+        ({"shard": "3/2"}, "shard: must be 1/2 to 2/2"),
+        ({"method": "guessing"}, "must be one of: one pass, decoding, beams"),
     ],
 )
 def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, settings: dict, reason: str) -> None:
@@ -250,17 +252,17 @@ def test_starting_from_another_run_takes_its_weights(trained: Path) -> None:
     runs = trained.parent.parent
     other = replace(SMALL, init_from="small", name="warm", training=replace(SMALL.training, steps=1), seed=5)
     warm = train(other, runs_dir=runs, quiet=True).run
-    source = load("small", runs).model().state_dict()
-    distance = sum(float((warm.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    source = load("small", runs).load_model().state_dict()
+    distance = sum(float((warm.load_model().state_dict()[name] - source[name]).abs().sum()) for name in source)
     cold = train(replace(other, init_from=None, name="cold"), runs_dir=runs, quiet=True).run
-    far = sum(float((cold.model().state_dict()[name] - source[name]).abs().sum()) for name in source)
+    far = sum(float((cold.load_model().state_dict()[name] - source[name]).abs().sum()) for name in source)
     assert distance < far / 10
 
 
 def test_a_finished_run_is_not_trained_again_and_a_larger_budget_continues(run: Run) -> None:
     runs = run.path.parent.parent
     again = train(SMALL, runs_dir=runs, quiet=True)
-    assert again.why == "done"
+    assert again.stop_reason == "done"
     longer = train(replace(SMALL, training=replace(SMALL.training, steps=12)), runs_dir=runs, quiet=True)
     assert longer.run.path == run.path
     steps = [json.loads(line)["step"] for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
@@ -271,8 +273,8 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     estimate = dry_run(SMALL)
     model = SMALL.model.build(SMALL.tokenizer.build_vocabulary(SMALL.task), 0)
-    assert estimate.parameters == sum(p.numel() for p in model.parameters())
-    assert estimate.flops > 0
+    assert estimate.num_parameters == sum(p.numel() for p in model.parameters())
+    assert estimate.flops_per_step > 0
     assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
 
@@ -283,13 +285,13 @@ def test_a_dry_run_counts_what_an_encoder_reads_among_the_tokens_of_a_batch() ->
     batch = Trainer(recipe, World.join("cpu")).stream.batch(StreamPosition())
     assert batch.source is not None
     time = batch.tokens.ids.shape[1] + batch.source.ids.shape[1]
-    assert dry_run(recipe, trials=1).batch == (8, time)
+    assert dry_run(recipe, num_timed_steps=1).first_batch_shape == (8, time)
 
 
 def test_a_dry_run_of_billions_of_random_weights_counts_them_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     recipe = debug(number_loss_small_was())
-    tried = dry_run(recipe, trials=1)
+    tried = dry_run(recipe, num_timed_steps=1)
     devices: set[str] = set()
     build = T5.build
 
@@ -299,7 +301,7 @@ def test_a_dry_run_of_billions_of_random_weights_counts_them_without_memory(monk
         return model
 
     monkeypatch.setattr(T5, "build", watched)
-    monkeypatch.setattr(trial, "MOST_TRIED", 1000)
+    monkeypatch.setattr(trial, "MAX_TIMED_PARAMETERS", 1000)
     counted = dry_run(recipe)
     assert devices == {"meta"}, "a real one was built"
     assert "time              not measured" in str(counted)
@@ -362,8 +364,8 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
     before = run.folder.file("recipe.yaml").read_bytes()
     smaller = replace(SMALL, training=replace(SMALL.training, steps=3), name="other")
     messages: list[str] = []
-    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, say=messages.append)
-    assert again.why == "done"
+    again = train(smaller, runs_dir=run.path.parent.parent, quiet=True, on_message=messages.append)
+    assert again.stop_reason == "done"
     assert "already trained to step 8, beyond this budget of 3 steps" in messages[-1]
     assert run.folder.file("recipe.yaml").read_bytes() == before
 
@@ -371,8 +373,8 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
 @pytest.mark.parametrize(
     ("grid", "reason"),
     [
-        ("1:20x1:20", r"evaluation.grid: model.positions.0: place 2\d is beyond the table"),
-        ("abc", "evaluation.grid: 'abc' is no span"),
+        ("1:20x1:20", r"evaluation.grid: model.positions.0: position 2\d is out of range for Learned"),
+        ("abc", "evaluation.grid: a span must be low:high, .* not 'abc'"),
         ("1:2x1:2x1:2", "evaluation.grid: '1:2x1:2x1:2' has 3 axes"),
     ],
 )
@@ -386,9 +388,7 @@ def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path:
 def test_a_grid_of_parts_that_files_have_not_is_refused_with_what_takes_those_they_have(tmp_path: Path) -> None:
     mine = QuestionFiles(train_file=str(Path(__file__).parents[1] / "text" / "texts" / "questions.jsonl"))
     recipe = replace(number_loss_small_was(), task=mine, device="cpu")
-    message = (
-        r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null takes all parts there are$"
-    )
+    message = r"^evaluation.grid: test: there is no \d; there are: 1 test; evaluation.grid=null evaluates all cells$"
     with pytest.raises(UserError, match=message):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
@@ -405,31 +405,31 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
         device="cpu",
     )
     messages: list[str] = []
-    run = train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append).run
+    run = train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append).run
     warning = (
-        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so its default grid is taken, 1; "
-        "evaluation.grid=null names that one"
+        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid is used, 1; "
+        "evaluation.grid=null chooses that one"
     )
     assert messages.count(f"warning: {warning}") == 1
     with pytest.warns(UserWarning, match=re.escape(warning)) as warned:
         (record,) = run.evaluate()
     assert len(warned) == 1
-    assert record["count"] == jokes.rows_in("test")
+    assert record["count"] == jokes.num_rows("test")
     (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "development"]
-    assert developed["count"] == jokes.rows_in("development")
+    assert developed["count"] == jokes.num_rows("development")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.evaluate("1")
 
 
 def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None:
-    with pytest.raises(UserError, match="grid: is empty"):
+    with pytest.raises(UserError, match="grid: must not be empty"):
         Evaluation(grid=" ")
     for name in ("latest", "", "a/b", "../x"):
-        with pytest.raises(UserError, match=r"name: .* could not be found again"):
+        with pytest.raises(UserError, match=r"name: .* must not be empty, `latest`, or contain a slash"):
             replace(SMALL, name=name)
     for seed in (-1, 2**63):
-        with pytest.raises(UserError, match=r"seed: .* is out of range"):
+        with pytest.raises(UserError, match=r"seed: must be an integer from 0 to 2\^63 - 1"):
             replace(SMALL, seed=seed)
 
 
@@ -469,15 +469,15 @@ def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
         package, install = "json", "json"
 
         def start(self, head: object, folder: Path, step: int) -> None:
-            calls.append(("start", (trackers.run_key(head), step)))  # type: ignore[arg-type]
+            calls.append(("start", (trackers.run_id(head), step)))  # type: ignore[arg-type]
 
-        def log(self, step: int, values: object) -> None:
+        def log_metrics(self, step: int, values: object) -> None:
             calls.append(("log", step))
 
-        def figure(self, step: int, name: str, png: bytes) -> None:
+        def log_figure(self, step: int, name: str, png: bytes) -> None:
             calls.append(("figure", png[:4]))
 
-        def table(self, step: int, name: str, columns: object, rows: object) -> None:
+        def log_table(self, step: int, name: str, columns: object, rows: object) -> None:
             calls.append(("table", name))
 
         def finish(self) -> None:
@@ -506,7 +506,7 @@ def test_results_show_themselves_as_their_table(run: Run) -> None:
 
 def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
     with run.folder.lock():
-        run.folder.update_head(best=None)
+        run.folder.update_metadata(best=None)
     best = Run(run.folder).evaluate("1x1", checkpoint="best").best
     assert best is not None
     assert best["step"] in (4, 8)
@@ -518,7 +518,7 @@ def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(
 ) -> None:
     from numerate.tokenizers.tokenizer import Characters
 
-    monkeypatch.setattr(Characters, "unique", False)
+    monkeypatch.setattr(Characters, "has_unique_tokenization", False)
     results = run.evaluate("1:2x1")
     assert {record["method"] for record in results} == {"decoding"}
     before = run.folder.file("evaluation.jsonl").read_bytes()
@@ -538,17 +538,19 @@ def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_rep
         evaluation=Evaluation(validation_examples=8),
         training=Training(steps=1, batch_size=8),
     )
-    train(recipe, runs_dir=tmp_path, quiet=True, say=messages.append)
+    train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append)
     assert any("too few questions to hold any out" in text for text in messages)
-    assert any("the best step is chosen in distribution" in text and "beyond the table" in text for text in messages)
+    assert any(
+        "the best step is chosen in distribution" in text and "is out of range for Learned" in text for text in messages
+    )
     messages.clear()
     wider = replace(
         recipe,
         task=Arithmetic(digits=Span(1, 2)),
         model=replace(model, positions=(Learned(max_position_embeddings=9),)),
     )
-    train(wider, runs_dir=tmp_path, quiet=True, say=messages.append)
-    assert any("evaluation.grid (by default)" in text and "beyond the table" in text for text in messages)
+    train(wider, runs_dir=tmp_path, quiet=True, on_message=messages.append)
+    assert any("evaluation.grid (by default)" in text and "is out of range for Learned" in text for text in messages)
 
 
 def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(

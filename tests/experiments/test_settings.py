@@ -11,7 +11,7 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.changes import differences
+from numerate.experiments.changes import diff_settings
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
 from numerate.mixers.attention import Attention
@@ -19,8 +19,8 @@ from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import write_comparison
-from numerate.reports.groups import grouped, settings_words
-from numerate.reports.records import read
+from numerate.reports.groups import format_settings, group_runs
+from numerate.reports.records import read_run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
 from numerate.text.tasks.example_file import ExampleFile
@@ -69,18 +69,18 @@ def settings_of(records: Any) -> list[dict[str, Any]]:
 def test_the_same_weights_are_run_with_another_setting(run: Run) -> None:
     other = run.with_settings(f"{BASE}=3")
     assert other.recipe.model == replace(SMALL.model, positions=(Rotary(base=3.0),))
-    assert other.settings == {BASE: 3.0}
-    weights, own = (one.model().state_dict() for one in (other, run))
+    assert other.changed_settings == {BASE: 3.0}
+    weights, own = (one.load_model().state_dict() for one in (other, run))
     assert all(bool((weights[name] == own[name]).all()) for name in own)
-    batches = [one.exam.batch(one.exam.task.examples("test", 0, 0, 8)) for one in (run, other)]
-    logits = [one.model()(batch.tokens).logits for one, batch in zip((run, other), batches, strict=True)]
+    batches = [one.evaluation_data.batch(one.evaluation_data.task.examples("test", 0, 0, 8)) for one in (run, other)]
+    logits = [one.load_model()(batch.tokens).logits for one, batch in zip((run, other), batches, strict=True)]
     assert not logits[0].allclose(logits[1], atol=1e-3)
     assert run.with_settings() is run
 
 
 def test_a_setting_as_trained_is_no_change(run: Run) -> None:
-    assert run.with_settings(f"{BASE}=10000").settings == {}
-    assert differences(SMALL, SMALL) == {}
+    assert run.with_settings(f"{BASE}=10000").changed_settings == {}
+    assert diff_settings(SMALL, SMALL) == {}
 
 
 def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None:
@@ -123,19 +123,21 @@ def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("model.hidden_size=64", r"model.hidden_size=64: this model would have other weights"),
+        ("model.hidden_size=64", r"model.hidden_size=64: these settings change the weights"),
         ("model.positions=[]", None),
-        ("model.backbone.num_layers=3", r"model.backbone.num_layers=3: this model would have other weights"),
+        ("model.backbone.num_layers=3", r"model.backbone.num_layers=3: these settings change the weights"),
         ("task.digits=1:9", r"task.digits: an evaluation changes how the model is run, by settings below model\."),
         ("seed=3", r"seed: an evaluation changes how the model is run"),
         ("model.hiden_size=3", r"model.hiden_size: .*Did you mean 'hidden_size'"),
         (f"{BASE}=", r"."),
-        ("nothing", r"changes no setting"),
+        ("nothing", r"an override must be path=value"),
     ],
 )
 def test_what_would_need_other_weights_is_refused_before_any_work(run: Run, setting: str, words: str | None) -> None:
     if words is None:
-        assert run.with_settings(setting).settings == {"model.positions": []}, "rotary positions have no weights"
+        assert run.with_settings(setting).changed_settings == {"model.positions": []}, (
+            "rotary positions have no weights"
+        )
         return
     with pytest.raises(UserError, match=words):
         run.evaluate(settings=[setting])
@@ -162,10 +164,10 @@ def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.
 
 def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> None:
     run.evaluate(settings=[f"{BASE}=10000,3,20"])
-    groups = grouped([read(run.path)])
+    groups = group_runs([read_run(run.path)])
     assert [group.label for group in groups] == ["turning", "turning, base=3", "turning, base=20"]
     assert all(len(group.points) == 9 for group in groups)
-    assert read(run.path).select() == read(run.path).select(settings={})
+    assert read_run(run.path).select_cells() == read_run(run.path).select_cells(settings={})
     page = run.report().read_text()
     assert "Run with other settings" in page
     assert "base=3" in page
@@ -177,16 +179,16 @@ def test_reports_keep_the_ways_of_running_apart(run: Run, tmp_path: Path) -> Non
 
 def test_without_an_evaluation_as_trained_the_report_is_about_what_there_is(run: Run) -> None:
     run.evaluate("1:2", settings=[f"{BASE}=3"])
-    (group,) = grouped([read(run.path)])
+    (group,) = group_runs([read_run(run.path)])
     assert group.label == "turning, base=3"
-    assert len(read(run.path).select()) == 4
+    assert len(read_run(run.path).select_cells()) == 4
     assert "<html" in run.report().read_text()
 
 
 def test_settings_are_named_as_shortly_as_tells_them_apart() -> None:
-    assert settings_words({}) == ""
-    assert settings_words({"model.backbone.num_loops": 8}) == "num_loops=8"
-    assert settings_words({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
+    assert format_settings({}) == ""
+    assert format_settings({"model.backbone.num_loops": 8}) == "num_loops=8"
+    assert format_settings({"model.positions.0.base": 5.0, "model.positions.1.base": 6.0}) == "0.base=5, 1.base=6"
 
 
 def test_the_command_sweeps_and_labels(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,11 +220,11 @@ def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path)
         {"model.mixer.logit_scale": 1.4, "model.backbone.num_loops": 3},
         {"model.mixer.logit_scale": "log", "model.backbone.num_loops": 3},
     ]
-    labels = [group.label for group in grouped([read(run.path)])]
+    labels = [group.label for group in group_runs([read_run(run.path)])]
     assert labels[0] == "turning"
     assert "turning, num_loops=3, logit_scale=1.4" in labels
-    tokens = run.exam.batch(run.exam.task.examples("test", 0, 0, 8)).tokens
-    ways = [run.with_settings(*choice).model()(tokens).logits for choice in ([], ["model.backbone.num_loops=3"])]
+    tokens = run.evaluation_data.batch(run.evaluation_data.task.examples("test", 0, 0, 8)).tokens
+    ways = [run.with_settings(*choice).load_model()(tokens).logits for choice in ([], ["model.backbone.num_loops=3"])]
     assert not ways[0].allclose(ways[1], atol=1e-4)
 
 
@@ -231,8 +233,8 @@ def test_the_tasks_of_a_mixture_are_distinguished(tmp_path: Path) -> None:
     run = train(replace(SMALL, task=both), runs_dir=tmp_path, quiet=True).run
     results = run.evaluate("2x2", count=20, settings=["task.task_index=0,1"])
     assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
-    examples = run.with_settings("task.task_index=1").exam.task.examples("test", 0, 0, 20)
-    assert set(examples.facts["task"].tolist()) == {1}
+    examples = run.with_settings("task.task_index=1").evaluation_data.task.examples("test", 0, 0, 20)
+    assert set(examples.metadata["task"].tolist()) == {1}
     with pytest.raises(UserError, match="there is no task 2"):
         run.evaluate("2x2", settings=["task.task_index=2"])
     with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):
@@ -245,14 +247,14 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
 
     positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
     run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*max_position_embeddings=162 "):
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*max_position_embeddings=162$"):
         run.evaluate("1:2+equal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
 
 
 def test_a_cell_that_the_task_has_not_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: a number has at least 1 digit, not 0"):
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: must be at least 1, not 0$"):
         run.evaluate("1:2x1:2+0:1x1")
     assert not run.folder.file("evaluation.jsonl").exists()
 
@@ -265,5 +267,5 @@ def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) 
     recipe = replace(SMALL, task=ExampleFile(path=str(rows)), evaluation=replace(SMALL.evaluation, grid=None))
     run = train(recipe, runs_dir=tmp_path / "runs", quiet=True).run
     assert [record["cell"] for record in run.evaluate()] == [{"question_length": 4}, {"question_length": 10}]
-    with pytest.raises(UserError, match=r"^grid: 4:7: there is no question with question_length=5; there are 4\+10$"):
+    with pytest.raises(UserError, match=r"^grid: 4:7: no question has question_length=5; the task has 4\+10$"):
         run.evaluate("4:7")

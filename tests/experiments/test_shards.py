@@ -21,20 +21,20 @@ import pytest
 from numerate.config import Span
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
-from numerate.executors.submission import key_of
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
+from numerate.executors.submission import item_key
 from numerate.experiments import estimating, plan, store
 from numerate.experiments import shards as pieces
 from numerate.experiments.plan import EvaluatedModel, EvaluationRequest
 from numerate.experiments.run import Run, load
-from numerate.experiments.shards import GridShard, Measuring, pieces_of
-from numerate.experiments.store import Lines, Store
+from numerate.experiments.shards import GridShard, Measuring, make_shards
+from numerate.experiments.store import EvaluationStore, RecordWriter
 from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
-from numerate.records.reading import read
+from numerate.records.reading import read_records
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe, Training
@@ -78,25 +78,25 @@ class Here(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
         assert stop is not None
         dos = [pickle.loads(pickle.dumps(work)).open(WorkerContext(f"here-{name}", 1, stop)) for name in "ab"]
         for index, item in enumerate(items):
             if index == self.stopping:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
-            tick()
+            on_tick()
             try:
                 if index in self.failing:
-                    yield Finished(index, failure=KILLED)
+                    yield ItemOutcome(index, failure=KILLED)
                 else:
-                    yield Finished(index, dos[index % 2](pickle.loads(pickle.dumps(item))))
+                    yield ItemOutcome(index, dos[index % 2](pickle.loads(pickle.dumps(item))))
             except KeyboardInterrupt:
-                yield Finished(index, failure=Failure("stopped", "stopped", 130))
+                yield ItemOutcome(index, failure=Failure("stopped", "stopped", 130))
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
-        return "\n".join(map(work.name_of, items))
+        return "\n".join(map(work.item_name, items))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def run(copy: Callable[[str], Run]) -> Run:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "SMALLEST", 1e6)
+    monkeypatch.setattr(pieces, "MIN_SHARD_FLOPS", 1e6)
 
 
 @pytest.fixture
@@ -146,11 +146,11 @@ def bytes_of(run: Run) -> list[bytes | None]:
 
 
 def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
-    inquiry = EvaluationRequest.of(run, grid, None, "one pass", checkpoint, settings)
-    kept = Store(run.folder, None)
-    kept.relabel(inquiry.steps())
+    inquiry = EvaluationRequest.from_run(run, grid, None, "one pass", checkpoint, settings)
+    kept = EvaluationStore(run.folder, None)
+    kept.load(inquiry.steps_by_label())
     cells = inquiry.cells()
-    return pieces_of(inquiry, cells, inquiry.missing(cells, kept, False), workers, False)
+    return make_shards(inquiry, cells, inquiry.missing_requests(cells, kept, False), workers, False)
 
 
 # Cutting -------------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
     requested = [
-        (s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.left
+        (s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.remaining
     ]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
@@ -168,15 +168,19 @@ def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
 
 
 def test_pieces_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
-    inquiry = EvaluationRequest.of(run, "1:8", 100, "one pass", "final", ())
+    inquiry = EvaluationRequest.from_run(run, "1:8", 100, "one pass", "final", ())
     (_, plan), cells = inquiry.plans[0], inquiry.cells()
     costs = plan.costs(run, cells)
-    found = pieces_of(inquiry, cells, inquiry.missing(cells, Store(run.folder, None), False), 1, False)
-    totals = [sum(costs[one.cell].score for s in piece.shares for one in s.left) for piece in found]
+    found = make_shards(
+        inquiry, cells, inquiry.missing_requests(cells, EvaluationStore(run.folder, None), False), 1, False
+    )
+    totals = [sum(costs[one.cell].score for s in piece.shares for one in s.remaining) for piece in found]
     assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
     for piece in found:
         sizes = [
-            dict(one.cell)["first_digits"] + dict(one.cell)["second_digits"] for s in piece.shares for one in s.left
+            dict(one.cell)["first_digits"] + dict(one.cell)["second_digits"]
+            for s in piece.shares
+            for one in s.remaining
         ]
         assert 7 < sum(sizes) / len(sizes) < 11
 
@@ -194,15 +198,15 @@ def test_a_small_evaluation_is_one_piece(run: Run, monkeypatch: pytest.MonkeyPat
 def test_a_piece_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     """So jobs that a stopped command left running are recognised by the next one."""
     before = cut(run, "1:4", 2)
-    work = Measuring.of(EvaluationRequest.of(run, "1:4", None, "one pass", "all", ()))
-    keys = [key_of(work, piece) for piece in before]
+    work = Measuring.from_request(EvaluationRequest.from_run(run, "1:4", None, "one pass", "all", ()))
+    keys = [item_key(work, piece) for piece in before]
     run.evaluate("1:2", checkpoint="all")
     run.evaluate("equal:1:4", checkpoint="8")
     again = load(run.path)
     after = {piece.number: piece for piece in cut(again, "1:4", 2)}
-    assert sum(len(share.left) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
-    work = Measuring.of(EvaluationRequest.of(again, "1:4", None, "one pass", "all", ()))
-    assert all(key_of(work, piece) == keys[number - 1] for number, piece in after.items())
+    assert sum(len(share.remaining) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
+    work = Measuring.from_request(EvaluationRequest.from_run(again, "1:4", None, "one pass", "all", ()))
+    assert all(item_key(work, piece) == keys[number - 1] for number, piece in after.items())
 
 
 def test_a_piece_of_which_all_is_known_is_left_out(run: Run) -> None:
@@ -213,10 +217,10 @@ def test_a_piece_of_which_all_is_known_is_left_out(run: Run) -> None:
 
 def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
     cell = (("first_digits", 3), ("second_digits", 4))
-    costs = [EvaluationRequest.of(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
+    costs = [EvaluationRequest.from_run(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
     few, many = (plan.costs(run, [cell])[cell] for plan in costs)
     assert 3 < many.score / few.score < 100, "a fixed part, and one for each token read"
-    assert few.say > few.score
+    assert few.predict > few.score
 
 
 # Doing ---------------------------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ def test_all_placements_are_spread(tmp_path: Path) -> None:
 def test_what_is_known_needs_no_worker(run: Run) -> None:
     @dataclass(frozen=True)
     class Never(Here):
-        def run(self, *_: Any, **__: Any) -> Iterator[Finished]:
+        def run(self, *_: Any, **__: Any) -> Iterator[ItemOutcome]:
             raise AssertionError("a worker was begun")
 
     run.evaluate(checkpoint="best")
@@ -265,7 +269,7 @@ def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -
 
 
 def test_an_executor_and_a_shard_are_one_too_many(run: Run) -> None:
-    with pytest.raises(UserError, match=r"^shard: an executor cuts the grid by itself"):
+    with pytest.raises(UserError, match=r"^shard: an executor splits the grid into shards itself"):
         run.evaluate(shard="1/2", executor=Here(workers=2))
 
 
@@ -273,7 +277,7 @@ def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> No
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     shown = run.script(Here(workers=1), "1:3", checkpoint="all").splitlines()
     assert len(shown) == 6
-    assert shown[0].startswith("piece 1 of 6 (3 cells: ")
+    assert shown[0].startswith("shard 1 of 6 (3 cells: ")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
@@ -283,7 +287,12 @@ def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> No
         ((), "16 of 16 of the grid", "7 of 16; 9 are recorded", 12),
         (("shard=1/2",), "8 of 16 of the grid", " of 8; ", 12),
         (("count=5", "predictions=true"), "16 of 16 of the grid", "16 of 16; 0 are recorded", 5),
-        (("model.dropout=0,0.5",), "each 2 times (placements, checkpoints, settings)", "23 of 32; 9 are recorded", 12),
+        (
+            ("model.dropout=0,0.5",),
+            "each 2 times (position offsets, checkpoints, settings)",
+            "23 of 32; 9 are recorded",
+            12,
+        ),
     ],
 )
 def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
@@ -298,23 +307,23 @@ def test_what_an_evaluation_would_take_here_is_shown_and_nothing_is_written(
     from numerate.cli import main
 
     run.evaluate()
-    monkeypatch.setattr(store, "EVERY", 0.0)  # what is added is written at once
+    monkeypatch.setattr(store, "WRITE_INTERVAL", 0.0)  # what is added is written at once
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["evaluate", str(run.path), "grid=1:4", "checkpoint=best", *words, "--dry-run"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert cells in shown["cells"]
-    assert left in shown["left"]
-    assert int(shown["questions"].split(",")[0]) == each * int(shown["left"].split()[0])
-    assert shown["arithmetic"].endswith("FLOP")
-    assert re.fullmatch(r"about 0:\d\d here, by a sample of \d cells", shown["time"])
+    assert left in shown["remaining"]
+    assert int(shown["questions"].split(",")[0]) == each * int(shown["remaining"].split()[0])
+    assert shown["compute"].endswith("FLOP")
+    assert re.fullmatch(r"about 0:\d\d here, estimated from a sample of \d cells", shown["time"])
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
 def test_what_is_recorded_takes_nothing(run: Run) -> None:
     run.evaluate("1:3", shard="1/2")
     cost = run.estimate("1:3", shard="1/2")
-    assert (cost.left, cost.questions, cost.flops, cost.seconds) == (0, 0, 0, 0.0)
+    assert (cost.num_remaining, cost.num_questions, cost.flops, cost.seconds) == (0, 0, 0, 0.0)
     assert len(str(cost).splitlines()) == 2, "no time is shown where nothing is left"
 
 
@@ -329,11 +338,11 @@ def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
         return real(self, *given)
 
     monkeypatch.setattr(EvaluatedModel, "score", noted)
-    monkeypatch.setattr(estimating, "SAMPLED", 1e8)
+    monkeypatch.setattr(estimating, "MAX_SAMPLE_FLOPS", 1e8)
     estimated = run.estimate("3x3", count=100_000)
-    assert estimated.samples == 1
+    assert estimated.num_sampled_cells == 1
     assert max(sampled) < 10_000
-    assert estimated.questions == 100_000
+    assert estimated.num_questions == 100_000
     assert estimated.seconds > 0
 
 
@@ -346,13 +355,15 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     begun: list[Executor] = []
     real = Here.run
 
-    def noted(self: Here, *given: Any, **more: Any) -> Iterator[Finished]:
+    def noted(self: Here, *given: Any, **more: Any) -> Iterator[ItemOutcome]:
         begun.append(self)
         return real(self, *given, **more)
 
     monkeypatch.setattr(Here, "run", noted)
-    read = evaluate.executor_of
-    monkeypatch.setattr(evaluate, "executor_of", lambda words: (read(words)[0], Here(workers=read(words)[1].workers)))
+    read = evaluate.parse_executor
+    monkeypatch.setattr(
+        evaluate, "parse_executor", lambda words: (read(words)[0], Here(workers=read(words)[1].workers))
+    )
     alone, spread = copy("alone"), copy("spread")
     assert main(["evaluate", str(alone.path), "grid=1:3", "model.dropout=0,0.5"]) == 0
     assert not begun
@@ -361,9 +372,9 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     assert bytes_of(spread) == bytes_of(alone)
     capsys.readouterr()
     assert main(["evaluate", str(alone.path), "grid=1:4", "workers=1", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("piece 1 of 6 (")
+    assert capsys.readouterr().out.startswith("shard 1 of 6 (")
     assert main(["evaluate", str(alone.path), "grid=1:4", "shard=1/2", "workers=1", "--dry-run"]) == 2
-    assert "an executor cuts the grid by itself" in capsys.readouterr().err
+    assert "an executor splits the grid into shards itself" in capsys.readouterr().err
     assert main(["evaluate", str(alone.path), "worker=2"]) == 2
     assert "Did you mean 'workers'?" in capsys.readouterr().err
     assert bytes_of(alone) == bytes_of(spread), "nothing was written"
@@ -379,8 +390,8 @@ def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
     undisturbed.evaluate()
     computed.clear()
     text = (
-        r"^piece 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more piece "
-        r"failed\. 0 of its 1 cell are kept, and all that other pieces recorded; the same command resumes$"
+        r"^shard 3 of 6 \(1 cell: \dx\d at step 8\): its worker was killed by signal 9 \(SIGKILL\); 1 more shard "
+        r"failed\. 0 of its 1 cell are kept, and so are the records of the other shards; the same command resumes$"
     )
     with pytest.raises(OperationalError, match=text):
         run.evaluate(executor=Here(workers=1, failing=(2, 5)))
@@ -397,11 +408,11 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
 
     @dataclass(frozen=True)
     class Elsewhere(Here):
-        def run(self, work: Work, items: Sequence[Any], **_: Any) -> Iterator[Finished]:
-            return (Finished(index, 1) for index, _ in enumerate(items))
+        def run(self, work: Work, items: Sequence[Any], **_: Any) -> Iterator[ItemOutcome]:
+            return (ItemOutcome(index, 1) for index, _ in enumerate(items))
 
     with pytest.raises(
-        OperationalError, match=r"piece 1 of 6 .*does not hold what it recorded; all workers must see this folder"
+        OperationalError, match=r"shard 1 of 6 .*lacks the records that it wrote; all workers must share this folder"
     ):
         run.evaluate(executor=Elsewhere(workers=1))
 
@@ -423,10 +434,10 @@ def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed
 def test_a_piece_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (piece,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    work = Measuring.of(EvaluationRequest.of(run, "1:3", None, "one pass", "8", ()))
+    work = Measuring.from_request(EvaluationRequest.from_run(run, "1:3", None, "one pass", "8", ()))
     for worker in ("first", "second"):
         work.open(WorkerContext(worker, 1, Stop()))(piece)
-    assert len(computed) == len(piece.shares[0].left)
+    assert len(computed) == len(piece.shares[0].remaining)
 
 
 def test_without_an_executor_it_continues_from_what_workers_recorded(
@@ -436,11 +447,14 @@ def test_without_an_executor_it_continues_from_what_workers_recorded(
     undisturbed.evaluate(predictions=True)
     computed.clear()
     first, *_ = cut(run, "1:3", 1, checkpoint="final")
-    inquiry = EvaluationRequest.of(run, "1:3", None, "one pass", "final", ())
+    inquiry = EvaluationRequest.from_run(run, "1:3", None, "one pass", "final", ())
     shard = replace(
-        first, shares=tuple(replace(s, left=tuple(o._replace(say=True) for o in s.left)) for s in first.shares)
+        first,
+        shares=tuple(
+            replace(s, remaining=tuple(o._replace(needs_predictions=True) for o in s.remaining)) for s in first.shares
+        ),
     )
-    Measuring.of(inquiry).open(WorkerContext("left", 1, Stop()))(shard)
+    Measuring.from_request(inquiry).open(WorkerContext("left", 1, Stop()))(shard)
     done = len(computed)
     file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
@@ -509,17 +523,17 @@ def test_lines_are_written_in_groups_and_all_are_there_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = []
-    real = store.disk.append
-    monkeypatch.setattr(store.disk, "append", lambda *given, **more: (writes.append(1), real(*given, **more)))
+    real = store.disk.append_records
+    monkeypatch.setattr(store.disk, "append_records", lambda *given, **more: (writes.append(1), real(*given, **more)))
     path = tmp_path / "lines.jsonl"
-    with contextlib.suppress(KeyboardInterrupt), Lines(path) as lines:
+    with contextlib.suppress(KeyboardInterrupt), RecordWriter(path) as lines:
         for number in range(500):
             lines.add({"number": number})
         raise KeyboardInterrupt
     assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == list(range(500))
     assert len(writes) < 5
-    monkeypatch.setattr(store, "EVERY", 0.0)
-    with Lines(path) as lines:
+    monkeypatch.setattr(store, "WRITE_INTERVAL", 0.0)
+    with RecordWriter(path) as lines:
         lines.add({"number": 500})
         assert path.read_text().count("\n") == 501
 
@@ -542,7 +556,7 @@ def slow(*given, **more):
     return real(*given, **more)
 
 
-plan.evaluate_cell, pieces.SMALLEST, store.EVERY = slow, 1e6, 0.0
+plan.evaluate_cell, pieces.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
 if __name__ == "__main__":
     load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
     print("done")
@@ -592,7 +606,7 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
         assert "done" not in out
         wait_for(lambda workers=workers: all(map(gone, workers)))
         assert before < recorded(run), "what was recorded stays"
-    assert "OperationalError: piece" in err
+    assert "OperationalError: shard" in err
     assert "its worker was killed by signal 9 (SIGKILL)" in err
     assert len(recorded(run)) > whole * 2 / 3, "the other pieces were done first"
     left = whole - len(recorded(run))
@@ -609,6 +623,6 @@ def recorded(run: Run) -> set[str]:
     """The cells that any file has, whole lines only."""
     found = set()
     for path in [*run.path.glob("pieces/worker-*/evaluation.jsonl"), run.path / "evaluation.jsonl"]:
-        for record in read(path, EVALUATION):
+        for record in read_records(path, EVALUATION):
             found.add(json.dumps([record["cell"], record["step"]]))
     return found

@@ -17,7 +17,7 @@ from numerate.experiments.train import TrainedRun, train
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, TokenMixer
 from numerate.positions.position import Position
-from numerate.training.lock import Lock, Locked
+from numerate.training.lock import Lock, LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
@@ -93,14 +93,14 @@ def stopping(step: int, at: int = 0) -> tuple[Stop, Any]:
 
     def listen(index: int, kind: str, record: Mapping[str, Any]) -> None:
         if index == at and kind == "step" and record["step"] == step:
-            stop.ask()
+            stop.request()
 
     return stop, listen
 
 
 def same_runs(expected: TrainedRun, found: TrainedRun, also: Sequence[int] = ()) -> None:
     """That two folders tell of the same training, but for rounding; the second has checkpoints at more places."""
-    assert expected.why == found.why
+    assert expected.stop_reason == found.stop_reason
     assert expected.run.folder.id == found.run.folder.id
     metrics = [one.run.folder.records("metrics.jsonl") for one in (expected, found)]
     assert len(metrics[0]) == len(metrics[1]) > 0
@@ -109,7 +109,7 @@ def same_runs(expected: TrainedRun, found: TrainedRun, also: Sequence[int] = ())
         assert other == {
             k: v if isinstance(v, str) or v is None else pytest.approx(v, rel=1e-4) for k, v in line.items()
         }
-    heads = [one.run.folder.head() for one in (expected, found)]
+    heads = [one.run.folder.metadata() for one in (expected, found)]
     for name in ("ended", "best", "recipe", "name", "variant", "parameters", "threads"):
         assert heads[0][name] == heads[1][name], name
     checkpoints = [one.run.checkpoints("all") for one in (expected, found)]
@@ -130,20 +130,20 @@ def test_runs_trained_as_one_are_what_they_are_alone(
         same_runs(expected, found)
         files = [sorted(path.name for path in one.run.path.iterdir()) for one in (expected, found)]
         assert files[0] == files[1]
-    assert all_as_one[2].run.folder.head()["ended"]["step"] == 12
+    assert all_as_one[2].run.folder.metadata()["ended"]["step"] == 12
 
 
 def test_stopped_as_one_each_continues_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7, at=1)
-    first = stacked(VARIED, tmp_path, stop=stop, listen=listen)
-    assert [one.why for one in first] == ["stopped"] * 3
+    first = stacked(VARIED, tmp_path, stop=stop, on_record=listen)
+    assert [one.stop_reason for one in first] == ["stopped"] * 3
     for expected, one in zip(each_alone, VARIED, strict=True):
         same_runs(expected, alone(one, tmp_path), also=[7])
 
 
 def test_stopped_as_one_the_same_call_continues(each_alone: list[TrainedRun], tmp_path: Path) -> None:
     stop, listen = stopping(7)
-    stacked(VARIED, tmp_path, stop=stop, listen=listen)
+    stacked(VARIED, tmp_path, stop=stop, on_record=listen)
     for expected, found in zip(each_alone, stacked(VARIED, tmp_path), strict=True):
         same_runs(expected, found, also=[7])
 
@@ -154,9 +154,11 @@ def test_what_was_stopped_alone_at_different_steps_continues_as_one(
     places = (6, 11, 3)
     for step, one in zip(places, VARIED, strict=True):
         stop, listen = stopping(step)
-        train(one, runs_dir=tmp_path, quiet=True, stop=stop, listen=lambda kind, record, of=listen: of(0, kind, record))
+        train(
+            one, runs_dir=tmp_path, quiet=True, stop=stop, on_record=lambda kind, record, of=listen: of(0, kind, record)
+        )
     messages: list[str] = []
-    found = stacked(VARIED, tmp_path, say=messages.append)
+    found = stacked(VARIED, tmp_path, on_message=messages.append)
     for expected, one, step in zip(each_alone, found, places, strict=True):
         same_runs(expected, one, also=[step])
     assert [text.partition("resuming from ")[2] for text in messages if "resuming" in text] == [
@@ -171,10 +173,10 @@ def test_what_is_done_is_left_as_it_is_and_the_others_go_on(
 ) -> None:
     runs = copied([all_as_one[0], all_as_one[2]], tmp_path)
     again = stacked(VARIED, runs)
-    assert [one.why for one in again] == ["done", "budget", "done"]
+    assert [one.stop_reason for one in again] == ["done", "budget", "done"]
     same_runs(each_alone[1], again[1])
     everything = stacked(VARIED, runs)
-    assert [one.why for one in everything] == ["done"] * 3
+    assert [one.stop_reason for one in everything] == ["done"] * 3
 
 
 def test_a_target_that_is_reached_ends_its_own_run(tmp_path: Path) -> None:
@@ -191,8 +193,8 @@ def test_a_target_that_is_reached_ends_its_own_run(tmp_path: Path) -> None:
     ]
     found = stacked(easy, tmp_path / "as one")
     expected = [alone(one, tmp_path / "alone") for one in easy]
-    assert [one.why for one in found] == ["target", "budget"]
-    assert found[0].run.folder.head()["ended"]["step"] == expected[0].run.folder.head()["ended"]["step"] < 150
+    assert [one.stop_reason for one in found] == ["target", "budget"]
+    assert found[0].run.folder.metadata()["ended"]["step"] == expected[0].run.folder.metadata()["ended"]["step"] < 150
 
 
 def test_a_run_that_another_process_writes_is_refused_and_the_others_are_trained(
@@ -202,7 +204,7 @@ def test_a_run_that_another_process_writes_is_refused_and_the_others_are_trained
     folder = RunFolder.create(tmp_path, "addition_abacus", path.name, {"recipe": {}})
     with folder.lock():
         ended = train_stacked(VARIED, runs_dir=tmp_path)
-    assert isinstance(ended[0], Locked)
+    assert isinstance(ended[0], LockedError)
     assert str(path) in str(ended[0])
     for expected, found in zip(each_alone[1:], ended[1:], strict=True):
         assert isinstance(found, TrainedRun)
@@ -212,7 +214,7 @@ def test_a_run_that_another_process_writes_is_refused_and_the_others_are_trained
 def test_a_run_given_twice_is_trained_once(tmp_path: Path) -> None:
     ended = train_stacked([VARIED[2], VARIED[2]], runs_dir=tmp_path)
     assert isinstance(ended[0], TrainedRun)
-    assert isinstance(ended[1], Locked)
+    assert isinstance(ended[1], LockedError)
 
 
 def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_a_loss_that_is_not_finite_is_the_fault_of_its_run_alone(each_alone: lis
             (folder,) = (path for path in tmp_path.glob("*/*/recipe.yaml") if "seed: 7" in path.read_text())
             free.append(Lock(folder.parent / "lock").holder() is None)
 
-    ended = train_stacked([VARIED[0], wild, VARIED[1]], runs_dir=tmp_path, listen=listen)
+    ended = train_stacked([VARIED[0], wild, VARIED[1]], runs_dir=tmp_path, on_record=listen)
     assert isinstance(ended[1], OperationalError)
     assert "is not finite" in str(ended[1])
     assert free == [True], "while the others go on"
@@ -258,7 +260,7 @@ def test_no_runs_are_nothing_to_do(tmp_path: Path) -> None:
 
 def test_listeners_know_which_run_it_is_about(tmp_path: Path) -> None:
     on_progress: list[tuple[int, str, int]] = []
-    stacked(VARIED, tmp_path, listen=lambda index, kind, record: on_progress.append((index, kind, record["step"])))
+    stacked(VARIED, tmp_path, on_record=lambda index, kind, record: on_progress.append((index, kind, record["step"])))
     for index, one in enumerate(VARIED):
         steps = one.training.steps or 0
         assert [step for at, kind, step in on_progress if (at, kind) == (index, "step")] == list(range(1, steps + 1))
@@ -269,7 +271,7 @@ def test_listeners_know_which_run_it_is_about(tmp_path: Path) -> None:
 
 def test_what_the_user_typed_is_noted_in_every_run(tmp_path: Path) -> None:
     for one in stacked(VARIED, tmp_path, command="numerate run mine"):
-        assert one.run.folder.head()["command"] == "numerate run mine"
+        assert one.run.folder.metadata()["command"] == "numerate run mine"
         assert [line["command"] for line in one.run.folder.records("starts.jsonl")] == ["numerate run mine"]
 
 
@@ -298,7 +300,7 @@ def test_a_part_that_cannot_be_stacked_fails_all_at_once_and_frees_their_folders
     monkeypatch.setattr(Attention, "build", build)
     with pytest.raises(RuntimeError, match="vmap"):
         train_stacked(VARIED, runs_dir=tmp_path)
-    assert alone(VARIED[2], tmp_path).why == "budget"
+    assert alone(VARIED[2], tmp_path).stop_reason == "budget"
 
 
 # Which can be stacked -------------------------------------------------------------------------------------------------
@@ -359,7 +361,7 @@ def test_runs_that_differ_in_this_are_of_one_stack(change: str) -> None:
 @pytest.mark.parametrize("change", OTHER)
 def test_runs_that_differ_in_this_are_not(change: str, tmp_path: Path) -> None:
     assert stack_key(small(change)) not in (None, stack_key(small()))
-    with pytest.raises(UserError, match="differ in more than"):
+    with pytest.raises(UserError, match="may only differ in seed, optimizer"):
         train_stacked([small(), small(change)], runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -380,7 +382,7 @@ def test_a_batch_that_grows_cannot_be_stacked() -> None:
     )
 
 
-@pytest.mark.parametrize("name", catalogue.kinds()["Recipe"])
+@pytest.mark.parametrize("name", catalogue.parts_by_kind()["Recipe"])
 def test_every_recipe_can_be_stacked_or_says_why_not(name: str) -> None:
     one = recipe(name)
     assert (stack_key(one) is None) == (why_not_stacked(one) is not None)

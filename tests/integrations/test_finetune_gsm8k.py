@@ -170,10 +170,10 @@ def test_the_final_number_stands_behind_the_mark() -> None:
 def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place: Path) -> None:
     module, read = example(), tokenizer()
     task = module.GSM8K(data_dir=str(place))
-    rows = module.rows_of(task.holdings.test, read, "plain", 1000)
+    rows = module.rows_of(task.splits.test, read, "plain", 1000)
     assert len(rows) == 5
     assert read.decode(rows[0].answered) == "ok\n#### 201</s>"
-    assert module.rows_of(task.holdings.test, read, "plain", len(rows[0]) - 1) == []
+    assert module.rows_of(task.splits.test, read, "plain", len(rows[0]) - 1) == []
     batch = module.padded([rows[0], module.Row([5], [6, 2], "")], 0, "cpu")
     assert batch["labels"][1].tolist() == [-100, 6, 2] + [-100] * (len(rows[0]) - 3)
     assert batch["attention_mask"][1].sum() == 3

@@ -21,7 +21,7 @@ from numerate.cli import main
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.generate import greedy
+from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder, import_published
 from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
@@ -50,8 +50,8 @@ from numerate.training.run_folder import RunFolder
 transformers = pytest.importorskip("transformers", reason="the extra huggingface")
 
 from numerate.integrations.hf_cache import NumerateCache  # noqa: E402
-from numerate.integrations.hf_models import NumerateForCausalLM, config_of  # noqa: E402
-from numerate.integrations.hf_tokenizers import tokenizer_of  # noqa: E402
+from numerate.integrations.hf_models import NumerateForCausalLM, make_config  # noqa: E402
+from numerate.integrations.hf_tokenizers import to_fast_tokenizer  # noqa: E402
 
 TOP = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -139,8 +139,8 @@ def pair(request: pytest.FixtureRequest) -> tuple[Run, Any]:
 def test_the_logits_are_those_of_the_run_however_rows_are_padded(pair: tuple[Run, Any]) -> None:
     run, theirs = pair
     tokens, real = ids_of()
-    ours = run.model()(tokens).logits
-    alone = run.model()(Tokens(tokens.ids[:1], *_alone_of(tokens))).logits
+    ours = run.load_model()(tokens).logits
+    alone = run.load_model()(Tokens(tokens.ids[:1], *_alone_of(tokens))).logits
     # Not bit by bit: weights mapped from a file begin at other addresses, for which a matrix product may sum otherwise.
     torch.testing.assert_close(theirs(tokens.ids[:1]).logits, alone, rtol=0, atol=1e-6)
     ids, mask = on_the_left(tokens, real)
@@ -154,14 +154,14 @@ def test_the_logits_are_those_of_the_run_however_rows_are_padded(pair: tuple[Run
 
 
 def _alone_of(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    return tokens.lengths[:1], tokens.row[:1]
+    return tokens.lengths[:1], tokens.example_indices[:1]
 
 
 @torch.no_grad()
 def test_generate_says_what_we_say_padded_alone_and_with_beams(pair: tuple[Run, Any]) -> None:
     run, theirs = pair
     tokens, real = ids_of()
-    ours = greedy(run.model(), tokens, 6, end=-1).ids
+    ours = greedy_decode(run.load_model(), tokens, 6, end_id=-1).ids
     ids, mask = on_the_left(tokens, real)
     how = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     assert torch.equal(theirs.generate(ids, attention_mask=mask.long(), **how)[:, 9:], ours)
@@ -208,9 +208,9 @@ def test_a_cache_may_be_continued_cut_reordered_and_outgrown(pair: tuple[Run, An
 
 def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, Any]) -> None:
     run, theirs = pair
-    batch = run.exam.batch(run.recipe.task.examples("train", 0, 0, 4))
-    output = run.model()(batch.tokens)
-    part = CrossEntropy().build(run.exam.vocabulary)
+    batch = run.evaluation_data.batch(run.recipe.task.examples("train", 0, 0, 4))
+    output = run.load_model()(batch.tokens)
+    part = CrossEntropy().build(run.evaluation_data.vocabulary)
     ours = part(output, batch)["cross_entropy"] / part.counts(batch)["cross_entropy"]
     rows, time = batch.targets.shape
     ids, labels = torch.zeros(rows, time + 1, dtype=torch.int64), torch.full((rows, time + 1), -100)
@@ -239,7 +239,7 @@ def test_shared_weights_are_saved_once_and_stay_shared() -> None:
     assert len(list(Path("again").glob("*.safetensors"))) > 1
     for name, weight in opened("again").state_dict().items():
         assert torch.equal(weight, model.state_dict()[name]), name
-    for name, weight in import_folder("again").model().state_dict().items():
+    for name, weight in import_folder("again").load_model().state_dict().items():
         assert torch.equal(weight, model.model.state_dict()[name]), name
 
 
@@ -287,7 +287,7 @@ def test_the_tokenizer_of_characters_and_words_gives_our_ids(begin: bool) -> Non
     ):
         task = Arithmetic()
         vocabulary = tokenizer.build_vocabulary(task if isinstance(tokenizer, Characters) else ["a", "12", "b"])
-        theirs = tokenizer_of(tokenizer, task, vocabulary)
+        theirs = to_fast_tokenizer(tokenizer, task, vocabulary)
         theirs.save_pretrained("tokenizer")
         theirs = transformers.AutoTokenizer.from_pretrained("tokenizer")
         for text in texts:
@@ -325,9 +325,9 @@ def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
     recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))
-    theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.pieces()
+    theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.load_tokenizer()
     for text in ("Once upon a time", "a café, 12!", ""):
-        assert theirs(text)["input_ids"] == [ours.begin, *ours.encode([text])[0]]
+        assert theirs(text)["input_ids"] == [ours.document_start_id, *ours.encode([text])[0]]
         assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text
     assert model.generation_config.eos_token_id == [1, 2]
     assert (theirs.bos_token, theirs.eos_token, theirs.model_max_length) == ("<s>", "</s>", 16)
@@ -338,7 +338,7 @@ def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document
     with pytest.raises(UserError, match="stored"):
         import_folder("exported")
     moved = import_folder("exported", settings=["task.tokenizer=exported"])
-    assert torch.equal(moved.model().state_dict()["embedding.weight"], model.model.embedding.weight)
+    assert torch.equal(moved.load_model().state_dict()["embedding.weight"], model.model.embedding.weight)
 
 
 def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_another_run() -> None:
@@ -362,9 +362,9 @@ def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_anothe
     back = numerate.load("back")
     tokens, _ = ids_of((9,))
     with torch.no_grad():
-        logits = back.model()(tokens).logits
+        logits = back.load_model()(tokens).logits
         assert torch.equal(logits, model.eval()(tokens.ids).logits)
-        assert not torch.allclose(logits, run.model()(tokens).logits)
+        assert not torch.allclose(logits, run.load_model()(tokens).logits)
     assert import_folder("finetuned", name="back").path == back.path
     assert back.path != run.path
     assert back.evaluate("1x1:2", count=4).regions()
@@ -376,7 +376,7 @@ def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_anothe
         ),
         quiet=True,
     )
-    assert again.folder.head()["began_from"].startswith(str(back.path.resolve()))
+    assert again.folder.metadata()["began_from"].startswith(str(back.path.resolve()))
 
 
 def _changed(change: Callable[[dict[str, Any]], Any]) -> None:
@@ -392,20 +392,22 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     export(run, "bare", tokenizer=False)
     assert not Path("bare/tokenizer.json").exists()
     before = sorted(Path().iterdir())
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="out: exported already exists"):
         export(run, "exported")
     with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")
     spec = run_of(recipe_of(title="kept"))
     object.__setattr__(spec.recipe, "model", PretrainedDecoder())
-    with pytest.raises(UserError, match="PretrainedDecoder is no causal decoder"):
+    with pytest.raises(
+        UserError, match="PretrainedDecoder is not a causal decoder of numerate; the model must be a Decoder"
+    ):
         export(spec, "held")
     with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
-        tokenizer_of(Subwords("characters"), Arithmetic(), run.exam.vocabulary)
+        to_fast_tokenizer(Subwords("characters"), Arithmetic(), run.evaluation_data.vocabulary)
     with pytest.raises(UserError, match="no checkpoint of step 500"):
-        export(run, "step", name="500")
+        export(run, "step", checkpoint_name="500")
     assert main(["export", str(run.path)]) == 2
-    with pytest.raises(UserError, match="`numerate import exported` makes a run of it"):
+    with pytest.raises(UserError, match="`numerate import exported` imports it as a run"):
         numerate.load("exported")
     assert sorted(Path().iterdir()) == before
 
@@ -435,7 +437,9 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
         import_folder("exported")
     _changed(lambda config: config["recipe"]["model"].update(hidden_size=16))
     _changed(lambda config: config["recipe"]["tokenizer"].update(vocabulary="index"))
-    with pytest.raises(UserError, match="other tokens"):
+    with pytest.raises(
+        UserError, match="was exported with a vocabulary different from the one its Arithmetic has here"
+    ):
         import_folder("exported")
     _changed(lambda config: config.update(model_type="llama"))
     with pytest.raises(UserError, match="'llama'"):
@@ -444,33 +448,35 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
 
 
 def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_architecture() -> None:
-    spec = published(width=16, depth=2, self_heads=2, relational_heads=2, context=32)
+    spec = published(hidden_size=16, num_layers=2, num_self_heads=2, num_relational_heads=2, context_length=32)
     recipe = recipe_of(spec, title="theirs")
     run = run_of(recipe)
-    torch.save({"model": to_published(run.model().state_dict(), spec), "iter_num": 5}, "ckpt.pt")
+    torch.save({"model": to_published(run.load_model().state_dict(), spec), "iter_num": 5}, "ckpt.pt")
     found = import_published("ckpt.pt", recipe, name="published")
-    for name, weight in found.model().state_dict().items():
-        assert torch.equal(weight, run.model().state_dict()[name]), name
+    for name, weight in found.load_model().state_dict().items():
+        assert torch.equal(weight, run.load_model().state_dict()[name]), name
     assert numerate.load("published").path == found.path
     with pytest.raises(UserError, match=r"ckpt\.pt: has no blocks\.2\.norm1\.weight"):
-        import_published("ckpt.pt", recipe_of(published(width=16, depth=3, self_heads=2, relational_heads=2)))
+        import_published(
+            "ckpt.pt", recipe_of(published(hidden_size=16, num_layers=3, num_self_heads=2, num_relational_heads=2))
+        )
     Path("torn.pt").write_bytes(Path("ckpt.pt").read_bytes()[:500])
-    with pytest.raises(UserError, match="no weights that can be read"):
+    with pytest.raises(UserError, match=r"torn\.pt: cannot be read as weights"):
         import_published("torn.pt", recipe)
     Path("readme.pt").write_text("numbers")
-    with pytest.raises(UserError, match=r"none of torch\.save") as error:
+    with pytest.raises(UserError, match=r"not written by torch\.save") as error:
         import_published("readme.pt", recipe)
     assert "weights_only" not in str(error.value)  # no word on how to run what a pickle holds
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
     vocabulary = Characters().build_vocabulary(Arithmetic())
-    model = NumerateForCausalLM(config_of(to_tree(recipe_of()), vocabulary)).eval()
+    model = NumerateForCausalLM(make_config(to_tree(recipe_of()), vocabulary)).eval()
     ids = torch.tensor([[5, 6, 7]])
     for given, message in (
         ({"position_ids": torch.arange(3)[None]}, "position_ids"),
         ({"output_attentions": True}, "output_attentions"),
-        ({"attention_mask": torch.zeros(1, 3)}, "no token at all"),
+        ({"attention_mask": torch.zeros(1, 3)}, "every row must have at least one token"),
         ({"attention_mask": torch.ones(1, 2)}, r"\(1, 3\)"),
         ({"past_key_values": transformers.DynamicCache()}, "DynamicCache"),
     ):

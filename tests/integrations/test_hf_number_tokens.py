@@ -43,16 +43,16 @@ def test_a_digit_is_a_digit_with_any_mark_of_a_space_before_it() -> None:
     tokenizer = words(["▁a", "▁5", "5", "▁17"], "▁")
     found = number_tokens(tokenizer)
     assert found.values == {2: 5.0, 3: 5.0}
-    assert found.pieces == ("<unk>", " a", " 5", "5", " 17")
-    assert found.kinds.tolist() == [SPECIAL, TEXT, DIGIT, DIGIT, NUMBER]
-    assert found.prefixed.tolist() == [False, True, True, False, True]
+    assert found.token_texts == ("<unk>", " a", " 5", "5", " 17")
+    assert found.token_kinds.tolist() == [SPECIAL, TEXT, DIGIT, DIGIT, NUMBER]
+    assert found.has_leading_space.tolist() == [False, True, True, False, True]
 
     tokenizer = byte_level([("Ġ", "7"), ("4", "2"), ("Ġ", "42")])
     ids = tokenizer.get_vocab()
     found = number_tokens(tokenizer)
     assert found.values == {**{ids[digit]: float(digit) for digit in "0123456789"}, ids["Ġ7"]: 7.0}
-    assert found.prefixed[ids["Ġ7"]]
-    assert not found.prefixed[ids["7"]]
+    assert found.has_leading_space[ids["Ġ7"]]
+    assert not found.has_leading_space[ids["7"]]
     numbers = number_tokens(tokenizer, which="numbers").values
     assert {i: numbers[i] for i in set(numbers) - set(found.values)} == {ids["42"]: 42.0, ids["Ġ42"]: 42.0}
 
@@ -69,7 +69,7 @@ UNLIKE = ["inf", "nan", "Infinity", "1e5", "1_000", "1,000", "5%", "$5", "0x1", 
 def test_what_python_or_unicode_takes_for_a_number_is_none(text: str) -> None:
     found = number_tokens(words(["a", "0", text]), which="numbers")
     assert found.values == {2: 0.0}
-    assert found.kinds[3] in (TEXT, POINT)
+    assert found.token_kinds[3] in (TEXT, POINT)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_numbers_of_several_characters_count_when_requested(text: str, value: fl
     assert number_tokens(tokenizer, which="numbers").values == {2: 0.0, 3: value}
     found = number_tokens(tokenizer)
     assert found.values == {2: 0.0}
-    assert found.kinds[3] == NUMBER
+    assert found.token_kinds[3] == NUMBER
 
 
 def test_signs_points_and_special_tokens_are_named() -> None:
     tokenizer = words(["a", "5", "+", "-", ".", "−"])  # noqa: RUF001
     tokenizer.add_special_tokens(["8"])
     found = number_tokens(tokenizer)
-    assert found.kinds.tolist() == [SPECIAL, TEXT, DIGIT, SIGN, SIGN, POINT, TEXT, SPECIAL]
+    assert found.token_kinds.tolist() == [SPECIAL, TEXT, DIGIT, SIGN, SIGN, POINT, TEXT, SPECIAL]
     assert found.values == {2: 5.0}
 
 
@@ -104,7 +104,7 @@ def test_an_override_has_the_last_word() -> None:
     found = number_tokens(tokenizer, override={4: 0.5, 3: None, 900: 7})
     assert found.values == {2: 5.0, 4: 0.5, 900: 7.0}
     assert number_tokens(words(["a", "b"]), override={1: 3}).values == {1: 3.0}
-    for wrong, message in (({-1: 2.0}, "is no id"), ({"5": 2.0}, "is no id"), ({2: float("inf")}, "finite")):
+    for wrong, message in (({-1: 2.0}, "got -1"), ({"5": 2.0}, "got '5'"), ({2: float("inf")}, "finite")):
         with pytest.raises(UserError, match=message):
             number_tokens(tokenizer, override=wrong)
 
@@ -114,9 +114,9 @@ def test_a_tokenizer_without_numbers_is_refused_in_plain_words() -> None:
         number_tokens(words(["a", "b"]))
     with pytest.raises(UserError, match="which='numbers' takes them"):
         number_tokens(words(["a", "12"]))
-    with pytest.raises(UserError, match="a str is none"):
+    with pytest.raises(UserError, match=r"tokenizer: must be a tokenizer of transformers .* got a str"):
         number_tokens("t5-small")
-    with pytest.raises(UserError, match="neither 'digits' nor 'numbers'"):
+    with pytest.raises(UserError, match="which: must be 'digits' or 'numbers', got"):
         number_tokens(words(["5"]), which="all")  # type: ignore[arg-type]
 
 
@@ -126,7 +126,7 @@ def test_a_tokenizer_is_left_as_it_is_and_texts_are_read_whole() -> None:
     tokenizer.enable_padding(length=9)
     before = tokenizer.to_str()
     coverage = number_tokens(tokenizer).coverage(["1234a1234"])
-    assert (coverage.digits, coverage.covered) == (8, 8)
+    assert (coverage.num_digits, coverage.num_covered_digits) == (8, 8)
     assert tokenizer.to_str() == before
 
 
@@ -136,30 +136,30 @@ def test_coverage_says_which_share_of_the_digits_is_covered_and_warns_of_a_low_o
     with pytest.warns(UserWarning, match=r"33\.3 % of the digit characters .* which='numbers'"):
         coverage = found.coverage(["a 5 17", "5 17 a"])
     assert coverage == Coverage(6, 2, ((" 17", 2),))
-    assert number_tokens(tokenizer, which="numbers").coverage(["a 5 17"]).share == 1
+    assert number_tokens(tokenizer, which="numbers").coverage(["a 5 17"]).covered_fraction == 1
     with pytest.warns(UserWarning, match=r"20\.0 %"):
         found.coverage("5 2019")  # one text
 
 
 def test_digits_that_a_tokenizer_does_not_know_are_not_covered() -> None:
     with pytest.warns(UserWarning, match=r"50\.0 %"):
-        assert number_tokens(words(["a", "1"])).coverage(["1a8"]).digits == 2
+        assert number_tokens(words(["a", "1"])).coverage(["1a8"]).num_digits == 2
 
 
 def test_characters_that_are_rewritten_as_ascii_digits_are_covered() -> None:
     tokenizer = words(["a", "5"])
     tokenizer.normalizer = normalizers.NFKC()
-    assert number_tokens(tokenizer).coverage(["５²a"[0]]).share == 1  # noqa: RUF001
+    assert number_tokens(tokenizer).coverage(["５²a"[0]]).covered_fraction == 1  # noqa: RUF001
 
 
 def test_a_sample_without_digits_has_no_share_and_no_warning() -> None:
     coverage = number_tokens(words(["a", "1"])).coverage(["aaa"])
-    assert np.isnan(coverage.share)
+    assert np.isnan(coverage.covered_fraction)
     assert str(coverage) == "this sample has no digit characters"
 
 
 def test_coverage_reads_as_a_sentence() -> None:
-    assert str(Coverage(500, 486)) == "97.2 % of the digit characters of this sample stand in number tokens"
+    assert str(Coverage(500, 486)) == "97.2 % of the digit characters of this sample are in number tokens"
     assert str(Coverage(4, 2, ((" 12", 1),))).endswith("number tokens; not those of ' 12' (1x)")
 
 
@@ -169,27 +169,27 @@ def test_slow_and_fast_tokenizers_of_transformers_are_read_alike() -> None:
     assert not slow.is_fast
     found = number_tokens(slow)
     assert found.values == {ord(digit) + 3: float(digit) for digit in "0123456789"}
-    assert found.kinds[0] == SPECIAL
+    assert found.token_kinds[0] == SPECIAL
     assert found.coverage(["What is 12 + 34?"]) == Coverage(4, 4)
 
     plain = words(["a", "5", "<s>"])
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>")
     assert number_tokens(fast).values == number_tokens(plain).values
-    assert number_tokens(fast).kinds.tolist() == [SPECIAL, TEXT, DIGIT, SPECIAL]
+    assert number_tokens(fast).token_kinds.tolist() == [SPECIAL, TEXT, DIGIT, SPECIAL]
 
 
 def test_numbers_of_t5_are_what_it_decodes_them_to(shared: Path) -> None:
     tokenizer = Tokenizer.from_file(str(shared / "data" / "tokenizers" / "t5-small" / "tokenizer.json"))
     found = number_tokens(tokenizer)
-    assert (found.values[305], found.pieces[305]) == (5.0, " 5")
-    assert (found.values[755], found.pieces[755]) == (5.0, "5")
+    assert (found.values[305], found.token_texts[305]) == (5.0, " 5")
+    assert (found.values[755], found.token_texts[755]) == (5.0, "5")
     assert len(found.values) == 19  # there is no `▁0`
     numbers = number_tokens(tokenizer, which="numbers").values
     assert all(float(tokenizer.decode([i])) == value for i, value in numbers.items())
-    missed = [i for i, piece in enumerate(found.pieces) if piece.strip().isascii() and piece.strip().isdigit()]
+    missed = [i for i, piece in enumerate(found.token_texts) if piece.strip().isascii() and piece.strip().isdigit()]
     assert set(missed) <= set(numbers)
     with pytest.warns(UserWarning, match=r"; not those of ' 12'"):
-        assert found.coverage(["12 + 30 = 42"]).share < 0.5
+        assert found.coverage(["12 + 30 = 42"]).covered_fraction < 0.5
 
 
 def test_numbers_of_gpt2_are_found_with_and_without_their_space(shared: Path) -> None:

@@ -49,7 +49,7 @@ def test_the_loss_is_cross_entropy_and_three_tenths_of_the_wasserstein_distance(
     assert NumberTokenLoss(DIGITS)(logits, labels).item() == pytest.approx(expected, rel=1e-12)
     alone = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False)
     assert alone(logits, labels).item() == pytest.approx(total / count, rel=1e-12)
-    every = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False, over="labels")
+    every = NumberTokenLoss(DIGITS, weight=1, cross_entropy=False, mean_over="labels")
     assert every(logits, labels).item() == pytest.approx(total / int((labels != -100).sum()), rel=1e-12)
 
 
@@ -70,7 +70,7 @@ def test_the_published_totals_are_met(shared: Path) -> None:
     logits, labels = torch.tensor(case["logits"], dtype=torch.float64), torch.tensor(case["labels"])
     expected = case["expected"]
     assert NumberTokenLoss(values)(logits, labels).item() == pytest.approx(expected["ce_plus_0p3_was"], rel=1e-9)
-    assert NumberTokenLoss(values, kind="mse")(logits, labels).item() == pytest.approx(
+    assert NumberTokenLoss(values, loss_function="mse")(logits, labels).item() == pytest.approx(
         expected["ce_plus_0p3_mse"], rel=1e-9
     )
 
@@ -81,9 +81,9 @@ def test_shifting_here_is_shifting_by_hand(cut: slice) -> None:
     logits, labels = logits[:, cut], labels[:, cut]
     weights = torch.rand(labels.shape)
     quantity = weights > 0.3
-    ours = NumberTokenLoss(DIGITS, shift=True)(logits, labels, loss_weights=weights, quantity=quantity)
+    ours = NumberTokenLoss(DIGITS, shift=True)(logits, labels, loss_weights=weights, is_quantity=quantity)
     theirs = NumberTokenLoss(DIGITS)(
-        logits[:, :-1], labels[:, 1:], loss_weights=weights[:, 1:], quantity=quantity[:, 1:]
+        logits[:, :-1], labels[:, 1:], loss_weights=weights[:, 1:], is_quantity=quantity[:, 1:]
     )
     torch.testing.assert_close(ours, theirs)
     (gradient,) = torch.autograd.grad(ours, logits)
@@ -95,7 +95,7 @@ def test_shifting_here_is_shifting_by_hand(cut: slice) -> None:
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(over: Any, shift: bool) -> None:
     logits, labels = batch(rows=6)
     weights = torch.rand(labels.shape, dtype=torch.float64)
-    loss = NumberTokenLoss(DIGITS, over=over, shift=shift)
+    loss = NumberTokenLoss(DIGITS, mean_over=over, shift=shift)
     whole = loss(logits, labels, loss_weights=weights)
     (expected,) = torch.autograd.grad(whole, logits)
     items, numbers = loss.counts(labels, loss_weights=weights)
@@ -113,9 +113,9 @@ def test_a_mean_over_numbers_is_not_made_up_where_their_count_is_unknown() -> No
     loss = NumberTokenLoss(DIGITS)
     items = int((labels != -100).sum())
     torch.testing.assert_close(loss(logits, labels, num_items=torch.tensor(items)), loss(logits, labels))
-    with pytest.raises(UserError, match=rf"{items + 9} labels in all, and {items} in this part.*over='labels'"):
+    with pytest.raises(UserError, match=rf"{items + 9} labels in all, and {items} in this part.*mean_over='labels'"):
         loss(logits, labels, num_items=items + 9)
-    assert NumberTokenLoss(DIGITS, over="labels")(logits, labels, num_items=items + 9) > 0
+    assert NumberTokenLoss(DIGITS, mean_over="labels")(logits, labels, num_items=items + 9) > 0
 
 
 def test_without_a_number_the_number_part_is_zero_and_attached() -> None:
@@ -137,7 +137,7 @@ def test_a_weight_of_nothing_and_a_number_that_is_a_name_cost_nothing() -> None:
     without = labels.clone()
     without.view(-1)[first] = -100
     expected = loss(logits, without)
-    torch.testing.assert_close(loss(logits, labels, quantity=quantity), expected)
+    torch.testing.assert_close(loss(logits, labels, is_quantity=quantity), expected)
     torch.testing.assert_close(loss(logits, labels, loss_weights=quantity.double()), expected)
 
 
@@ -152,10 +152,14 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
     ("logits", "labels", "message"),
     [
         (torch.zeros(2, 5, 13), torch.zeros(2, 5, dtype=torch.long), "13 wide, and token 13 is a number"),
-        (torch.zeros(2, 5, 20), torch.zeros(2, 6, dtype=torch.long), r"\(2, 6\) of int64 for logits \(2, 5, 20\)"),
+        (
+            torch.zeros(2, 5, 20),
+            torch.zeros(2, 6, dtype=torch.long),
+            r"logits \(2, 5, 20\) of float32, got \(2, 6\) of int64",
+        ),
         (torch.zeros(2, 5, 20), torch.full((2, 5), 20), "20 is outside the vocabulary; 0 to 19"),
         (torch.zeros(2, 5, 20), torch.full((2, 5), -1), "-1 is outside the vocabulary"),
-        (torch.zeros(2, 5, 20), torch.zeros(2, 5), "of float32; whole numbers"),
+        (torch.zeros(2, 5, 20), torch.zeros(2, 5), r"integer token ids, got \(2, 5\) of float32"),
         (torch.zeros(2, 5, 20, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long), "floating point"),
         (torch.zeros(20), torch.tensor(3), "floating point"),
     ],
@@ -168,10 +172,10 @@ def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: 
 def test_what_stands_beside_the_labels_has_their_shape() -> None:
     logits, labels = batch()
     loss = NumberTokenLoss(DIGITS)
-    with pytest.raises(UserError, match=r"loss_weights: \(7,\)"):
+    with pytest.raises(UserError, match=r"loss_weights: must have the shape of the labels .* got \(7,\)"):
         loss(logits, labels, loss_weights=torch.ones(7))
-    with pytest.raises(UserError, match=r"quantity: .* true or false"):
-        loss(logits, labels, quantity=torch.ones(3, 7))
+    with pytest.raises(UserError, match=r"is_quantity: must be boolean"):
+        loss(logits, labels, is_quantity=torch.ones(3, 7))
     with pytest.raises(UserError, match=r"num_items: .* one number"):
         loss(logits, labels, num_items=torch.ones(2))
 
@@ -182,18 +186,18 @@ def test_logits_that_are_not_finite_are_named_when_requested() -> None:
     logits[1, 2, 3] = math.nan
     labels[1, 2] = 5
     assert NumberTokenLoss(DIGITS)(logits, labels).isnan()
-    with pytest.raises(OperationalError, match=r"nan for token 3 at place \(1, 2\)"):
+    with pytest.raises(OperationalError, match=r"nan for token 3 at position \(1, 2\)"):
         NumberTokenLoss(DIGITS, check_finite=True)(logits, labels)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "wasserstein"}, "kind: 'wasserstein'"),
-        ({"weight": -1.0}, "weight: -1.0"),
-        ({"over": "tokens"}, "over: 'tokens'"),
-        ({"shift": None}, "shift: None"),
-        ({"squash": 0.5}, "squash: 0.5"),
+        ({"loss_function": "wasserstein"}, "loss_function: .*got 'wasserstein'"),
+        ({"weight": -1.0}, "weight: .*got -1.0"),
+        ({"mean_over": "tokens"}, "mean_over: .*got 'tokens'"),
+        ({"shift": None}, "shift: .*got None"),
+        ({"squash_factor": 0.5}, "squash_factor: 0.5"),
         ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0"),
     ],
 )
@@ -247,14 +251,14 @@ def tokenizer(tokens: str) -> Any:
 def test_a_tokenizer_makes_the_loss_in_one_line_and_stays_as_it_is() -> None:
     plain = tokenizer("? a 7 8 9 7.5")
     before = plain.to_str()
-    with pytest.warns(UserWarning, match="of the digit characters of this sample stand in number tokens"):
+    with pytest.warns(UserWarning, match="of the digit characters of this sample are in number tokens"):
         loss = numerate.NumberTokenLoss.from_tokenizer(plain, which="numbers")
     assert plain.to_str() == before
     assert loss.table.ids.tolist() == [2, 3, 4, 5]
     assert loss.table.values.tolist() == [7, 8, 9, 7.5]
-    chosen = NumberTokenLoss.from_tokenizer(plain, sample=["7 8 9"], kind="mse", override={5: None, 1: -3.0})
+    chosen = NumberTokenLoss.from_tokenizer(plain, sample=["7 8 9"], loss_function="mse", override={5: None, 1: -3.0})
     assert chosen.table.ids.tolist() == [1, 2, 3, 4]
-    assert "4 number tokens, kind=mse" in repr(chosen)
+    assert "4 number tokens, loss_function=mse" in repr(chosen)
 
 
 def test_a_model_says_whether_its_labels_are_shifted() -> None:
@@ -269,7 +273,7 @@ def test_a_model_says_whether_its_labels_are_shifted() -> None:
     assert NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.T5Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(**make).shift
-    with pytest.raises(UserError, match=r"shift: False is wrong for Wrapped, which is decoder-only; True is right"):
+    with pytest.raises(UserError, match="shift: must be True for Wrapped, which is decoder-only, got False"):
         NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), shift=False, **make)
 
 
@@ -283,7 +287,7 @@ def test_a_count_from_before_the_shift_is_understood() -> None:
     loss = NumberTokenLoss({token: float(token) for token in range(4, 14)}, shift=True)
     assert loss(logits, labels, num_items=int((labels != -100).sum())) == loss(logits, labels)
     for wrong in (-3, math.nan):
-        with pytest.raises(UserError, match=r"num_items: .*a count, 0 or more, is right"):
+        with pytest.raises(UserError, match="num_items: must be a count of 0 or more, got"):
             loss(logits, labels, num_items=wrong)
 
 
@@ -304,21 +308,21 @@ def test_a_number_term_above_cross_entropy_warns_once_with_both_values_and_the_r
     warned = trained(large, 20)
     assert warned == [
         "number term 13.5, cross-entropy 3 (means over the first 10 batches): 82 % of the loss; use a lower weight "
-        "(now 0.3) or squash=20"
+        "(now 0.3) or squash_factor=20"
     ]
-    assert "squash" not in trained(NumberTokenLoss(DIGITS, kind="mse", weight=3), 10)[0]
+    assert "squash" not in trained(NumberTokenLoss(DIGITS, loss_function="mse", weight=3), 10)[0]
 
 
 def test_a_number_term_below_cross_entropy_is_no_warning() -> None:
     assert trained(NumberTokenLoss(DIGITS), 12) == []
-    assert trained(NumberTokenLoss({id_: 10 * value for id_, value in DIGITS.items()}, squash=20.0), 12) == []
+    assert trained(NumberTokenLoss({id_: 10 * value for id_, value in DIGITS.items()}, squash_factor=20.0), 12) == []
 
 
 @pytest.mark.parametrize(
     ("split", "settings", "term", "share"),
     [
         (True, {}, 0.97, 8.5),
-        (False, {"which": "numbers", "squash": 20.0}, 0.58, 5.3),
+        (False, {"which": "numbers", "squash_factor": 20.0}, 0.58, 5.3),
         (False, {"which": "numbers"}, 164, 94),
     ],
 )
@@ -336,7 +340,7 @@ def test_the_shares_of_the_page_on_trainers_are_measured(
     sums = [str(a + b) for a in range(4, 60, 3) for b in range(7, 400, 41)]
     labels = tokenizer(sums, return_tensors="pt", padding=True)["input_ids"]
     labels[labels == tokenizer.pad_token_id] = -100
-    terms = loss.terms(torch.zeros(1, 1, 32128).expand(*labels.shape, -1), labels)
+    terms = loss.loss_terms(torch.zeros(1, 1, 32128).expand(*labels.shape, -1), labels)
     entropy, number = terms["cross_entropy"].item(), 0.3 * terms["number"].item()
     assert entropy == pytest.approx(10.38, abs=0.005)
     assert number == pytest.approx(term, rel=0.01)

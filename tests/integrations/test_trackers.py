@@ -15,7 +15,16 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.integrations import trackers
-from numerate.integrations.trackers import Tracker, Trackers, TrackerSettings, flat, make, numbers, run_key, run_name
+from numerate.integrations.trackers import (
+    Tracker,
+    Trackers,
+    TrackerSettings,
+    flatten,
+    make_trackers,
+    run_id,
+    run_name,
+    scalar_metrics,
+)
 
 HEAD = {
     "id": "3f2a9c01b7de",
@@ -47,17 +56,17 @@ class Recording(Tracker):
                 raise self.error
         self.calls.append((what, *values))
 
-    def start(self, head: Mapping[str, Any], folder: Path, step: int) -> None:
-        self._note("start", head, folder, step)
+    def start(self, run_metadata: Mapping[str, Any], folder: Path, step: int) -> None:
+        self._note("start", run_metadata, folder, step)
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._note("log", step, values)
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._note("log_metrics", step, values)
 
-    def figure(self, step: int, name: str, png: bytes) -> None:
-        self._note("figure", step, name, png)
+    def log_figure(self, step: int, name: str, png: bytes) -> None:
+        self._note("log_figure", step, name, png)
 
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self._note("table", step, name, columns, rows)
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._note("log_table", step, name, columns, rows)
 
     def finish(self) -> None:
         self._note("finish")
@@ -73,10 +82,10 @@ def picture() -> Any:
 
 def log_everything(active: Trackers, folder: Path) -> None:
     active.start(HEAD, folder)
-    active.log(METRICS)
-    active.log(DEVELOPMENT)
-    active.figure("heat map", picture(), 500)
-    active.table("samples", SAMPLES, 500)
+    active.log_record(METRICS)
+    active.log_record(DEVELOPMENT)
+    active.log_figure("heat map", picture(), 500)
+    active.log_table("samples", SAMPLES, 500)
     active.finish()
 
 
@@ -84,7 +93,14 @@ def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
     tracker, warnings = Recording(), []
     log_everything(Trackers({"recording": tracker}, warnings.append), tmp_path)
     assert not warnings
-    assert [call[0] for call in tracker.calls] == ["start", "log", "log", "figure", "table", "finish"]
+    assert [call[0] for call in tracker.calls] == [
+        "start",
+        "log_metrics",
+        "log_metrics",
+        "log_figure",
+        "log_table",
+        "finish",
+    ]
     assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/rate": 1e-3})
     assert tracker.calls[2][1:] == (500, {"development/exact": 0.75})
     assert tracker.calls[3][1:3] == (500, "heat map")
@@ -95,28 +111,35 @@ def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no network\nat all"), SystemExit(1), OSError(28, "No space left")])
-@pytest.mark.parametrize("moment", ["start", "log", "figure", "table", "finish"])
+@pytest.mark.parametrize("moment", ["start", "log_metrics", "log_figure", "log_table", "finish"])
 def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     tmp_path: Path, moment: str, error: BaseException
 ) -> None:
     good, warnings = Recording(), []
     both = Trackers({"bad": Recording(moment, error), "good": good}, warnings.append)
     log_everything(both, tmp_path)
-    both.log(METRICS)
+    both.log_record(METRICS)
     [warning] = warnings
     assert "tracker bad" in warning
     assert "\n" not in warning
     assert "The run continues" in warning
-    assert [call[0] for call in good.calls] == ["start", "log", "log", "figure", "table", "finish"]
+    assert [call[0] for call in good.calls] == [
+        "start",
+        "log_metrics",
+        "log_metrics",
+        "log_figure",
+        "log_table",
+        "finish",
+    ]
 
 
 def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     bad, warnings = Recording("start"), []
     active = Trackers({"bad": bad}, warnings.append)
     active.start(HEAD, tmp_path)
-    active.log(METRICS)
+    active.log_record(METRICS)
     begun = time.monotonic()
-    active.finish(patience=0.05)
+    active.finish(timeout=0.05)
     bad.hanging.set()
     assert time.monotonic() - begun < 15
     assert "did not finish within" in warnings[0]
@@ -124,12 +147,12 @@ def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_WAITING", 10)
+    monkeypatch.setattr(trackers, "_MAX_QUEUE_SIZE", 10)
     bad, warnings = Recording("start"), []
     active = Trackers({"bad": bad}, warnings.append)
     active.start(HEAD, tmp_path)
     for _ in range(30):
-        active.log(METRICS)
+        active.log_record(METRICS)
     active.finish()
     bad.hanging.set()
     assert len(warnings) == 1
@@ -139,7 +162,7 @@ def test_a_tracker_that_does_not_keep_up_is_dropped(tmp_path: Path, monkeypatch:
 def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path: Path) -> None:
     warnings: list[str] = []
     active = Trackers({"recording": Recording()}, warnings.append)
-    active.figure("map", tmp_path / "missing.png")
+    active.log_figure("map", tmp_path / "missing.png")
     active.finish()
     assert len(warnings) == 1
     assert "missing.png" in warnings[0]
@@ -148,7 +171,7 @@ def test_a_picture_that_is_not_there_drops_the_tracker_and_not_the_run(tmp_path:
 def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
     before = threading.active_count()
     for names in ("", (), []):
-        active = make(names)
+        active = make_trackers(names)
         active.start(HEAD, tmp_path)
         assert threading.active_count() == before
         active.finish()
@@ -156,9 +179,9 @@ def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
-        UserError, match=r"'wandbb'; there are: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
+        UserError, match=r"'wandbb'; available: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
     ):
-        make("tensorboard,wandbb")
+        make_trackers("tensorboard,wandbb")
 
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("mlflow", None)])
@@ -167,12 +190,12 @@ def test_a_package_that_is_not_installed_is_refused_with_the_line_that_installs_
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     with pytest.raises(UserError, match="pip install mlflow"):
-        make(["mlflow"])
+        make_trackers(["mlflow"])
 
 
 def test_no_tracker_is_imported_before_it_is_named() -> None:
     code = (
-        "import sys; import numerate.integrations.trackers as t; t.make(()); "
+        "import sys; import numerate.integrations.trackers as t; t.make_trackers(()); "
         "print([name for name in ('torch', 'wandb', 'tensorboard', 'mlflow', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -193,18 +216,18 @@ def test_project_and_entity_come_from_the_settings_then_from_the_environment(mon
 def test_a_run_keeps_its_key_in_a_tracker_and_another_folder_has_another() -> None:
     again = {**HEAD, "times": {"created": "2026-01-01", "started": "2026-02-02"}}
     other = {**HEAD, "times": {"created": "2026-03-03"}}
-    assert run_key(again) == run_key(HEAD) != run_key(other)
+    assert run_id(again) == run_id(HEAD) != run_id(other)
     assert run_name(HEAD, Path("runs/addition/3f2a9c01b7de")) == "addition-3f2a9c"
     assert run_name({**HEAD, "name": "mine"}, Path("runs/a/b")) == "mine"
 
 
 def test_settings_and_records_become_flat() -> None:
-    assert flat({"model": {"hidden_size": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
+    assert flatten({"model": {"hidden_size": 64, "positions": [{"base": 2}], "sizes": [1, 2]}}) == {
         "model.hidden_size": 64,
         "model.positions.0.base": 2,
         "model.sizes": [1, 2],
     }
-    assert numbers({"step": 1, "loss": None, "padding": 0}) == {"train/padding": 0.0}
+    assert scalar_metrics({"step": 1, "loss": None, "padding": 0}) == {"train/padding": 0.0}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -213,7 +236,7 @@ def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     warnings: list[str] = []
-    log_everything(make("tensorboard", warn=warnings.append), tmp_path)
+    log_everything(make_trackers("tensorboard", warn=warnings.append), tmp_path)
     assert not warnings
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
@@ -226,7 +249,7 @@ def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
 WANDB = """
 import json, sys
 from pathlib import Path
-from numerate.integrations.trackers import TrackerSettings, make
+from numerate.integrations.trackers import TrackerSettings, make_trackers
 sys.path.insert(0, {here!r})
 import importlib.util
 spec = importlib.util.spec_from_file_location("promises", {file!r})
@@ -234,7 +257,7 @@ promises = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(promises)
 warnings = []
 settings = TrackerSettings(project="abacus", group="g", tags=("t",))
-promises.log_everything(make("wandb", settings, warnings.append), Path({folder!r}))
+promises.log_everything(make_trackers("wandb", settings, warnings.append), Path({folder!r}))
 print(json.dumps(warnings))
 """
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from numerate.errors import UserError
 from numerate.kernels import backends as kernels
-from numerate.kernels.backends import refuse_other_kernels, takes_fla
+from numerate.kernels.backends import check_backend, should_use_fla
 
 
 @pytest.fixture(autouse=True)
@@ -25,55 +25,55 @@ def on(device: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
-    monkeypatch.setattr(kernels, "installed", lambda: installed)
+    monkeypatch.setattr(kernels, "is_fla_installed", lambda: installed)
 
 
 def test_on_a_cpu_the_form_in_torch_runs_without_a_warning() -> None:
-    assert not takes_fla("auto", torch.zeros(2), "DeltaNet")
-    assert not takes_fla("torch", torch.zeros(2), "DeltaNet")
+    assert not should_use_fla("auto", torch.zeros(2), "DeltaNet")
+    assert not should_use_fla("torch", torch.zeros(2), "DeltaNet")
 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_torch_is_torch_everywhere(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     pretend(monkeypatch, installed)
-    assert not takes_fla("torch", on("cuda"), "DeltaNet")
+    assert not should_use_fla("torch", on("cuda"), "DeltaNet")
 
 
 def test_auto_takes_the_kernel_on_a_device_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, True)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert takes_fla("auto", on("cuda", dtype), "Mamba2"), dtype
-    assert not takes_fla("auto", on("cuda", torch.float64), "Mamba2"), "float64 is exact only in torch"
-    assert not takes_fla("auto", on("cpu"), "Mamba2")
+        assert should_use_fla("auto", on("cuda", dtype), "Mamba2"), dtype
+    assert not should_use_fla("auto", on("cuda", torch.float64), "Mamba2"), "float64 is exact only in torch"
+    assert not should_use_fla("auto", on("cpu"), "Mamba2")
 
 
 def test_auto_rounds_nothing_for_a_kernel_that_knows_half_precision_only(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, True)
-    assert takes_fla("auto", on("cuda", torch.bfloat16), "DeltaNet", half_only=True)
+    assert should_use_fla("auto", on("cuda", torch.bfloat16), "DeltaNet", requires_half_precision=True)
     with pytest.warns(UserWarning, match=r"^DeltaNet runs in its chunked form in torch: .*training\.precision=bf16"):
-        assert not takes_fla("auto", on("cuda"), "DeltaNet", half_only=True)
-    assert takes_fla("fla", on("cuda"), "DeltaNet", half_only=True), "requested by name it may round"
+        assert not should_use_fla("auto", on("cuda"), "DeltaNet", requires_half_precision=True)
+    assert should_use_fla("fla", on("cuda"), "DeltaNet", requires_half_precision=True), "requested by name it may round"
 
 
 def test_a_missing_package_is_warned_of_once_with_the_form_that_runs_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
     with pytest.warns(UserWarning, match=r"^DeltaNet runs in its chunked form in torch: .*flash-linear-attention"):
-        assert not takes_fla("auto", on("cuda"), "DeltaNet")
+        assert not should_use_fla("auto", on("cuda"), "DeltaNet")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not takes_fla("auto", on("cuda"), "DeltaNet")
+        assert not should_use_fla("auto", on("cuda"), "DeltaNet")
     with pytest.warns(UserWarning, match=r"^RWKV6 runs"):
-        assert not takes_fla("auto", on("cuda"), "RWKV6")
+        assert not should_use_fla("auto", on("cuda"), "RWKV6")
 
 
 def test_a_requested_kernel_that_cannot_run_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
     with pytest.raises(UserError, match=r"^model\.mixer\.backend: fla needs the package .*pip install.*backend=auto"):
-        takes_fla("fla", on("cuda"), "DeltaNet")
+        should_use_fla("fla", on("cuda"), "DeltaNet")
     pretend(monkeypatch, True)
     for x in (on("cpu"), on("cuda", torch.float64)):
         with pytest.raises(UserError, match=r"^model\.mixer\.backend: fla runs in fp32, bf16 or fp16 on a CUDA device"):
-            takes_fla("fla", x, "DeltaNet")
+            should_use_fla("fla", x, "DeltaNet")
 
 
 def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) 
     found = []
 
     def look(x: torch.Tensor) -> torch.Tensor:
-        found.append(takes_fla("auto", x, "Mamba2"))
+        found.append(should_use_fla("auto", x, "Mamba2"))
         return x
 
     with FakeTensorMode():
@@ -92,14 +92,14 @@ def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) 
 def test_the_package_counts_only_with_the_compiler_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"fla"}
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: object() if name in there else None)
-    assert not kernels.installed.__wrapped__()
+    assert not kernels.is_fla_installed.__wrapped__()
     there.add("triton")
-    assert kernels.installed.__wrapped__()
+    assert kernels.is_fla_installed.__wrapped__()
     there.remove("fla")
-    assert not kernels.installed.__wrapped__()
+    assert not kernels.is_fla_installed.__wrapped__()
 
 
 def test_other_kernels_are_refused() -> None:
-    refuse_other_kernels("auto")
-    with pytest.raises(UserError, match="backend: 'cuda' is none of: auto, torch, fla"):
-        refuse_other_kernels("cuda")
+    check_backend("auto")
+    with pytest.raises(UserError, match="backend: must be one of auto, torch, fla, not 'cuda'"):
+        check_backend("cuda")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from numerate.kernels.delta_rule import chunked, flops, recurrent
+from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
@@ -33,7 +33,7 @@ def test_a_key_brings_back_what_was_last_written_to_it() -> None:
     keys = torch.eye(2)[[0, 1, 0]][None, :, None]
     values = torch.tensor([[3.0, 5.0], [1.0, 2.0], [7.0, 9.0]])[None, :, None]
     queries = torch.eye(2)[[0, 1, 1]][None, :, None]
-    read, memory = recurrent(queries, keys, values, torch.ones(1, 3, 1))
+    read, memory = recurrent_delta_rule(queries, keys, values, torch.ones(1, 3, 1))
     torch.testing.assert_close(read[0, :, 0], torch.tensor([[3.0, 5.0], [1.0, 2.0], [1.0, 2.0]]))
     torch.testing.assert_close(memory[0, 0], torch.tensor([[7.0, 9.0], [1.0, 2.0]]))
 
@@ -43,7 +43,7 @@ def test_two_reflections_are_a_rotation_which_counts_modulo_five() -> None:
     axes = torch.stack([torch.tensor([1.0, 0.0]), torch.stack([angle.cos(), angle.sin()])])
     keys, queries = axes.repeat(10, 1)[None, :, None], torch.tensor([1.0, 0.0]).expand(1, 10, 1, 2)
     start = torch.eye(2)[None, None]
-    read, _ = recurrent(queries, keys, torch.zeros(1, 20, 1, 2), torch.full((1, 20, 1), 2.0), memory=start)
+    read, _ = recurrent_delta_rule(queries, keys, torch.zeros(1, 20, 1, 2), torch.full((1, 20, 1), 2.0), state=start)
     torch.testing.assert_close(read[0, 5:], read[0, :5], atol=1e-5, rtol=0)
     assert float((read[0, :4] - read[0, 4]).norm(dim=2).min()) > 1, "five different places on the circle"
 
@@ -53,9 +53,9 @@ def test_two_reflections_are_a_rotation_which_counts_modulo_five() -> None:
 @pytest.mark.parametrize(("time", "steps"), [(1, 1), (7, 1), (32, 1), (50, 1), (100, 1), (1, 3), (50, 2), (23, 3)])
 def test_chunked_is_recurrent(time: int, steps: int, gated: bool, largest: float) -> None:
     tensors = inputs(time, steps, gated, largest)
-    expected, memory = recurrent(*tensors)
+    expected, memory = recurrent_delta_rule(*tensors)
     for chunk in (4, 16, 32, 1000):
-        found, behind = chunked(*tensors, chunk=chunk)
+        found, behind = chunked_delta_rule(*tensors, chunk_size=chunk)
         torch.testing.assert_close(found, expected, **EXACT)
         torch.testing.assert_close(behind, memory, **EXACT)
 
@@ -70,8 +70,8 @@ def test_its_gradient_is_that_of_the_recurrence(gated: bool, steps: int) -> None
     def weighed(output: tuple[Tensor, Tensor]) -> Tensor:
         return sum(((part * weight).sum() for part, weight in zip(output, weights, strict=True)), torch.zeros(()))
 
-    expected = torch.autograd.grad(weighed(recurrent(*tensors)), tensors)
-    found = torch.autograd.grad(weighed(chunked(*tensors, chunk=6 * steps)), tensors)
+    expected = torch.autograd.grad(weighed(recurrent_delta_rule(*tensors)), tensors)
+    found = torch.autograd.grad(weighed(chunked_delta_rule(*tensors, chunk_size=6 * steps)), tensors)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, **EXACT)
 
@@ -79,7 +79,7 @@ def test_its_gradient_is_that_of_the_recurrence(gated: bool, steps: int) -> None
 def test_gates_that_let_nothing_through_overflow_nothing() -> None:
     queries, keys, values, betas, _ = (None if part is None else part.float() for part in inputs(40))
     gates = torch.full((2, 40, 3), -200.0).requires_grad_()
-    found, _ = chunked(queries, keys, values, betas, gates)
+    found, _ = chunked_delta_rule(queries, keys, values, betas, gates)
     alone = (queries * keys).sum(dim=3, keepdim=True) * betas[..., None] * values
     torch.testing.assert_close(found, alone)
     found.sum().backward()
@@ -93,9 +93,9 @@ def test_no_digits_are_lost_behind_a_gate_that_is_nearly_closed(gate: float, ste
     tensors = inputs(64, steps)
     log_gates = -0.05 * tensors[0].detach().sigmoid()[..., 0]
     log_gates[:, ::16] = gate
-    expected, memory = (part.detach() for part in recurrent(*tensors[:4], log_gates))
+    expected, memory = (part.detach() for part in recurrent_delta_rule(*tensors[:4], log_gates))
     singles = [part.detach().float().requires_grad_() for part in (*tensors[:4], log_gates)]
-    found, behind = chunked(*singles)
+    found, behind = chunked_delta_rule(*singles)
     for mine, theirs in ((found, expected), (behind, memory)):
         torch.testing.assert_close(mine.double(), theirs, atol=1e-6 * float(theirs.abs().max()), rtol=0)
     for gradient in torch.autograd.grad(found.sum() + behind.sum(), singles):
@@ -106,14 +106,16 @@ def test_many_equal_keys_blow_nothing_up() -> None:
     """The worst case of the triangular system: every write undoes the one before it, and reflects."""
     keys = normalize(torch.ones(1, 200, 1, 4), dim=-1)
     values = torch.randn(1, 200, 1, 4, generator=torch.Generator().manual_seed(0))
-    expected, _ = recurrent(keys.double(), keys.double(), values.double(), torch.full((1, 200, 1), 1.99).double())
-    found, _ = chunked(keys, keys, values, torch.full((1, 200, 1), 1.99))
+    expected, _ = recurrent_delta_rule(
+        keys.double(), keys.double(), values.double(), torch.full((1, 200, 1), 1.99).double()
+    )
+    found, _ = chunked_delta_rule(keys, keys, values, torch.full((1, 200, 1), 1.99))
     torch.testing.assert_close(found, expected.float(), atol=1e-2, rtol=1e-3)
 
 
 def test_operations_are_those_of_the_matrix_products_inside_the_chunks() -> None:
-    assert flops(32, 1, 8, 8) == flops(16, 2, 8, 8) + 2 * (16 * 32 * (8 + 8) + 16 * 8 * 8)
-    assert flops(64, 1, 8, 8) == 2 * flops(32, 1, 8, 8)
+    assert delta_rule_flops(32, 1, 8, 8) == delta_rule_flops(16, 2, 8, 8) + 2 * (16 * 32 * (8 + 8) + 16 * 8 * 8)
+    assert delta_rule_flops(64, 1, 8, 8) == 2 * delta_rule_flops(32, 1, 8, 8)
 
 
 # Someone else's truth ------------------------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ def singly(tensors: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 def agree(found: Tensor, behind: Tensor, tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]) -> None:
-    mine, memory = chunked(*tensors)
+    mine, memory = chunked_delta_rule(*tensors)
     torch.testing.assert_close(found, mine.float(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(behind, memory.float(), atol=1e-4, rtol=1e-4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from numerate.kernels import linear_scan as scan
-from numerate.kernels.linear_scan import linear_scan, scan_by_steps
+from numerate.kernels.linear_scan import linear_scan, sequential_scan
 
 EXACT = {"atol": 1e-11, "rtol": 1e-11}
 KINDS = [torch.float64, torch.complex128]
@@ -23,7 +23,7 @@ def factors(*shape: int, kind: torch.dtype = torch.float64) -> torch.Tensor:
 
 @pytest.fixture(params=[1, 10**9], ids=["place by place", "chunk by chunk"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "AT_ONCE", request.param)
+    monkeypatch.setattr(scan, "MIN_SEQUENTIAL_SIZE", request.param)
 
 
 @pytest.mark.usefixtures("form")
@@ -32,7 +32,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_is_the_recurrence_as_written(time: int, kind: torch.dtype) -> None:
     a, b, start = factors(3, time, 4, kind=kind), drawn(3, time, 4, kind=kind), drawn(3, 4, kind=kind, seed=2)
     for first in (None, start):
-        torch.testing.assert_close(linear_scan(a, b, first), scan_by_steps(a, b, first), **EXACT)
+        torch.testing.assert_close(linear_scan(a, b, first), sequential_scan(a, b, first), **EXACT)
 
 
 @pytest.mark.usefixtures("form")
@@ -45,7 +45,7 @@ def test_its_gradient_is_that_of_the_recurrence(shape: tuple[int, ...], kind: to
         tensor.requires_grad_()
     weights = drawn(3, 37, 4, kind=kind, seed=5)
     ours, theirs = (
-        torch.autograd.grad((form(*given) * weights).sum().abs(), given) for form in (linear_scan, scan_by_steps)
+        torch.autograd.grad((form(*given) * weights).sum().abs(), given) for form in (linear_scan, sequential_scan)
     )
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, **EXACT)
@@ -79,11 +79,11 @@ def test_members_of_a_stack_are_scanned_as_alone(dims: tuple[int | None, ...]) -
     found = torch.vmap(linear_scan, in_dims=dims)(*given)
     for member in range(2):
         own = [x if dim is None else x.select(dim, member) for x, dim in zip(given, dims, strict=True)]
-        torch.testing.assert_close(found[member], scan_by_steps(*own), **EXACT)
+        torch.testing.assert_close(found[member], sequential_scan(*own), **EXACT)
 
 
 def test_what_it_keeps_for_the_gradient_does_not_grow_with_its_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "AT_ONCE", 10**9)
+    monkeypatch.setattr(scan, "MIN_SEQUENTIAL_SIZE", 10**9)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         linear_scan(factors(2, 64, 8).requires_grad_(), drawn(2, 64, 8))

@@ -7,21 +7,38 @@ import pytest
 import torch
 
 from numerate.kernels import relational_fast
-from numerate.kernels.relational import Activation, Heads, Kind, activated, plain
-from numerate.kernels.relational_fast import _moved, _moved_back, chosen, has_values, relational_attention
+from numerate.kernels.relational import Activation, RelationalHeads, Variant, apply_activation, reference_attention
+from numerate.kernels.relational_fast import (
+    _distances_to_keys,
+    _keys_to_distances,
+    relational_attention,
+    select_backend,
+    supports_values,
+)
 
 CLOSE = {"atol": 1e-10, "rtol": 1e-10}
-ACTIVATIONS, KINDS = get_args(Activation), get_args(Kind)
-FLOATING = ("queries", "keys", "symbols", "by_distance", "relation_queries", "relation_keys", "relation_map", "bias")
+ACTIVATIONS, KINDS = get_args(Activation), get_args(Variant)
+FLOATING = (
+    "queries",
+    "keys",
+    "symbols",
+    "distance_symbols",
+    "relation_queries",
+    "relation_keys",
+    "relation_map",
+    "bias",
+)
 
 
 @pytest.fixture(autouse=True)
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of eleven are then read in three pieces, the last one shorter."""
-    monkeypatch.setattr(relational_fast, "QUERIES", {"cpu": 4})
+    monkeypatch.setattr(relational_fast, "QUERY_CHUNK_SIZE", {"cpu": 4})
 
 
-def drawn(kind: Kind, *, by_distance: bool = False, time: int = 11, seed: int = 0, relations: int = 2) -> Heads:
+def drawn(
+    kind: Variant, *, by_distance: bool = False, time: int = 11, seed: int = 0, relations: int = 2
+) -> RelationalHeads:
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -30,17 +47,17 @@ def drawn(kind: Kind, *, by_distance: bool = False, time: int = 11, seed: int = 
     count = 3 if kind == "disrca" else relations
     compared = {} if kind == "rca" else {f"relation_{what}": random(2, count, time, 5) for what in ("queries", "keys")}
     symbols = random(1 if by_distance else 2, 3, time, 4)
-    return Heads(
+    return RelationalHeads(
         queries=random(2, 3, time, 4),
         keys=random(2, 3, time, 4),
         symbols=None if by_distance else symbols,
-        by_distance=symbols if by_distance else None,
+        distance_symbols=symbols if by_distance else None,
         relation_map=random(3, 4, count) if kind == "relational" else None,
         **compared,
     )
 
 
-def masked(heads: Heads, bias: bool) -> Heads:
+def masked(heads: RelationalHeads, bias: bool) -> RelationalHeads:
     """Some keys hidden, and with `bias` something added to the scores."""
     generator, time = torch.Generator().manual_seed(9), heads.keys.shape[2]
     visible = torch.rand(2, 1, time, time, generator=generator) < 0.7
@@ -49,7 +66,7 @@ def masked(heads: Heads, bias: bool) -> Heads:
     return replace(heads, visible=visible, bias=added if bias else None)
 
 
-def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def with_gradients(heads: RelationalHeads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     leaves = {
         name: getattr(heads, name).clone().requires_grad_() for name in FLOATING if getattr(heads, name) is not None
     }
@@ -59,9 +76,9 @@ def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torc
     return output, {name: leaf.grad for name, leaf in leaves.items()}
 
 
-def same(heads: Heads, kind: Kind, activation: Activation, form: Any) -> None:
+def same(heads: RelationalHeads, kind: Variant, activation: Activation, form: Any) -> None:
     output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, kind, activation, form))
-    expected, wanted = with_gradients(heads, lambda heads: plain(heads, kind, activation))
+    expected, wanted = with_gradients(heads, lambda heads: reference_attention(heads, kind, activation))
     torch.testing.assert_close(output, expected, **CLOSE)
     for name, gradient in wanted.items():
         torch.testing.assert_close(gradients[name], gradient, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
@@ -72,14 +89,14 @@ FORMS = [
     for kind in KINDS
     for activation in ACTIVATIONS
     for form in ("chunks", "values")
-    if form == "chunks" or has_values(kind, activation)
+    if form == "chunks" or supports_values(kind, activation)
 ]
 
 
 @pytest.mark.parametrize(("kind", "activation", "form"), FORMS)
 @pytest.mark.parametrize("by_distance", [False, True])
 def test_every_form_is_the_definition_and_so_are_its_gradients(
-    kind: Kind, activation: Activation, form: str, by_distance: bool
+    kind: Variant, activation: Activation, form: str, by_distance: bool
 ) -> None:
     heads = drawn(kind, by_distance=by_distance)
     same(heads, kind, activation, form)
@@ -90,10 +107,10 @@ def test_every_form_is_the_definition_and_so_are_its_gradients(
 @pytest.mark.parametrize(("kind", "activation", "form"), FORMS)
 @pytest.mark.parametrize("by_distance", [False, True])
 def test_dropped_weights_are_those_of_the_definition(
-    kind: Kind, activation: Activation, form: str, by_distance: bool
+    kind: Variant, activation: Activation, form: str, by_distance: bool
 ) -> None:
     kept = torch.rand(2, 3, 11, 11, generator=torch.Generator().manual_seed(3)) < 0.6
-    same(replace(drawn(kind, by_distance=by_distance), kept=kept, dropout=0.4), kind, activation, form)
+    same(replace(drawn(kind, by_distance=by_distance), dropout_mask=kept, dropout=0.4), kind, activation, form)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -103,13 +120,13 @@ def test_weights_that_are_not_kept_are_computed_again(
 ) -> None:
     heads = replace(drawn("relational", by_distance=by_distance), dropout=dropout)
 
-    def say(heads: Heads) -> torch.Tensor:
+    def say(heads: RelationalHeads) -> torch.Tensor:
         torch.manual_seed(5)
         return relational_attention(heads, "relational", "identity", "values")
 
     with torch.random.fork_rng(devices=()):
         expected, wanted = with_gradients(heads, say)
-        monkeypatch.setattr(relational_fast, "KEPT", 0)
+        monkeypatch.setattr(relational_fast, "MAX_SAVED_WEIGHTS", 0)
         output, gradients = with_gradients(heads, say)
     torch.testing.assert_close(output, expected, **CLOSE)
     for name, gradient in wanted.items():
@@ -145,9 +162,9 @@ def test_gradients_with_what_is_drawn_for_dropout_are_right(form: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "activation"), [("relational", "tanh"), ("relational", "identity"), ("rca", "relu")])
 @pytest.mark.parametrize("by_distance", [False, True])
-def test_some_queries_are_those_of_the_whole(kind: Kind, activation: Activation, by_distance: bool) -> None:
+def test_some_queries_are_those_of_the_whole(kind: Variant, activation: Activation, by_distance: bool) -> None:
     heads = masked(drawn(kind, by_distance=by_distance), bias=True)
-    whole = plain(heads, kind, activation)
+    whole = reference_attention(heads, kind, activation)
     places = torch.tensor([[0, 7, 10], [3, 3, 9]])
     row = torch.arange(2)[:, None]
     at = {
@@ -158,7 +175,7 @@ def test_some_queries_are_those_of_the_whole(kind: Kind, activation: Activation,
         for name in ("queries", "relation_queries", "visible", "bias")
         if getattr(heads, name) is not None
     }
-    some = replace(heads, places=places, **at)
+    some = replace(heads, query_positions=places, **at)
     expected = whole.transpose(1, 2)[row, places].transpose(1, 2)
     for form in ("plain", "auto"):
         torch.testing.assert_close(relational_attention(some, kind, activation, form), expected, **CLOSE)
@@ -167,9 +184,11 @@ def test_some_queries_are_those_of_the_whole(kind: Kind, activation: Activation,
 @pytest.mark.parametrize(
     ("kind", "activation", "form"), [("relational", "identity", "values"), ("rca", "relu", "chunks")]
 )
-def test_a_stack_of_models_is_read_as_each_alone(kind: Kind, activation: Activation, form: Any) -> None:
+def test_a_stack_of_models_is_read_as_each_alone(kind: Variant, activation: Activation, form: Any) -> None:
     members = [drawn(kind, by_distance=True, seed=seed) for seed in range(3)]
-    named = [field.name for field in fields(Heads) if isinstance(getattr(members[0], field.name), torch.Tensor)]
+    named = [
+        field.name for field in fields(RelationalHeads) if isinstance(getattr(members[0], field.name), torch.Tensor)
+    ]
     stacked = {name: torch.stack([getattr(one, name) for one in members]).requires_grad_() for name in named}
 
     def say(one: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -179,7 +198,7 @@ def test_a_stack_of_models_is_read_as_each_alone(kind: Kind, activation: Activat
     (output**2).sum().backward()
     for number, member in enumerate(members):
         alone = {name: getattr(member, name).clone().requires_grad_() for name in named}
-        expected = plain(replace(member, **alone), kind, activation)
+        expected = reference_attention(replace(member, **alone), kind, activation)
         torch.testing.assert_close(output[number], expected, **CLOSE)
         (expected**2).sum().backward()
         for name in named:
@@ -190,7 +209,7 @@ def test_the_definition_by_hand() -> None:
     """One query at a time: the first sees itself alone, the second gives both keys the same weight."""
     one = torch.ones(1, 1, 2, 1, dtype=torch.float64)
     queries = torch.tensor([3.0, 4.0], dtype=torch.float64).view(1, 1, 2, 1)
-    heads = Heads(
+    heads = RelationalHeads(
         queries=one * 0,
         keys=one,
         symbols=torch.tensor([5.0, 7.0], dtype=torch.float64).view(1, 1, 2, 1),
@@ -199,8 +218,8 @@ def test_the_definition_by_hand() -> None:
         relation_map=torch.full((1, 1, 1), 2.0, dtype=torch.float64),
     )
 
-    def values(kind: Kind, activation: Activation) -> list[float]:
-        return [round(number, 6) for number in plain(heads, kind, activation).flatten().tolist()]
+    def values(kind: Variant, activation: Activation) -> list[float]:
+        return [round(number, 6) for number in reference_attention(heads, kind, activation).flatten().tolist()]
 
     assert values("relational", "identity") == [2 * 3 + 5, (2 * 4 + 5 + 2 * -8 + 7) / 2]
     assert values("relational", "relu") == [2 * 3 + 5, (2 * 4 + 5 + 7) / 2]
@@ -215,29 +234,29 @@ def test_an_activation_never_looks_ahead(activation: Activation) -> None:
     scores = torch.randn(1, 1, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     visible = torch.ones(3, 5, dtype=torch.bool).tril(1)[None, None]
     changed = torch.where(visible, scores, scores + 3.0)
-    before, after = (activated(one, visible, activation) for one in (scores, changed))
+    before, after = (apply_activation(one, visible, activation) for one in (scores, changed))
     torch.testing.assert_close(before[visible], after[visible], **CLOSE)
 
 
 def test_gelu_is_its_tanh_form() -> None:
     scores = torch.tensor([[[[1.0]]]], dtype=torch.float64)
-    output = activated(scores, torch.ones(1, 1, 1, 1, dtype=torch.bool), "gelu")
+    output = apply_activation(scores, torch.ones(1, 1, 1, 1, dtype=torch.bool), "gelu")
     assert float(output) == pytest.approx(0.8411919906, abs=1e-9)
 
 
 def test_weights_move_from_keys_to_distances_and_back() -> None:
     weights = torch.tensor([[1.0, 2.0, 0.0, 0.0], [3.0, 4.0, 5.0, 0.0], [6.0, 7.0, 8.0, 9.0]])
-    assert _moved(weights).tolist() == [[0, 0, 1, 2], [0, 3, 4, 5], [6, 7, 8, 9]]
-    assert torch.equal(_moved_back(_moved(weights)), weights)
+    assert _keys_to_distances(weights).tolist() == [[0, 0, 1, 2], [0, 3, 4, 5], [6, 7, 8, 9]]
+    assert torch.equal(_distances_to_keys(_keys_to_distances(weights)), weights)
 
 
 def test_the_form_is_chosen_by_activation_and_sizes() -> None:
-    assert chosen(drawn("relational"), "relational", "identity") == "values"
-    assert chosen(drawn("relational"), "relational", "tanh") == "chunks"
+    assert select_backend(drawn("relational"), "relational", "identity") == "values"
+    assert select_backend(drawn("relational"), "relational", "tanh") == "chunks"
     for heads, relations, width, form in ((4, 4, 16, "values"), (8, 32, 8, "values"), (8, 8, 64, "chunks")):
         both, compared = torch.zeros(1, heads, 1, 64), torch.zeros(1, relations, 1, width)
-        target_positions = Heads(both, both, both, relation_queries=compared, relation_keys=compared)
-        assert chosen(target_positions, "relational", "identity") == form
-    assert chosen(drawn("disrca"), "disrca", "identity") == "chunks"
-    assert chosen(drawn("rca"), "rca", "softmax") == "values"
-    assert chosen(drawn("rca"), "rca", "relu") == "chunks"
+        target_positions = RelationalHeads(both, both, both, relation_queries=compared, relation_keys=compared)
+        assert select_backend(target_positions, "relational", "identity") == form
+    assert select_backend(drawn("disrca"), "disrca", "identity") == "chunks"
+    assert select_backend(drawn("rca"), "rca", "softmax") == "values"
+    assert select_backend(drawn("rca"), "rca", "relu") == "chunks"

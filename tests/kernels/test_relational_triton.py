@@ -22,9 +22,9 @@ import torch
 from numerate.architectures.dual_attention import DualAttention
 from numerate.errors import UserError
 from numerate.kernels import relational_tiles
-from numerate.kernels.relational import Activation, Heads, plain
-from numerate.kernels.relational_fast import chosen, relational_attention
-from numerate.kernels.relational_tiles import ACTIVATIONS
+from numerate.kernels.relational import Activation, RelationalHeads, reference_attention
+from numerate.kernels.relational_fast import relational_attention, select_backend
+from numerate.kernels.relational_tiles import TILED_ACTIVATIONS
 
 FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_map")
 KERNEL = "numerate.kernels.relational_triton"
@@ -130,13 +130,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def drawn(
     heads: int = 3, relations: int = 2, time: int = 37, width: int = 5, compared: int = 7, kind: Any = torch.float32
-) -> Heads:
+) -> RelationalHeads:
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(kind)
 
-    return Heads(
+    return RelationalHeads(
         queries=random(2, time, heads, width).transpose(1, 2),  # as a mixer makes them: heads side by side
         keys=random(2, heads, time, width),
         symbols=random(2, heads, time, width),
@@ -146,7 +146,7 @@ def drawn(
     )
 
 
-def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def with_gradients(heads: RelationalHeads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     leaves = {name: getattr(heads, name).detach().requires_grad_() for name in FLOATING}
     output = say(replace(heads, **leaves))
     weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
@@ -154,9 +154,13 @@ def with_gradients(heads: Heads, say: Any) -> tuple[torch.Tensor, dict[str, torc
     return output, {name: leaf.grad for name, leaf in leaves.items()}
 
 
-def same(heads: Heads, activation: Activation, form: Any, atol: float, exact: Heads | None = None) -> None:
+def same(
+    heads: RelationalHeads, activation: Activation, form: Any, atol: float, exact: RelationalHeads | None = None
+) -> None:
     output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, "relational", activation, form))
-    expected, wanted = with_gradients(exact or heads, lambda heads: plain(_each(heads), "relational", activation))
+    expected, wanted = with_gradients(
+        exact or heads, lambda heads: reference_attention(_each(heads), "relational", activation)
+    )
     torch.testing.assert_close(output.to(expected.dtype), expected, atol=atol, rtol=atol)
     for name, gradient in wanted.items():
         torch.testing.assert_close(
@@ -164,26 +168,26 @@ def same(heads: Heads, activation: Activation, form: Any, atol: float, exact: He
         )
 
 
-def _each(heads: Heads) -> Heads:
+def _each(heads: RelationalHeads) -> RelationalHeads:
     count = heads.queries.shape[1]
     keys, symbols = (x.repeat_interleave(count // x.shape[1], dim=1) for x in (heads.keys, heads.symbols))
     return replace(heads, keys=keys, symbols=symbols)
 
 
-def shared_keys(heads: Heads) -> Heads:
+def shared_keys(heads: RelationalHeads) -> RelationalHeads:
     return replace(heads, keys=heads.keys[:, :2], symbols=heads.symbols[:, :2])
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", TILED_ACTIVATIONS)
 def test_the_recurrence_is_the_definition_and_so_are_its_gradients(
     monkeypatch: pytest.MonkeyPatch, activation: Activation
 ) -> None:
-    monkeypatch.setattr(relational_tiles, "TILE", 8)
+    monkeypatch.setattr(relational_tiles, "TILE_SIZE", 8)
     same(drawn(kind=torch.float64), activation, "tiles", 1e-10)
     same(shared_keys(drawn(heads=4, kind=torch.float64)), activation, "tiles", 1e-10)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", TILED_ACTIVATIONS)
 def test_the_kernel_is_the_definition_and_so_are_its_gradients(kernel: Any, activation: Activation) -> None:
     same(drawn(), activation, "triton", 2e-4)
 
@@ -265,33 +269,35 @@ def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
     kind: torch.dtype, width: int, compared: int, on: tuple[int, ...]
 ) -> None:
     heads = drawn(4, 4, 32, width, compared, kind)
-    fits = [limit for limit in (H100, A100, CONSUMER, 0) if relational_tiles.why_too_large(heads, limit) is None]
+    fits = [
+        limit for limit in (H100, A100, CONSUMER, 0) if relational_tiles.shared_memory_shortage(heads, limit) is None
+    ]
     assert fits == [*on]
     if kind is torch.float32 and width == 32 and compared == 64:
-        assert relational_tiles.why_too_large(heads, A100) == (
+        assert relational_tiles.shared_memory_shortage(heads, A100) == (
             "heads 32 wide with relations 64 wide in float32 take 229,376 bytes of shared memory; this device has "
             "166,912 bytes"
         )
 
 
 def test_shared_memory_was_measured_for_the_tiles_of_the_kernel(kernel: Any) -> None:
-    """Whoever changes these compiles ahead of time again: `relational_tiles.SHARED_MEMORY`."""
-    assert (kernel.HEADS, kernel.RELATIONS, kernel.TILE) == (4, 4, 32)
+    """Whoever changes these compiles ahead of time again: `relational_tiles.SHARED_MEMORY_BYTES`."""
+    assert (kernel.MAX_HEADS, kernel.MAX_RELATIONS, kernel.TILE_SIZE) == (4, 4, 32)
 
 
 def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relational_tiles, "on_device", lambda heads: True)
-    monkeypatch.setattr(relational_tiles, "shared_memory", lambda device: H100)
-    assert chosen(drawn(time=64), "relational", "tanh") == "triton"
-    assert chosen(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
-    assert chosen(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
-    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "identity") == "chunks"
-    assert chosen(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "chunks"
-    assert chosen(drawn(time=64), "relational", "softmax") == "chunks"
-    assert chosen(drawn(time=64), "disrca", "tanh") == "chunks"
-    assert chosen(replace(drawn(time=64), dropout=0.1), "relational", "tanh") == "chunks"
-    assert chosen(drawn(time=64, kind=torch.float64), "relational", "tanh") == "chunks"
-    assert chosen(drawn(width=300, time=64), "relational", "tanh") == "chunks"
+    monkeypatch.setattr(relational_tiles, "can_run_kernel", lambda heads: True)
+    monkeypatch.setattr(relational_tiles, "max_shared_memory", lambda device: H100)
+    assert select_backend(drawn(time=64), "relational", "tanh") == "triton"
+    assert select_backend(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
+    assert select_backend(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
+    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "identity") == "chunks"
+    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "chunks"
+    assert select_backend(drawn(time=64), "relational", "softmax") == "chunks"
+    assert select_backend(drawn(time=64), "disrca", "tanh") == "chunks"
+    assert select_backend(replace(drawn(time=64), dropout=0.1), "relational", "tanh") == "chunks"
+    assert select_backend(drawn(time=64, kind=torch.float64), "relational", "tanh") == "chunks"
+    assert select_backend(drawn(width=300, time=64), "relational", "tanh") == "chunks"
 
 
 @pytest.mark.parametrize("form", ["tiles", "triton"])
@@ -299,14 +305,14 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
     heads = drawn()
     seen = torch.ones(1, 1, 37, 37, dtype=torch.bool).tril()
     for unfit, activation, word in (
-        (replace(heads, visible=seen), "tanh", "hidden"),
+        (replace(heads, visible=seen), "tanh", "blocked keys"),
         (replace(heads, dropout=0.1), "tanh", "dropout"),
-        (replace(heads, symbols=None, by_distance=heads.symbols), "tanh", "distance"),
+        (replace(heads, symbols=None, distance_symbols=heads.symbols), "tanh", "distance"),
         (heads, "softmax", "softmax"),
     ):
         with pytest.raises(UserError, match=word):
             relational_attention(unfit, "relational", activation, form)
-    with pytest.raises(UserError, match=r"^backend: rca through softmax has no form"):
+    with pytest.raises(UserError, match=rf"^backend: {form} does not support variant=rca with activation=softmax"):
         DualAttention(variant="rca", backend=form)
 
 

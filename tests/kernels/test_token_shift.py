@@ -50,7 +50,7 @@ def test_a_short_convolution_of_stacked_models_is_that_of_each() -> None:
 
 COMPILED = """
 import json, sys, torch
-from numerate.catalogue import variants
+from numerate.catalogue import all_classes
 from numerate.mixers.mixer import Context
 torch.set_num_threads(1)
 nodes = 0
@@ -59,7 +59,7 @@ def counting(graph, _):
     nodes += sum(len(part.graph.nodes) for part in graph.modules() if isinstance(part, torch.fx.GraphModule))
     return graph.forward
 found = {}
-for mixer in variants("Mixer"):
+for mixer in all_classes("Mixer"):
     if mixer.__name__ not in sys.argv[1:]:
         continue
     part, found[mixer.__name__] = mixer().build(8, 0, 1, ()), []

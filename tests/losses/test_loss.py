@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE, Batch, Output, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.errors import UserError
-from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyPart
+from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyModule
 from numerate.losses.number_heads import Regression
 from numerate.vocabulary import Vocabulary
 
@@ -26,9 +26,9 @@ def question(positions: list[list[int]], time: int = 6, seed: int = 0) -> tuple[
     wanted = torch.randint(4, 14, (rows, time), generator=generator)
     wanted[::2, 3] = NUMBER  # a token that carries a number, for losses of number heads
     values = torch.randn(rows, time, generator=generator) * 10
-    targets = torch.full((rows, time), IGNORE)
+    targets = torch.full((rows, time), IGNORE_INDEX)
     places = torch.zeros(rows, most, dtype=torch.long)
-    target_ids = torch.full((rows, most), IGNORE)
+    target_ids = torch.full((rows, most), IGNORE_INDEX)
     for row, own in enumerate(positions):
         targets[row, own] = wanted[row, own]
         places[row] = own[-1] if own else 0
@@ -36,7 +36,7 @@ def question(positions: list[list[int]], time: int = 6, seed: int = 0) -> tuple[
         target_ids[row, : len(own)] = wanted[row, own]
     counts = {"tokens": sum(map(len, positions)), "examples": rows}
     tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
-    return logits, Batch(tokens, targets, places, target_ids, counts, rows * time, target_values=values)
+    return logits, Batch(tokens, targets, places, target_ids, counts, rows * time, target_number_values=values)
 
 
 def number_head(hidden: torch.Tensor) -> torch.Tensor:
@@ -63,9 +63,9 @@ RAGGED = [[1, 2, 3], [4], [2, 3, 4, 5], [5]]
 
 def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
     target_ids, targets = batch.target_ids[rows], batch.targets[rows]
-    tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.row[rows])
-    counts = {"tokens": int((targets != IGNORE).sum()), "examples": len(targets)}
-    values = None if batch.target_values is None else batch.target_values[rows]
+    tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.example_indices[rows])
+    counts = {"tokens": int((targets != IGNORE_INDEX).sum()), "examples": len(targets)}
+    values = None if batch.target_number_values is None else batch.target_number_values[rows]
     return replace(
         batch,
         tokens=tokens,
@@ -73,7 +73,7 @@ def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
         target_positions=batch.target_positions[rows],
         target_ids=target_ids,
         counts=counts,
-        target_values=values,
+        target_number_values=values,
     )
 
 
@@ -109,9 +109,9 @@ def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabular
     for row in range(4):
         sum(loss(whole(logits[row : row + 1]), rows_of(batch, slice(row, row + 1))).values()).backward()
     torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
-    learns = batch.targets == NUMBER if isinstance(any_loss, Regression) else batch.targets != IGNORE
+    learns = batch.targets == NUMBER if isinstance(any_loss, Regression) else batch.targets != IGNORE_INDEX
     assert bool((expected[learns].abs().sum(-1) > 0).all())
-    assert float(expected[batch.targets == IGNORE].abs().sum()) == 0.0, "no gradient without a target"
+    assert float(expected[batch.targets == IGNORE_INDEX].abs().sum()) == 0.0, "no gradient without a target"
 
 
 def test_target_positions_alone_give_the_same_as_all_places(any_loss: Any, vocabulary: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
     strengths = (0.0, 0.5, 1.0) if soft(any_loss) else (0.0, 2.0, 4.0, 40.0)
 
     def answer(strength: float) -> Output:
-        numbers = batch.target_values * (strength / strengths[-1])  # type: ignore[operator]
+        numbers = batch.target_number_values * (strength / strengths[-1])  # type: ignore[operator]
         return Output(logits + strength * right, lambda hidden: hidden, number_head=lambda hidden: numbers)
 
     costs = [total(loss, answer(strength), batch) for strength in strengths]
@@ -196,17 +196,17 @@ def test_a_row_without_targets_adds_nothing(vocabulary: Any) -> None:
         without = torch.tensor([0, 2])
         kept = rows_of(batch, without)
         assert float(terms) == pytest.approx(float(part(whole(logits[without]), kept)["cross_entropy"]), rel=1e-6)
-    assert isinstance(part, CrossEntropyPart)
+    assert isinstance(part, CrossEntropyModule)
 
 
 @pytest.mark.parametrize("over", ["tokens", "examples"])
 def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tokens", "examples"]) -> None:
     torch.manual_seed(0)
-    logits, targets = torch.randn(2, 3, 5), torch.tensor([[1, 2, IGNORE], [4, IGNORE, IGNORE]])
+    logits, targets = torch.randn(2, 3, 5), torch.tensor([[1, 2, IGNORE_INDEX], [4, IGNORE_INDEX, IGNORE_INDEX]])
     tokens = Tokens(targets.clamp(min=0), torch.tensor([3, 3]), torch.arange(2))
     counts = {"tokens": 3, "examples": 2}
     batch = Batch(tokens, targets, torch.zeros(2, 1, dtype=torch.long), targets[:, :1], counts, 6)
-    part = CrossEntropy(mean_over=over, label_smoothing=0.2).build(Vocabulary.of(["+"]))
+    part = CrossEntropy(mean_over=over, label_smoothing=0.2).build(Vocabulary.with_digits(["+"]))
     number_head = logits.log_softmax(-1)
     each = [
         -0.8 * number_head[r, t, targets[r, t]] - 0.2 * number_head[r, t].mean() for r, t in ((0, 0), (0, 1), (1, 0))
@@ -217,5 +217,5 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_no_share_of_smoothing_is_refused(share: float) -> None:
-    with pytest.raises(UserError, match=r"smoothing: .* is not a share"):
+    with pytest.raises(UserError, match=r"label_smoothing: .* must be at least 0 and less than 1"):
         CrossEntropy(label_smoothing=share)

@@ -8,26 +8,26 @@ import pytest
 import torch
 
 from numerate.errors import UserError
-from numerate.kernels.number_table import NumberTable
+from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.number_level import NumberLevel, number_level_loss
-from numerate.losses.runs import Notation, place_weights, runs
+from numerate.losses.runs import NumberNotation, find_number_spans, place_value_weights
 from numerate.vocabulary import DIGIT, Vocabulary
 
 TEXTS = "0123456789.-,a"
-TABLE = NumberTable.of({i: float(i) for i in range(10)}, len(TEXTS))
-WRITTEN = Notation(minus=(11,), point=(10,), comma=(12,))
+TABLE = NumberTokenTable.from_values({i: float(i) for i in range(10)}, len(TEXTS))
+WRITTEN = NumberNotation(minus_ids=(11,), point_ids=(10,), comma_ids=(12,))
 
 
 def labels_of(text: str) -> torch.Tensor:
     return torch.tensor([[TEXTS.index(character) for character in text]])
 
 
-def numbers_in(labels: torch.Tensor, table: NumberTable, notation: Notation) -> list[float]:
-    index = table.of_labels(labels)
-    found = runs(labels, index, table, notation)
-    worth = torch.where(found.there, table.values[index.clamp(min=0)], 0) * 10.0 ** found.exponent.double()
-    signed = torch.where(found.negative, -1.0, 1.0) * found.total(worth)
-    return [round(value, 9) for value in signed[found.starts].tolist()]
+def numbers_in(labels: torch.Tensor, table: NumberTokenTable, notation: NumberNotation) -> list[float]:
+    index = table.number_indices(labels)
+    found = find_number_spans(labels, index, table, notation)
+    worth = torch.where(found.number_mask, table.values[index.clamp(min=0)], 0) * 10.0 ** found.exponents.double()
+    signed = torch.where(found.negative_mask, -1.0, 1.0) * found.sum_per_number(worth)
+    return [round(value, 9) for value in signed[found.start_mask].tolist()]
 
 
 @pytest.mark.parametrize(
@@ -60,31 +60,31 @@ def test_rows_do_not_run_into_each_other() -> None:
 
 
 def test_backward_numbers_are_read_from_their_end() -> None:
-    assert numbers_in(labels_of("21a500"), TABLE, Notation(first="reversed")) == [12, 5]
+    assert numbers_in(labels_of("21a500"), TABLE, NumberNotation(digit_order="reversed")) == [12, 5]
 
 
 def test_tokens_of_several_digits_are_joined_and_numbers_of_one_token_stand_alone() -> None:
-    table = NumberTable.of({0: 12.0, 1: 7.0, 2: 0.0, 3: -5.0}, 6, digits={0: 2, 1: 1, 2: 3})
-    assert numbers_in(torch.tensor([[0, 1, 5, 0, 2]]), table, Notation()) == [127, 12000]
-    assert numbers_in(torch.tensor([[1, 3, 1]]), table, Notation()) == [7, -5, 7]
-    assert numbers_in(torch.tensor([[0, 4, 0]]), table, Notation(point=(4,))) == [12.12]
+    table = NumberTokenTable.from_values({0: 12.0, 1: 7.0, 2: 0.0, 3: -5.0}, 6, digit_counts={0: 2, 1: 1, 2: 3})
+    assert numbers_in(torch.tensor([[0, 1, 5, 0, 2]]), table, NumberNotation()) == [127, 12000]
+    assert numbers_in(torch.tensor([[1, 3, 1]]), table, NumberNotation()) == [7, -5, 7]
+    assert numbers_in(torch.tensor([[0, 4, 0]]), table, NumberNotation(point_ids=(4,))) == [12.12]
 
 
 def test_tokens_that_say_their_power_of_ten_go_on_while_it_falls() -> None:
     values, powers = {0: 1.0, 1: 2.0, 2: 5.0}, {0: 1, 1: 0, 2: -1}
-    table = NumberTable.of(values, 3, significance=powers)
-    assert numbers_in(torch.tensor([[0, 1, 2, 0, 2]]), table, Notation()) == [12.5, 10.5]
+    table = NumberTokenTable.from_values(values, 3, significance=powers)
+    assert numbers_in(torch.tensor([[0, 1, 2, 0, 2]]), table, NumberNotation()) == [12.5, 10.5]
 
 
 def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:
-    found = place_weights(labels_of("503a7"), TABLE, WRITTEN, 2.0)
+    found = place_value_weights(labels_of("503a7"), TABLE, WRITTEN, 2.0)
     torch.testing.assert_close(found, torch.tensor([[12 / 7, 6 / 7, 3 / 7, 0.0, 1.0]]))
-    backward = place_weights(labels_of("503a7"), TABLE, Notation(first="reversed"), 2.0)
+    backward = place_value_weights(labels_of("503a7"), TABLE, NumberNotation(digit_order="reversed"), 2.0)
     torch.testing.assert_close(backward, torch.tensor([[3 / 7, 6 / 7, 12 / 7, 0.0, 1.0]]))
     torch.testing.assert_close(
-        place_weights(labels_of("503a7"), TABLE, WRITTEN, 1.0), torch.tensor([[1.0, 1.0, 1.0, 0.0, 1.0]])
+        place_value_weights(labels_of("503a7"), TABLE, WRITTEN, 1.0), torch.tensor([[1.0, 1.0, 1.0, 0.0, 1.0]])
     )
-    decimal = place_weights(labels_of("1.2"), TABLE, WRITTEN, 10.0)
+    decimal = place_value_weights(labels_of("1.2"), TABLE, WRITTEN, 10.0)
     torch.testing.assert_close(decimal, torch.tensor([[20 / 11, 0.0, 2 / 11]]))
 
 
@@ -169,8 +169,10 @@ def test_published_it_gives_the_published_values(name: str, shared: Path) -> Non
     if case is None:
         pytest.skip("this case is not handed out")
     vocabulary, options, expected = case["vocab"], case["options"], case["expected"]
-    table = NumberTable.of({i: float(t) for i, t in enumerate(vocabulary) if t.isdigit()}, len(vocabulary))
-    notation = Notation(minus=(vocabulary.index("-"),), point=(vocabulary.index("."),))
+    table = NumberTokenTable.from_values(
+        {i: float(t) for i, t in enumerate(vocabulary) if t.isdigit()}, len(vocabulary)
+    )
+    notation = NumberNotation(minus_ids=(vocabulary.index("-"),), point_ids=(vocabulary.index("."),))
     settings = {"published": True, "reweigh": options["reweigh"], "join_points": options.get("float_level", False)}
     logits = torch.tensor(case["logits"], dtype=torch.float64, requires_grad=True)
     labels = torch.tensor(case["labels"])
@@ -216,8 +218,8 @@ def test_published_it_agrees_with_ntloss(joined: bool) -> None:
 
 
 def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
-    plain = Vocabulary.of(["-", ".", "+"])
-    assert Notation.of_vocabulary(plain) == Notation(minus=(14,), point=(15,))
-    assert plain.kinds[4] == DIGIT
-    with pytest.raises(UserError, match=r"weight: -1.0 is no factor"):
+    plain = Vocabulary.with_digits(["-", ".", "+"])
+    assert NumberNotation.from_vocabulary(plain) == NumberNotation(minus_ids=(14,), point_ids=(15,))
+    assert plain.token_kinds[4] == DIGIT
+    with pytest.raises(UserError, match=r"weight: -1.0 must be finite and 0 or more"):
         NumberLevel(weight=-1.0)

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE, Batch, Output, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.errors import UserError
 from numerate.kernels.number_loss import number_token_loss
-from numerate.kernels.number_table import NumberTable
+from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses import number_token
-from numerate.losses.number_heads import Regression, XValLoss, standardised_error
+from numerate.losses.number_heads import Regression, XValLoss, standardized_error
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.losses.number_tokens import number_table
-from numerate.losses.soft_labels import SoftLabels, digit_entropy, dist2
+from numerate.losses.soft_labels import SoftLabels, digit_entropy_loss, dist2_loss
 from numerate.vocabulary import Vocabulary
 
-NUMBER = Vocabulary.of(["+", "[NUM]"])
+NUMBER = Vocabulary.with_digits(["+", "[NUM]"])
 
 
 def batch_of(targets: list[list[int]], values: list[list[float]] | None = None) -> Batch:
@@ -31,9 +31,9 @@ def batch_of(targets: list[list[int]], values: list[list[float]] | None = None) 
     rows, time = wanted.shape
     places = torch.arange(time).expand(rows, time).contiguous()
     tokens = Tokens(wanted.clamp(min=0), torch.full((rows,), time), torch.arange(rows))
-    counts = {"tokens": int((wanted != IGNORE).sum()), "examples": rows}
+    counts = {"tokens": int((wanted != IGNORE_INDEX).sum()), "examples": rows}
     numbers = None if values is None else torch.tensor(values)
-    return Batch(tokens, wanted, places, wanted, counts, rows * time, target_values=numbers)
+    return Batch(tokens, wanted, places, wanted, counts, rows * time, target_number_values=numbers)
 
 
 def drawn(width: int = 8) -> tuple[torch.Tensor, nn.Linear, Batch]:
@@ -41,7 +41,7 @@ def drawn(width: int = 8) -> tuple[torch.Tensor, nn.Linear, Batch]:
         torch.manual_seed(4)
         head, hidden = nn.Linear(width, 19), torch.randn(3, 5, width, requires_grad=True)
         targets = torch.randint(4, 19, (3, 5))
-    targets[0, :2] = IGNORE
+    targets[0, :2] = IGNORE_INDEX
     return hidden, head, batch_of(targets.tolist())
 
 
@@ -67,13 +67,13 @@ def test_all_ways_of_computing_it_agree(vocabulary: Any) -> None:
 def test_large_outputs_never_hold_their_logits(vocabulary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, head, batch = drawn()
     output = Output(hidden, head)
-    monkeypatch.setattr(number_token, "LARGE", 1)
+    monkeypatch.setattr(number_token, "MIN_CHUNKED_LOGITS", 1)
     monkeypatch.setattr(Output, "logits", property(lambda self: pytest.fail("the logits were made")))
     NumberToken().build(vocabulary)(output, batch)
     wrapped = Output(hidden, lambda x: head(x))
     with pytest.raises(pytest.fail.Exception, match="the logits were made"):
         NumberToken().build(vocabulary)(wrapped, batch)
-    with pytest.raises(UserError, match="fused: this model's head is not one linear map"):
+    with pytest.raises(UserError, match="fused: must be 'auto', 'logits' or 'none' for a model whose head is not"):
         NumberToken(fused="head").build(vocabulary)(wrapped, batch)
 
 
@@ -88,14 +88,14 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
     assert found["cross_entropy"] == pytest.approx(
         cross_entropy(logits.flatten(0, 1), targets.flatten()).item(), rel=1e-5
     )
-    numbers = int((table.of_labels(targets) >= 0).sum())
+    numbers = int((table.number_indices(targets) >= 0).sum())
     labels = means(NumberToken(mean_over="labels"), vocabulary, output, batch)
     assert labels["number"] == pytest.approx(number * numbers / 13, rel=1e-5)
     assert NumberToken(weight=2.0).build(vocabulary).weights == {"cross_entropy": 1.0, "number": 2.0}
 
 
 def test_a_batch_without_a_number_counts_none_and_learns_its_tokens(vocabulary: Any) -> None:
-    batch = batch_of([[14, 15], [16, IGNORE]])
+    batch = batch_of([[14, 15], [16, IGNORE_INDEX]])
     hidden = torch.randn(2, 2, 19, requires_grad=True)
     for loss in (NumberToken(), NumberToken(fused="none"), SoftLabels(), NumberToken("was-cdf", gaussian_sigma=1.0)):
         part = loss.build(vocabulary)
@@ -120,17 +120,17 @@ def test_a_spread_of_nothing_is_plain_cross_entropy(vocabulary: Any) -> None:
 
 
 def test_soft_labels_by_hand() -> None:
-    table = NumberTable.of({0: 0.0, 1: 1.0, 2: 2.0}, 4)
+    table = NumberTokenTable.from_values({0: 0.0, 1: 1.0, 2: 2.0}, 4)
     columns, label = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64), torch.tensor([1])
     odds = [math.exp(x) for x in (0.5, -1.0, 2.0)]
     p = [x / sum(odds) for x in odds]
     near = [math.exp(-1), 1.0, math.exp(-1)]
     target = [x / sum(near) for x in near]
     kl = sum(t * math.log(t / x) for t, x in zip(target, p, strict=True))
-    assert dist2(columns, table, label, 1.0).item() == pytest.approx(kl)
+    assert dist2_loss(columns, table, label, 1.0).item() == pytest.approx(kl)
     yes = [1 / (1 + math.exp(-x)) for x in (0.5, -1.0, 2.0)]
     binary = [-math.log(1 - yes[0]), -math.log(yes[1]), -math.log(1 - yes[2])]
-    assert digit_entropy(columns, table, label).item() == pytest.approx(
+    assert digit_entropy_loss(columns, table, label).item() == pytest.approx(
         sum(x * b for x, b in zip(p, binary, strict=True)) / 3
     )
 
@@ -142,12 +142,12 @@ def outputs(batch: Batch, predictions: list[list[float]], logarithms: bool = Fal
     numbers = torch.tensor(predictions, requires_grad=True)
     back = (lambda x: x.sign() * x.abs().expm1()) if logarithms else None
     rows, time = batch.targets.shape
-    return Output(torch.zeros(rows, time, NUMBER.size), nn.Identity(), number_head=lambda h: numbers, unscaled=back)
+    return Output(torch.zeros(rows, time, NUMBER.size), nn.Identity(), number_head=lambda h: numbers, unscale=back)
 
 
 def test_numbers_are_compared_at_number_tokens() -> None:
-    num = NUMBER.ids["[NUM]"]
-    batch = batch_of([[14, num, 3], [num, num, IGNORE]], [[1.0, 54.0, 1.0], [2.0, -3.0, 1.0]])
+    num = NUMBER.token_to_id["[NUM]"]
+    batch = batch_of([[14, num, 3], [num, num, IGNORE_INDEX]], [[1.0, 54.0, 1.0], [2.0, -3.0, 1.0]])
     output = outputs(batch, [[9.0, 50.0, 9.0], [2.0, 0.0, 9.0]])
     found = means(XValLoss(scale="number"), NUMBER, output, batch)
     assert found["number"] == pytest.approx((16 + 0 + 9) / 3)
@@ -158,7 +158,7 @@ def test_numbers_are_compared_at_number_tokens() -> None:
 
 
 def test_a_head_that_says_logarithms_is_compared_as_it_is_or_as_what_it_means() -> None:
-    num = NUMBER.ids["[NUM]"]
+    num = NUMBER.token_to_id["[NUM]"]
     batch = batch_of([[num]], [[54.0]])
     output = outputs(batch, [[math.log(51)]], logarithms=True)
     found = means(XValLoss(), NUMBER, output, batch)["number"]
@@ -171,44 +171,44 @@ def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> No
     case = next(case for case in found if case["name"] == "xval_t5_number_loss")
     for (predictions, right), expected in zip(case["inputs"], case["expected"], strict=True):
         there = torch.ones(len(predictions), dtype=torch.bool)
-        total = standardised_error(torch.tensor(predictions), torch.tensor(right), there)
+        total = standardized_error(torch.tensor(predictions), torch.tensor(right), there)
         assert total.item() / len(predictions) == pytest.approx(expected, abs=1e-5)
     assert XValLoss(published=True).build(NUMBER).weights == {"cross_entropy": 0.5, "number": 0.5}
 
 
 def test_numbers_without_values_or_a_head_are_refused() -> None:
-    num = NUMBER.ids["[NUM]"]
+    num = NUMBER.token_to_id["[NUM]"]
     batch = batch_of([[num]], [[54.0]])
     for loss in (XValLoss(), Regression()):
         part = loss.build(NUMBER)
-        with pytest.raises(UserError, match="the tokenizer gives no values; the number format XVal does"):
-            part.counts(replace(batch, target_values=None))
-        with pytest.raises(UserError, match="model: it has no number head"):
+        with pytest.raises(UserError, match="needs number values from the tokenizer; use number_format=XVal"):
+            part.counts(replace(batch, target_number_values=None))
+        with pytest.raises(UserError, match="model: must have a number head"):
             part(Output(torch.zeros(1, 1, NUMBER.size), nn.Identity()), batch)
         with pytest.raises(UserError, match=r"loss.token: the tokenizer has no \[NUM\]"):
-            loss.build(Vocabulary.of(["+"]))
+            loss.build(Vocabulary.with_digits(["+"]))
 
 
 def test_published_beside_a_head_that_says_logarithms_is_refused() -> None:
-    batch = batch_of([[NUMBER.ids["[NUM]"]]], [[54.0]])
-    with pytest.raises(UserError, match=r"^objective\.loss\.published: .*model\.number_head\.scale=number is right"):
+    batch = batch_of([[NUMBER.token_to_id["[NUM]"]]], [[54.0]])
+    with pytest.raises(UserError, match=r"^objective\.loss\.published: must be false .*number_head\.scale=number"):
         XValLoss(published=True).build(NUMBER)(outputs(batch, [[95.0]], logarithms=True), batch)
 
 
 def test_published_is_finite_for_numbers_without_squares_and_for_equal_ones() -> None:
-    num = NUMBER.ids["[NUM]"]
+    num = NUMBER.token_to_id["[NUM]"]
     for predictions, right in (([1e30, 3.0], [2e30, 5.0]), ([2.0, 2.0], [2.0, 2.0]), ([0.0, 1e-30], [1e-25, 0.0])):
         batch = batch_of([[num, num]], [right])
         output = outputs(batch, [predictions])
         total = XValLoss(published=True).build(NUMBER)(output, batch)["number"]
         total.backward()
-        exact = standardised_error(
+        exact = standardized_error(
             *(torch.tensor([each]).double() for each in (predictions, right)), torch.ones(1, 2) > 0
         )
         assert total.item() == pytest.approx(exact.item(), rel=1e-4)
-        assert output.numbers is not None
-        assert output.numbers.grad is not None
-        assert output.numbers.grad.isfinite().all()
+        assert output.scaled_numbers is not None
+        assert output.scaled_numbers.grad is not None
+        assert output.scaled_numbers.grad.isfinite().all()
 
 
 def test_published_without_a_number_is_an_attached_zero() -> None:
@@ -222,12 +222,12 @@ def test_published_without_a_number_is_an_attached_zero() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: NumberToken(weight=-0.1), "weight: -0.1 is no factor"),
-        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: 0.0 is no weight"),
-        (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 makes all numbers alike"),
-        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 is no width"),
-        (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 is none"),
-        (lambda: XValLoss(weight=-1.0), "weight: -1.0 is no factor"),
+        (lambda: NumberToken(weight=-0.1), "weight: -0.1 must be 0 or more"),
+        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: 0.0 must be more than 0"),
+        (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 must be more than 1"),
+        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 must be 0 or more"),
+        (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 must be finite and more than 0"),
+        (lambda: XValLoss(weight=-1.0), "weight: -1.0 must be finite and 0 or more"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: Any, says: str) -> None:

@@ -38,7 +38,7 @@ def test_each_mixer_is_built_with_its_layer_and_depth_among_its_own(monkeypatch:
 
 
 def test_one_mixer_in_turn_is_that_mixer() -> None:
-    vocabulary = Vocabulary.of(["+"])
+    vocabulary = Vocabulary.with_digits(["+"])
     alone, in_turn = (
         Decoder(hidden_size=16, mixer=mixer, positions=(Rotary(),)).build(vocabulary, 3)
         for mixer in (Attention(num_heads=2), Alternating((Attention(num_heads=2),)))
@@ -50,23 +50,25 @@ def test_one_mixer_in_turn_is_that_mixer() -> None:
 
 def test_fewer_layers_than_mixers_are_refused() -> None:
     with pytest.raises(
-        UserError, match=r"2 mixers take turns in 1 layers.*model\.backbone\.num_layers=2 or more is right"
+        UserError, match=r"2 mixers need at least as many layers, not 1; use model\.backbone\.num_layers=2 or more"
     ):
-        Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Alternating()).build(Vocabulary.of(["+"]), 0)
+        Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Alternating()).build(
+            Vocabulary.with_digits(["+"]), 0
+        )
 
 
 def test_no_mixer_and_lists_within_lists_are_refused() -> None:
-    with pytest.raises(UserError, match="mixers: layers have none to take"):
+    with pytest.raises(UserError, match="mixers: must not be empty"):
         Alternating(())
-    with pytest.raises(UserError, match=r"mixers\.0: is itself alternating"):
+    with pytest.raises(UserError, match=r"mixers\.0: must not be Alternating itself"):
         Alternating((Alternating(),))
 
 
 def test_it_attends_if_any_does_and_hides_if_all_do() -> None:
     both, attention = Alternating((LSTM(), Attention())), Alternating((Attention(), Attention(num_heads=2)))
-    assert both.attends()
-    assert not both.hides()
-    assert attention.hides()
+    assert both.has_attention()
+    assert not both.supports_blocked_keys()
+    assert attention.supports_blocked_keys()
 
 
 def test_what_cannot_be_stacked_alone_cannot_be_in_turn() -> None:

@@ -10,7 +10,7 @@ from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context
 from numerate.positions.bias import ALiBi
-from numerate.positions.position import Bias, Position
+from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
 
@@ -70,7 +70,7 @@ def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
     part, x = made(Attention(num_heads=2), 8), inputs(2, 5, 8)
     hidden = torch.tensor([[True, False, True, False, False], [False, True, True, True, True]])
     context = places(5, 0)
-    context.hidden = hidden
+    context.blocked_keys = hidden
     torch.testing.assert_close(part(x, context), written_out(part, x, hidden), atol=1e-10, rtol=1e-10)
 
 
@@ -89,14 +89,14 @@ def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: b
         return [-0.5, 0.25][head] * (i - j) if biased else 0.0
 
     expected = written_out(part, x, hidden, bias=bias, themselves=themselves)
-    torch.testing.assert_close(part(x, read(6, hidden=hidden)), expected, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(part(x, read(6, blocked_keys=hidden)), expected, atol=1e-10, rtol=1e-10)
     indices = torch.tensor([[0, 3, 5], [1, 2, 4]])
-    found = part.forward_at(x, read(6, hidden=hidden), indices)
+    found = part.forward_at(x, read(6, blocked_keys=hidden), indices)
     torch.testing.assert_close(found, expected.gather(1, indices[..., None].expand(-1, -1, 8)), atol=1e-10, rtol=1e-10)
-    first, state = part.prefill(x[:, :1], read(1, hidden=hidden[:, :1], capacity=6))
+    first, state = part.prefill(x[:, :1], read(1, blocked_keys=hidden[:, :1], capacity=6))
     torch.testing.assert_close(first, expected[:, :1], atol=1e-10, rtol=1e-10)
     for place in range(1, 6):
-        now = read(6, hidden=hidden, index=torch.full((2,), place), seen=place + 1)
+        now = read(6, blocked_keys=hidden, cache_position=torch.full((2,), place), cached_length=place + 1)
         output, state = part.step(x[:, place : place + 1], now, state)
         torch.testing.assert_close(output[:, 0], expected[:, place], atol=1e-10, rtol=1e-10)
 
@@ -135,13 +135,13 @@ def test_rotary_turns_queries_and_keys_of_the_written_out_softmax() -> None:
 class Nearness(Position):
     position_ids = DigitIndex()
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return NearnessBias()
 
 
-class NearnessBias(Bias):
-    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        far = (queries[:, None, :, None] - keys[:, None, None, :]).double()
+class NearnessBias(AttentionBias):
+    def compute_bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        far = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).double()
         return far * torch.tensor([-0.5, 0.25]).double()[None, :, None, None]
 
 
@@ -197,11 +197,11 @@ def test_dropout_drops_in_training_only() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Attention(num_heads=0), "^num_heads: 0"),
-        (lambda: Attention(dropout=1.0), "^dropout: 1.0"),
+        (lambda: Attention(num_heads=0), "^num_heads: must be 1 or more, not 0"),
+        (lambda: Attention(dropout=1.0), "^dropout: must be at least 0 and below 1, not 1.0"),
         (
             lambda: Attention(num_heads=3).build(8, 0, 1, ()),
-            "width 8 does not divide into 3 heads; 1, 2, 4, 8 heads would do",
+            "width 8 must be divisible by num_heads=3; 1, 2, 4, 8 heads are possible",
         ),
     ],
 )

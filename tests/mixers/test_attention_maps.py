@@ -13,14 +13,14 @@ from numerate.architectures.symbols import (
     PositionRelativeSymbols,
     SymbolicAttention,
     SymbolicAttentionPart,
-    SymbolsPart,
+    TokenSymbols,
 )
 from numerate.batch import StepContext, Tokens
-from numerate.kernels.relational import of_pairs
-from numerate.kernels.relational_fast import Heads
+from numerate.kernels.relational import pairwise_symbols
+from numerate.kernels.relational_fast import RelationalHeads
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.mixers.attention_maps import observed, weights_of
+from numerate.mixers.attention_maps import attention_weights, record_maps
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop, Stack
@@ -40,7 +40,7 @@ def read(rows: int = 2, positions: int = 1, hidden: bool = False) -> tuple[Tenso
     shut = torch.rand(rows, TIME, generator=draws) < 0.3 if hidden else None
     places = tuple(torch.arange(TIME)[None] for _ in range(positions))
     stream = torch.randn(rows, TIME, WIDTH, generator=draws, dtype=torch.float64)
-    return x, Context(torch.full((rows,), TIME), places, hidden=shut, stream=stream)
+    return x, Context(torch.full((rows,), TIME), places, blocked_keys=shut, residual=stream)
 
 
 def built(spec: Mixer, *positions: Position) -> Any:
@@ -72,7 +72,7 @@ def test_the_output_of_attention_follows_from_its_map(spec: Attention, position:
     part = built(spec, *([] if position is None else [position]))
     assert isinstance(part, SelfAttention)
     x, context = read(positions=position is not None, hidden=hidden)
-    weights = part.maps(x, context)["attention"]
+    weights = part.attention_maps(x, context)["attention"]
     values = part.inward(x).chunk(3, dim=-1)[2].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2)
     torch.testing.assert_close(part.out(joined(weights @ values)), part(x, context))
     shares(weights)
@@ -101,11 +101,11 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
     part = built(spec, ALiBi())
     assert isinstance(part, DualAttentionMixer)
     x, context = read(hidden=True)
-    maps = part.maps(x, context)
+    maps = part.attention_maps(x, context)
     own, other, outputs = spec.num_self_heads, spec.num_relational_heads, []
 
     def split(made: Tensor) -> Tensor:
-        return torch.unflatten(made, -1, (-1, part.size)).transpose(1, 2)
+        return torch.unflatten(made, -1, (-1, part.head_width)).transpose(1, 2)
 
     if own:
         values = split(part.values(x))
@@ -113,9 +113,9 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
         shares(maps["attention"])
     symbols = part.symbols
     if isinstance(symbols, DistanceSymbols):
-        given = {"by_distance": split(part.symbol_values(symbols(TIME))[None])}
+        given = {"distance_symbols": split(part.symbol_values(symbols(TIME))[None])}
     else:
-        assert isinstance(symbols, SymbolsPart)
+        assert isinstance(symbols, TokenSymbols)
         if isinstance(symbols, SymbolicAttentionPart):
             library = symbols.symbols.unflatten(-1, (symbols.heads, -1)).transpose(0, 1)
             chosen = (maps["symbols"] @ library).transpose(1, 2).flatten(2)
@@ -123,13 +123,13 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
             torch.testing.assert_close(maps["symbols"].sum(-1), torch.ones_like(maps["symbols"][..., 0]))
         made = split(part.symbol_values(symbols(x, context)))
         given = {"symbols": made.repeat_interleave(other // made.shape[1], 1)}
-    empty = x.new_zeros(len(x), other, TIME, part.size)
-    pairs = of_pairs(Heads(empty, empty, **given))
+    empty = x.new_zeros(len(x), other, TIME, part.head_width)
+    pairs = pairwise_symbols(RelationalHeads(empty, empty, **given))
     weights = maps.get("relational attention", maps.get("relations"))
     if spec.variant == "disrca":
         weights = weights * maps["relations"]
     elif spec.variant == "relational":
-        read_off = part.relation_map.weight.unflatten(0, (other, part.size))
+        read_off = part.relation_map.weight.unflatten(0, (other, part.head_width))
         pairs = pairs + torch.einsum("hdl,rlqk->rhqkd", read_off, maps["relations"])
     if "relational attention" in maps:
         shares(maps["relational attention"])
@@ -139,21 +139,21 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
 
 
 def model_of(**settings: Any) -> tuple[Any, Tokens]:
-    model = Decoder(hidden_size=16, **settings).build(Vocabulary.of("+="), 0).eval()
+    model = Decoder(hidden_size=16, **settings).build(Vocabulary.with_digits("+="), 0).eval()
     tokens = Tokens(torch.tensor([[5, 14, 6, 15]]), torch.tensor([4]), torch.zeros(1, dtype=torch.int64))
-    return model, model.assign_positions(tokens, StepContext.fixed())
+    return model, model.assign_positions(tokens, StepContext.for_evaluation())
 
 
 def test_a_loop_leaves_maps_for_every_turn_and_a_hybrid_for_the_layers_that_attend() -> None:
     model, tokens = model_of(
         backbone=Loop(num_layers=2, num_loops=3), mixer=Attention(num_heads=2), positions=(Rotary(),)
     )
-    with observed(model) as seen:
+    with record_maps(model) as seen:
         model(tokens)
-    assert [(one.layer, one.turn) for one in seen.layers] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+    assert [(one.layer, one.loop) for one in seen.layers] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
     assert not torch.equal(seen.layers[0].maps["attention"], seen.layers[2].maps["attention"])
     model, tokens = model_of(backbone=Stack(num_layers=4), mixer=Alternating((LSTM(), Attention(num_heads=2))))
-    with observed(model) as seen:
+    with record_maps(model) as seen:
         model(tokens)
     assert [one.layer for one in seen.layers] == [1, 3]
 
@@ -161,14 +161,14 @@ def test_a_loop_leaves_maps_for_every_turn_and_a_hybrid_for_the_layers_that_atte
 def test_nothing_is_computed_when_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = model_of(mixer=DualAttention())
     before = model(tokens).logits
-    with observed(model) as seen:
+    with record_maps(model) as seen:
         assert torch.equal(model(tokens).logits, before)
     assert len(seen.layers) == 2
 
     def refuse(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(DualAttentionMixer, "maps", refuse)
+    monkeypatch.setattr(DualAttentionMixer, "attention_maps", refuse)
     model(tokens)
     assert len(seen.layers) == 2
 
@@ -176,8 +176,8 @@ def test_nothing_is_computed_when_nobody_looks(monkeypatch: pytest.MonkeyPatch) 
 def test_every_mixer_that_attends_has_maps_and_no_other(any_mixer: Mixer) -> None:
     parts: list[TokenMixer] = any_mixer.build_layers(16, 2, ())
     x = torch.randn(1, 5, 16)
-    found = [part.maps(x, Context(torch.tensor([5]), (), stream=x)) for part in parts]
-    assert any(found) == any_mixer.attends()
+    found = [part.attention_maps(x, Context(torch.tensor([5]), (), residual=x)) for part in parts]
+    assert any(found) == any_mixer.has_attention()
     assert all(weights.shape[:1] + weights.shape[2:3] == (1, 5) for maps in found for weights in maps.values())
 
 
@@ -185,4 +185,4 @@ def test_weights_are_those_of_torch() -> None:
     queries, keys, values = torch.randn(3, 1, 2, 5, 4).unbind(0)
     mask = torch.randn(1, 2, 5, 5)
     expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-    torch.testing.assert_close(weights_of(queries, keys, mask) @ values, expected)
+    torch.testing.assert_close(attention_weights(queries, keys, mask) @ values, expected)

@@ -64,7 +64,7 @@ def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_cannot() -> N
     output = part(x, context([8]))[0, 1:, 0]
     signs = [(-1.0) ** sum(bits[: count + 1]) for count in range(7)]
     torch.testing.assert_close(output, torch.tensor(signs).double(), atol=1e-9, rtol=0)
-    part.signed = False
+    part.allow_neg_eigval = False
     assert not (part(x, context([8]))[0, 1:, 0] < 0).any()
 
 
@@ -75,8 +75,8 @@ def test_cells_begin_with_the_requested_memory() -> None:
     assert 2 <= float(tokens.min()) < 4
     assert 46 < float(tokens.max()) <= 50
     assert not part.inward.bias[400:].any()
-    assert part.claimed() == {"inward.bias"}
-    assert MinGRU().build(16, 0, 1, ()).claimed() == set()
+    assert part.self_initialized_parameters() == {"inward.bias"}
+    assert MinGRU().build(16, 0, 1, ()).self_initialized_parameters() == set()
 
 
 def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
@@ -89,9 +89,9 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 0}, "^hidden_size: 0 cells"),
-        ({"max_initial_memory": 1}, "^max_initial_memory: 1 is no memory"),
-        ({"max_initial_memory": 9, "bias": False}, "^max_initial_memory: it is in the biases"),
+        ({"hidden_size": 0}, "^hidden_size: must be 1 or more, not 0"),
+        ({"max_initial_memory": 1}, "^max_initial_memory: must be 2 or more tokens, or null, not 1"),
+        ({"max_initial_memory": 9, "bias": False}, "^max_initial_memory: must be null without gate biases"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
@@ -102,5 +102,5 @@ def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
 def test_hidden_keys_are_refused_rather_than_seen() -> None:
     part, hidden = made(), torch.tensor([[False, True, False]])
     for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="MinGRU reads every token and cannot hide any"):
-            form(inputs(1, 3), context([3], hidden=hidden))
+        with pytest.raises(UserError, match="MinGRU does not support blocked keys"):
+            form(inputs(1, 3), context([3], blocked_keys=hidden))

@@ -59,13 +59,13 @@ def test_reading_at_once_is_reading_token_by_token(any_mixing: Any, mix: Any, pr
 
 
 def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
-    if not any_mixing[0].hides():
+    if not any_mixing[0].supports_blocked_keys():
         pytest.skip("it has no keys to hide")
     mixing, x = mix(any_mixing), inputs(2, 8)
     hidden = torch.zeros(2, 8, dtype=torch.bool)
     hidden[0, [0, 3]] = hidden[1, 5] = True
     changed = torch.where(hidden[..., None], inputs(2, 8, seed=1), x)
-    before, after = mixing.at_once(x, hidden=hidden), mixing.at_once(changed, hidden=hidden)
+    before, after = mixing.at_once(x, blocked_keys=hidden), mixing.at_once(changed, blocked_keys=hidden)
     assert before.isfinite().all()
     torch.testing.assert_close(after[~hidden], before[~hidden], **EXACT)
     assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
@@ -76,7 +76,7 @@ def test_target_positions_are_those_of_the_whole(any_mixing: Any, mix: Any) -> N
     indices = torch.tensor([[0, 3, 7], [1, 2, 2], [7, 0, 4]])
     hidden = torch.zeros(3, 8, dtype=torch.bool)
     hidden[0, 3] = hidden[1, 0] = True
-    for more in ({}, {"hidden": hidden}) if any_mixing[0].hides() else ({},):
+    for more in ({}, {"blocked_keys": hidden}) if any_mixing[0].supports_blocked_keys() else ({},):
         context = mixing.context(torch.full((3,), 8), 8, **more)
         expected = mixing.at_once(x, **more)[torch.arange(3)[:, None], indices]
         torch.testing.assert_close(mixing.part.forward_at(x, context, indices), expected, **EXACT)
@@ -105,7 +105,7 @@ def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: 
     output = mixing.at_once(x, lengths)
     output.square().sum().backward()
     _, state = part.prefill(x, mixing.context(lengths, 20, capacity=21))
-    further, _ = part.step(x[:, :1], mixing.context(lengths + 1, 21, index=lengths, seen=21), state)
+    further, _ = part.step(x[:, :1], mixing.context(lengths + 1, 21, cache_position=lengths, cached_length=21), state)
     for found in (output, further, *(parameter.grad for parameter in part.parameters())):
         assert found is not None
         assert found.dtype is torch.bfloat16
@@ -119,10 +119,10 @@ def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: 
 def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: Any) -> None:
     part = mix(any_mixing).part
     named, modules = dict(part.named_parameters()), set(part.modules())
-    assert part.claimed() <= set(named)
+    assert part.self_initialized_parameters() <= set(named)
     assert set(part.settings_by_parameter()) <= set(named)
-    assert set(part.outward()) <= modules
-    assert sum(linear.out_features for linear in part.outward()) in (0, 16)
+    assert set(part.output_projections()) <= modules
+    assert sum(linear.out_features for linear in part.output_projections()) in (0, 16)
 
 
 def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
@@ -131,7 +131,7 @@ def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
 
 
 def test_what_a_recurrence_carries_does_not_grow(any_mixing: Any, mix: Any) -> None:
-    if any_mixing[0].attends():
+    if any_mixing[0].has_attention():
         pytest.skip("attention keeps every token")
     sizes = set()
     for time in (3, 30):
@@ -140,7 +140,7 @@ def test_what_a_recurrence_carries_does_not_grow(any_mixing: Any, mix: Any) -> N
         context = mixing.context(lengths, time, capacity=time + 1)
         _, state = mixing.part.prefill(x, context)
         sizes.add(size_of(state))
-        context = mixing.context(lengths + 1, time + 1, index=lengths, seen=time + 1)
+        context = mixing.context(lengths + 1, time + 1, cache_position=lengths, cached_length=time + 1)
         _, state = mixing.part.step(inputs(2, 1, seed=1), context, state)
         sizes.add(size_of(state))
     assert len(sizes) == 1

@@ -72,12 +72,12 @@ def test_without_a_linear_map_it_is_torchs_bare_net_of_the_published_size(spec: 
     assert sum(parameter.numel() for parameter in part.parameters()) == parameters
     x = inputs(2, 5, 128).float()
     assert torch.equal(part(x, context([5, 5])), theirs(x)[0]), "initialised as torch does, from the same seed"
-    assert not part.outward()
+    assert not part.output_projections()
 
 
 def test_a_width_that_the_bare_net_does_not_write_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"^model.mixer.hidden_size: without a linear map back .* 9 cells do not fit .* 6"
+        UserError, match=r"^model.mixer.hidden_size: must equal the model's width 6 without an output projection, not 9"
     ):
         GRU(hidden_size=9, output_projection=False).build(6, 0, 1, ())
 
@@ -125,7 +125,7 @@ def test_a_house_rnn_and_gru_begin_orthogonal_and_without_bias(spec: Any, gates:
 
 def test_it_claims_its_recurrence_and_leaves_the_linear_map_to_the_model() -> None:
     part = made()
-    assert part.claimed() == {name for name, _ in part.named_parameters()} - {"out.weight"}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()} - {"out.weight"}
 
 
 def test_it_costs_what_its_matrices_cost() -> None:
@@ -135,7 +135,7 @@ def test_it_costs_what_its_matrices_cost() -> None:
 
 
 def test_no_cells_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^hidden_size: 0 cells remember nothing"):
+    with pytest.raises(UserError, match=r"^hidden_size: must be 1 or more, not 0"):
         LSTM(hidden_size=0)
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 
@@ -143,8 +143,8 @@ def test_no_cells_are_refused() -> None:
 @pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
 def test_hidden_keys_are_refused_rather_than_seen(spec: Any) -> None:
     mixer = spec().build(8, 0, 1, ())
-    context = Context(torch.tensor([3]), (), hidden=torch.tensor([[False, True, False]]))
-    with pytest.raises(UserError, match=f"{spec.__name__} reads every token and cannot hide any"):
+    context = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
+    with pytest.raises(UserError, match=f"{spec.__name__} does not support blocked keys"):
         mixer(torch.zeros(1, 3, 8), context)
-    with pytest.raises(UserError, match="cannot hide any"):
+    with pytest.raises(UserError, match="does not support blocked keys"):
         mixer.prefill(torch.zeros(1, 3, 8), context)

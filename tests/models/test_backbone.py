@@ -11,14 +11,14 @@ from numerate.batch import Loops, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
-from numerate.models.backbone import Loop, Stack, noise, noise_starts
+from numerate.models.backbone import Loop, Stack, noise_keys, position_noise
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Sinusoidal
 from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import RandomSubset
 from numerate.positions.rotary import Rotary
-from numerate.training.parallel import compiled_forward
+from numerate.training.parallel import compile_forward
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 INJECTIONS = ("none", "add", "linear", "ffn")
@@ -34,7 +34,7 @@ def looped(depth: int = 2, times: int = 3, inject: Any = "add", state: Any = "ze
 
 
 def embedded(model: Any, tokens: Tokens) -> tuple[torch.Tensor, Any]:
-    found: tuple[torch.Tensor, Any] = model._embedded(model.assign_positions(tokens, StepContext.fixed()))
+    found: tuple[torch.Tensor, Any] = model._embed(model.assign_positions(tokens, StepContext.for_evaluation()))
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_loop_written_out(inject: str, state: str, build: Any, make_tokens: An
     raw, context = embedded(model, tokens)
     x = torch.zeros_like(raw) if inject != "none" else raw
     if state == "noise":
-        x = x + noise(noise_starts(5), torch.arange(7)[None], 16)
+        x = x + position_noise(noise_keys(5), torch.arange(7)[None], 16)
     for _ in range(3):
         x = injected(model.trunk, x, raw)
         for block in model.trunk.blocks:
@@ -96,7 +96,7 @@ def test_one_turn_of_a_loop_is_a_stack(build: Any, make_tokens: Any) -> None:
 def test_turns_with_and_without_a_gradient_say_the_same(inject: str, state: str, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, state=state)), make_tokens([6, 3])
     whole = model(tokens).logits
-    for turns in (4, (0, 4), (3, 1), (1, 3), Loops(2, 2), Loops(2, 2, divided=True)):
+    for turns in (4, (0, 4), (3, 1), (1, 3), Loops(2, 2), Loops(2, 2, average_gradients=True)):
         torch.testing.assert_close(model(tokens, loops=turns).logits, whole, **EXACT)
     assert not torch.allclose(model(tokens, loops=3).logits, whole, **EXACT)
     torch.testing.assert_close(model(tokens, loops=(5, 1)).logits, model(tokens, loops=6).logits, **EXACT)
@@ -109,24 +109,24 @@ def gradients(model: Any, output: torch.Tensor) -> dict[str, torch.Tensor]:
     return dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize("position", [Rotary(), FIRE(), FIRE(position_ids=RandomSubset(20), shared=True)])
+@pytest.mark.parametrize("position", [Rotary(), FIRE(), FIRE(position_ids=RandomSubset(20), share_across_layers=True)])
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, positions=(position,))), make_tokens([6, 3])
     tokens = model.assign_positions(tokens, StepContext(seed=0, step=1))
     found = gradients(model, model(tokens, loops=(2, 2)).logits)
-    raw, context = model._embedded(tokens)
+    raw, context = model._embed(tokens)
     start = raw if inject == "none" else torch.zeros_like(raw)
     with torch.no_grad():
         for _ in range(2):
             start = injected(model.trunk, start, raw)
             for block in model.trunk.blocks:
-                start = block(start, replace(context, prepared={}))
+                start = block(start, replace(context, forward_cache={}))
     x = start + 0 * raw  # the embedding has a gradient, be it of nothing
     for _ in range(2):
         x = injected(model.trunk, x, raw)
         for block in model.trunk.blocks:
-            x = block(x, replace(context, prepared={}))
+            x = block(x, replace(context, forward_cache={}))
     expected = gradients(model, model.head(model.final_norm(x)))
     # The logarithms of FIRE are float32.
     exact = EXACT if isinstance(position, Rotary) else {"atol": 1e-6, "rtol": 1e-4}
@@ -157,7 +157,7 @@ def test_a_divided_gradient_is_that_of_the_looped_parameters_alone(inject: str, 
     model, tokens = build(looped(times=4, inject=inject, state="noise")), make_tokens([6, 3])
     for without, learning in ((0, 3), (1, 3), (3, 1), (0, 4)):
         plain = gradients(model, model(tokens, loops=(without, learning)).logits)
-        divided = gradients(model, model(tokens, loops=Loops(without, learning, divided=True)).logits)
+        divided = gradients(model, model(tokens, loops=Loops(without, learning, average_gradients=True)).logits)
         for name in plain:
             share = learning if name.startswith("trunk.") else 1
             torch.testing.assert_close(divided[name], plain[name] / share, msg=name, **EXACT)
@@ -170,7 +170,7 @@ def test_another_number_of_turns_takes_the_same_weights(state: str, build: Any, 
     trained = build(spec, seed=3)
     longer = build(replace(spec, backbone=replace(spec.backbone, num_loops=5)), seed=3)  # type: ignore[type-var]
     longer.load_state_dict(trained.state_dict(), strict=True)
-    assert (trained.loops(), longer.loops()) == (2, 5)
+    assert (trained.default_num_loops(), longer.default_num_loops()) == (2, 5)
     assert torch.equal(longer(tokens).logits, trained(tokens, loops=5).logits)
     assert torch.equal(longer(tokens, loops=2).logits, trained(tokens).logits)
 
@@ -178,15 +178,17 @@ def test_another_number_of_turns_takes_the_same_weights(state: str, build: Any, 
 @torch.no_grad()
 def test_noise_is_a_function_of_seed_and_place(build: Any, make_tokens: Any) -> None:
     places = torch.arange(400)[None]
-    whole = noise(noise_starts(3), places, 64)
+    whole = position_noise(noise_keys(3), places, 64)
     assert abs(float(whole.std()) - 0.02) < 3e-4
     assert abs(float(whole.mean())) < 5e-4
     assert float(whole.abs().max()) < 0.02 * 6
     assert whole.unique().numel() == whole.numel()
     torch.manual_seed(99)
-    assert torch.equal(noise(noise_starts(3), places[:, 250:260], 64), whole[:, 250:260]), "the same at any length"
-    assert not torch.equal(noise(noise_starts(4), places, 64), whole)
-    far = noise(noise_starts(3), torch.tensor([[10**6]]), 64)
+    assert torch.equal(position_noise(noise_keys(3), places[:, 250:260], 64), whole[:, 250:260]), (
+        "the same at any length"
+    )
+    assert not torch.equal(position_noise(noise_keys(4), places, 64), whole)
+    far = position_noise(noise_keys(3), torch.tensor([[10**6]]), 64)
     assert bool(far.isfinite().all()), "there is no longest row"
     centred = whole[0] - whole[0].mean(0)
     together = (centred.T @ centred) / (centred.std(0)[:, None] * centred.std(0) * 400)
@@ -212,14 +214,14 @@ def test_each_turn_of_each_block_has_a_state_of_its_own(mixer: Any, inject: str,
     model = build(looped(times=3, inject=inject, state="noise", mixer=mixer, positions=positions))
     tokens = make_tokens([6, 6])
     lengths = torch.tensor([2, 4])
-    started = model.start(replace(tokens, ids=tokens.ids[:, :4], lengths=lengths), capacity=8)
-    assert len(started.state.trunk) == 6
+    started = model.prefill(replace(tokens, ids=tokens.ids[:, :4], lengths=lengths), capacity=8)
+    assert len(started.state.layer_states) == 6
     whole = model(tokens).logits
     for step in range(2):
         started = model.step(tokens.ids[torch.arange(2), lengths + step], None, started.state)
         expected = whole[torch.arange(2), lengths + step]
         torch.testing.assert_close(started.output.logits[:, 0], expected, **EXACT)
-        assert len(started.state.trunk) == 6
+        assert len(started.state.layer_states) == 6
 
 
 @pytest.mark.parametrize("trunk", [Loop(2, 3, "linear"), Loop(1, 2, "ffn"), Loop(2, 2, "none"), Stack(3, "ffn")])
@@ -229,14 +231,14 @@ def test_operations_count_every_turn_and_injection(trunk: Any, vocabulary: Any, 
         hidden_size=32, backbone=trunk, mixer=LSTM(), feed_forward=fed, head_feed_forward=fed, head_projection=True
     ).build(vocabulary, 0)
     turns = (None, 1) if isinstance(trunk, Stack) else (None, 1, 5, (2, 3))
-    recurrences = trunk.layers() * 2 * 8 * 3 * 2 * (4 * 32 * 2 * 32)
+    recurrences = trunk.num_blocks() * 2 * 8 * 3 * 2 * (4 * 32 * 2 * 32)
     for number in turns:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(make_tokens([8] * 3), loops=number).logits  # noqa: B018
         # Torch does not count inside an LSTM.
-        uncounted = Loops.of(number, trunk.loops()).whole * recurrences // 2
+        uncounted = Loops.from_argument(number, trunk.default_num_loops()).total * recurrences // 2
         assert model.flops(3, 8, number) == counter.get_total_flops() + uncounted
-    assert trunk.loops() == model.loops()
+    assert trunk.default_num_loops() == model.default_num_loops()
 
 
 def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
@@ -252,7 +254,7 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
     expected, indices = model(tokens).logits, torch.tensor([[1, 5], [0, 2]])
     monkeypatch.setattr(torch, "compile", noted)
     with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.recompile_limit):  # put back afterwards
-        assert compiled_forward(model) is model
+        assert compile_forward(model) is model
     assert torch.equal(model(tokens).logits, expected)
     assert turns == []
     model.train()
@@ -266,11 +268,11 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Loop(num_layers=0), "^num_layers: 0"),
-        (lambda: Loop(num_loops=0), "^num_loops: 0"),
-        (lambda: Loops.of(0, 4), "^loops: 0 without a gradient and 0 with one"),
-        (lambda: Loops.of((-1, 2), 4), "^loops: -1 without"),
-        (lambda: Decoder(norm_eps=0.0), "^norm_eps: 0.0"),
+        (lambda: Loop(num_layers=0), "^num_layers: must be 1 or more, got 0"),
+        (lambda: Loop(num_loops=0), "^num_loops: must be 1 or more, got 0"),
+        (lambda: Loops.from_argument(0, 4), "^loops: .* not 0 and 0"),
+        (lambda: Loops.from_argument((-1, 2), 4), "^loops: .* not -1 and 2"),
+        (lambda: Decoder(norm_eps=0.0), "^norm_eps: must be finite and greater than 0, got 0.0"),
     ],
 )
 def test_impossible_numbers_of_turns_are_refused(make: Any, words: str) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from numerate.mixers.mixer import Context, TokenMixer
 from numerate.models.backbone import Stack
-from numerate.models.block import Block, FeedForward, make_norm
+from numerate.models.block import Block, FeedForward, build_norm
 
 
 def inputs(*shape: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_each_norm_is_its_formula() -> None:
     x = inputs(3, 5, 6)
     mean, spread = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
     root = (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-    norms = {kind: make_norm(kind, 6).double() for kind in ("layer", "rms", "none")}
+    norms = {kind: build_norm(kind, 6).double() for kind in ("layer", "rms", "none")}
     for part in norms.values():
         for parameter in part.parameters():
             parameter.copy_(torch.arange(1.0, 7.0))
@@ -89,7 +89,7 @@ def block(norm_first: bool, fed: bool = False, norm: Any = "rms") -> Block:
 @torch.no_grad()
 def test_pre_norm_norms_what_goes_in_and_post_norm_what_comes_out() -> None:
     x = inputs(2, 3, 4)
-    norm = make_norm("rms", 4).double()
+    norm = build_norm("rms", 4).double()
     torch.testing.assert_close(block(True)(x, CONTEXT), x + 2 * norm(x))
     torch.testing.assert_close(block(False)(x, CONTEXT), norm(x + 2 * x))
     fed = block(True, fed=True)

@@ -42,7 +42,7 @@ def test_a_layer_written_out(build: Any, make_tokens: Any) -> None:
 def test_no_positions_no_order(build: Any, make_tokens: Any) -> None:
     """One layer of attention without positions sees a bag of tokens: earlier ones may change places."""
     tokens = make_tokens([6])
-    turned = Tokens(tokens.ids[:, [3, 1, 0, 4, 2, 5]], tokens.lengths, tokens.row)
+    turned = Tokens(tokens.ids[:, [3, 1, 0, 4, 2, 5]], tokens.lengths, tokens.example_indices)
     assert not torch.equal(tokens.ids, turned.ids)
     without = build(Decoder(hidden_size=16, backbone=Stack(num_layers=1)))
     torch.testing.assert_close(without(tokens).logits[:, -1], without(turned).logits[:, -1], atol=1e-10, rtol=0)
@@ -57,7 +57,7 @@ def test_a_tied_head_is_the_embedding(build: Any, make_tokens: Any, vocabulary: 
     assert free.head.weight is not free.embedding.weight
     count = {model: sum(p.numel() for p in model.parameters()) for model in (tied, free)}
     assert count[free] - count[tied] == vocabulary.size * 16
-    assert "head.weight" not in tied.settings_by_parameter()
+    assert "head.weight" not in tied.optimizer_options_by_parameter()
     before = tied(make_tokens([3])).logits
     with torch.no_grad():
         tied.embedding.weight[7, 0] += 1.0
@@ -158,8 +158,8 @@ def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parame
         head_projection=True,
     )
     with torch.device("meta"):
-        model = spec.build(Vocabulary.of([chr(0x4E00 + i) for i in range(ids - 14)]), 0)
-    assert model.kinds.numel() == ids
+        model = spec.build(Vocabulary.with_digits([chr(0x4E00 + i) for i in range(ids - 14)]), 0)
+    assert model.token_kinds.numel() == ids
     counted = sum(parameter.numel() for parameter in model.parameters())
     assert counted == parameters
     assert f"{counted / 1e6:.1f}" == millions
@@ -167,7 +167,7 @@ def test_published_sizes(layers: int, turns: int, ids: int, abacus: bool, parame
 
 def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, positions=(Learned(position_ids=DigitIndex()), Sinusoidal(), Rotary())))
-    placed = model.assign_positions(make_tokens([6, 6]), StepContext.fixed())
+    placed = model.assign_positions(make_tokens([6, 6]), StepContext.for_evaluation())
     assert [places.shape[0] for places in placed.position_ids] == [2, 1, 1]
     assert not torch.equal(placed.position_ids[0], placed.position_ids[1].expand(2, -1))
 
@@ -179,9 +179,9 @@ def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, mak
         Sinusoidal(),
     )
     model = build(Decoder(hidden_size=16, positions=positions))
-    assert model.position_offsets() == 3
+    assert model.num_position_offsets() == 3
     first = [
-        [int(p[0, 0]) for p in model.assign_positions(make_tokens([4]), StepContext.fixed(i)).position_ids]
+        [int(p[0, 0]) for p in model.assign_positions(make_tokens([4]), StepContext.for_evaluation(i)).position_ids]
         for i in range(3)
     ]
     assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
@@ -200,10 +200,10 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Decoder(hidden_size=0), "^hidden_size: 0"),
-        (lambda: Decoder(dropout=1.0), "^dropout: 1.0"),
+        (lambda: Decoder(hidden_size=0), "^hidden_size: must be 1 or more, got 0"),
+        (lambda: Decoder(dropout=1.0), "^dropout: must be at least 0 and less than 1, got 1.0"),
         (lambda: Decoder(mixer=LSTM(), positions=(Learned(), Rotary())), "^positions.1: Rotary acts inside attention"),
-        (lambda: Stack(num_layers=0), "^num_layers: 0"),
+        (lambda: Stack(num_layers=0), "^num_layers: must be 1 or more, got 0"),
         (lambda: FeedForward(expansion=0.0), "^expansion: "),
     ],
 )
@@ -213,16 +213,16 @@ def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
 
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
-    with pytest.raises(UserError, match="width 18 does not divide into 4 heads"):
+    with pytest.raises(UserError, match="width 18 must be divisible by num_heads=4"):
         Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
-    with pytest.raises(UserError, match="9 must be even"):
+    with pytest.raises(UserError, match=r"must be even .*got 9"):
         Decoder(hidden_size=9, mixer=Attention(num_heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
     model = Decoder(hidden_size=8).build(vocabulary, 0)
-    with pytest.raises(UserError, match="a Decoder reads one text"):
+    with pytest.raises(UserError, match="a Decoder has no encoder"):
         model(make_tokens([3]), make_tokens([3]))
-    with pytest.raises(UserError, match="a Decoder reads one text"):
-        model.start(make_tokens([3]), make_tokens([3]), capacity=4)
-    with pytest.raises(UserError, match="loops: a Stack goes through its blocks once, not 2 times"):
+    with pytest.raises(UserError, match="a Decoder has no encoder"):
+        model.prefill(make_tokens([3]), make_tokens([3]), capacity=4)
+    with pytest.raises(UserError, match="loops: must be 1 for a Stack, got 2"):
         model(make_tokens([3]), loops=2)
     assert torch.equal(model(make_tokens([3]), loops=1).logits, model(make_tokens([3])).logits)
 
@@ -231,7 +231,7 @@ def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
     spec = Decoder(
         hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False
     )
-    model, tokens = spec.build(Vocabulary.of(["+"]), 0), torch.tensor([[4, 5, 6]])
+    model, tokens = spec.build(Vocabulary.with_digits(["+"]), 0), torch.tensor([[4, 5, 6]])
     mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
     mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
     output = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
@@ -239,13 +239,14 @@ def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
 
 
 def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> None:
-    vocabulary, ids = Vocabulary.of(["+"]), torch.tensor([[4, 5, 6]])
+    vocabulary, ids = Vocabulary.with_digits(["+"]), torch.tensor([[4, 5, 6]])
     tokens = Tokens(ids, torch.tensor([3]), torch.tensor([0]))
     added = []
     for scale, factor in ((1.0, 1), ("root", 4)):
         model = Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
         added.append(
-            model._embedded(model.assign_positions(tokens, StepContext.fixed()))[0] - model.embedding(ids) * factor
+            model._embed(model.assign_positions(tokens, StepContext.for_evaluation()))[0]
+            - model.embedding(ids) * factor
         )
     torch.testing.assert_close(added[1], added[0])
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from numerate.batch import Batch, StepContext
 from numerate.config import Span
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.mixers.mixer import Context, Mixer, at_places
+from numerate.mixers.mixer import Context, Mixer, gather_positions
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder, DecoderModel
 from numerate.positions.added import Learned
-from numerate.positions.position import Bias, Position
+from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import DigitIndex, PositionIds, Sequential, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -29,25 +29,25 @@ class Distances(Position):
     def __init__(self, numbering: PositionIds) -> None:
         self.position_ids = numbering
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return DistanceTable(heads)
 
 
-class DistanceTable(Bias):
+class DistanceTable(AttentionBias):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.table = torch.nn.Parameter(torch.randn(41, heads))
 
-    def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        distance = (queries[:, :, None] - keys[:, None, :]).clamp(-20, 20) + 20
+    def compute_bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distance = (query_positions[:, :, None] - key_positions[:, None, :]).clamp(-20, 20) + 20
         return self.table[distance].permute(0, 3, 1, 2)
 
 
 def additions(rows: int = 7) -> Batch:
     """Sums of 1 to 6 digits: rows of different lengths, and answers of different lengths."""
     task, tokenizer = Arithmetic(digits=Span(1, 6)), Characters()
-    written = tokenizer.rows(task.examples("train", 0, 0, rows), tokenizer.build_vocabulary(task))
-    return Continuation().batch(written, torch.arange(rows).numpy())
+    written = tokenizer.encode_examples(task.examples("train", 0, 0, rows), tokenizer.build_vocabulary(task))
+    return Continuation().build_batch(written, torch.arange(rows).numpy())
 
 
 def decoder(spec: Decoder) -> DecoderModel:
@@ -96,9 +96,9 @@ def test_attention_at_target_positions_is_the_whole_attention_there(name: str, h
     indices[1] = torch.tensor([0, time - 1, time - 1, time - 1])
 
     def context() -> Context:
-        return Context(torch.full((rows,), time), places, hidden=hidden)
+        return Context(torch.full((rows,), time), places, blocked_keys=hidden)
 
-    whole, fast = at_places(part(x, context()), indices), part.forward_at(x, context(), indices)
+    whole, fast = gather_positions(part(x, context()), indices), part.forward_at(x, context(), indices)
     torch.testing.assert_close(fast, whole, atol=1e-12, rtol=1e-10)
     weights = torch.randn_like(whole)
     inputs = [x, *part.parameters()]
@@ -113,8 +113,8 @@ def test_attention_at_target_positions_is_the_whole_attention_there(name: str, h
 def test_places_are_those_that_gathering_finds() -> None:
     x = torch.arange(24.0).view(2, 4, 3)
     indices = torch.tensor([[0, 2, 2], [3, 1, 0]])
-    assert at_places(x, indices).tolist() == torch.take_along_dim(x, indices[..., None], dim=1).tolist()
-    assert at_places(x, indices)[1, 0].tolist() == [21.0, 22.0, 23.0]
+    assert gather_positions(x, indices).tolist() == torch.take_along_dim(x, indices[..., None], dim=1).tolist()
+    assert gather_positions(x, indices)[1, 0].tolist() == [21.0, 22.0, 23.0]
 
 
 @pytest.mark.parametrize("mixer", [Attention(num_heads=2), LSTM()])
@@ -123,7 +123,7 @@ def test_places_are_those_that_gathering_finds() -> None:
 def test_a_decoder_says_the_same_at_target_positions(
     mixer: Mixer, norm_first: bool, feed_forward: FeedForward | None
 ) -> None:
-    inside: tuple[Position, ...] = (Rotary(),) if mixer.attends() else ()
+    inside: tuple[Position, ...] = (Rotary(),) if mixer.has_attention() else ()
     spec = Decoder(
         hidden_size=16,
         mixer=mixer,
@@ -137,7 +137,7 @@ def test_a_decoder_says_the_same_at_target_positions(
     whole, fast = model(tokens), model(tokens, target_positions=batch.target_positions)
     assert fast.target_positions is not None
     assert whole.target_positions is None
-    expected = at_places(whole.logits, batch.target_positions)
+    expected = gather_positions(whole.logits, batch.target_positions)
     torch.testing.assert_close(fast.logits, expected, atol=1e-11, rtol=1e-9)
     found, true = gradients(model, fast.logits), gradients(model, expected)
     for name, gradient in true.items():
@@ -149,10 +149,10 @@ def test_one_block_is_enough_to_ask_of() -> None:
         decoder(Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Attention(num_heads=2))),
         additions(),
     )
-    tokens = model.assign_positions(batch.tokens, StepContext.fixed())
+    tokens = model.assign_positions(batch.tokens, StepContext.for_evaluation())
     torch.testing.assert_close(
         model(tokens, target_positions=batch.target_positions).logits,
-        at_places(model(tokens).logits, batch.target_positions),
+        gather_positions(model(tokens).logits, batch.target_positions),
         atol=1e-11,
         rtol=1e-9,
     )

@@ -33,7 +33,7 @@ class ParticularMixer(TokenMixer):
         for parameter in self.parameters():
             nn.init.constant_(parameter, 7.0)
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {"mine.weight", "mine.bias", "partly.bias"}
 
     def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
@@ -66,7 +66,7 @@ def test_claimed_parameters_are_alike_under_every_initialisation(any_mixer: Any,
         Decoder(hidden_size=16, mixer=any_mixer, initialization=kind()).build(vocabulary, 0) for kind in (FanIn, Normal)
     ]
     first, second = (dict(model.named_parameters()) for model in models)
-    claimed = models[0]._claimed()
+    claimed = models[0]._self_initialized_parameters()
     assert all(torch.equal(first[name], second[name]) for name in claimed)
     drawn = [name for name in set(first) - claimed if first[name].dim() > 1]
     assert drawn
@@ -148,7 +148,7 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
         initialization=DeepNorm(),
     )
     model = spec.build(vocabulary, 0)
-    gain, square = (8 * trunk.layers() * trunk.loops()) ** -0.25, (2 / (2 * width)) ** 0.5
+    gain, square = (8 * trunk.num_blocks() * trunk.default_num_loops()) ** -0.25, (2 / (2 * width)) ** 0.5
     for block in model.trunk.blocks:
         queries, keys, values = block.mixer.inward.weight.detach().view(3, heads, width // heads, width)
         for head in range(heads):
@@ -156,7 +156,7 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
             assert float(keys[head].std()) == pytest.approx(square, rel=0.05)
             assert float(values[head].std()) == pytest.approx(gain * square, rel=0.05)
         # What the rows make, whatever they are called: values leave the block, queries and keys only meet.
-        made = block.mixer._projected(torch.randn(1, 200, width), Context(torch.tensor([200]), places(spec, 200)))
+        made = block.mixer._project(torch.randn(1, 200, width), Context(torch.tensor([200]), places(spec, 200)))
         spreads = [float(part.detach().std()) for part in made]
         assert spreads[:2] == pytest.approx([1.0, 1.0], rel=0.1)
         assert spreads[2] == pytest.approx(gain, rel=0.1)
@@ -172,5 +172,5 @@ def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^std: 0"):
+    with pytest.raises(UserError, match=r"^std: must be greater than 0, got 0"):
         Normal(std=0.0)

@@ -19,7 +19,10 @@ def logits(model: Any, tokens: Tokens, draw: StepContext | None = None) -> torch
 
 
 def draws(model: Any) -> list[StepContext]:
-    return [*(StepContext.fixed(i) for i in {0, model.position_offsets() - 1}), StepContext(seed=1, step=4)]
+    return [
+        *(StepContext.for_evaluation(i) for i in {0, model.num_position_offsets() - 1}),
+        StepContext(seed=1, step=4),
+    ]
 
 
 def other_ids(ids: torch.Tensor, seed: int = 9) -> torch.Tensor:
@@ -60,7 +63,9 @@ def test_rows_do_not_see_each_other(any_model: Any, build: Any, make_tokens: Any
         after = logits(model, replace(tokens, ids=ids), draw)
         torch.testing.assert_close(after[:3], whole[:3], **EXACT)
         for row, length in enumerate([8, 3, 6, 8]):
-            alone = Tokens(tokens.ids[row : row + 1, :length], tokens.lengths[row : row + 1], tokens.row[row : row + 1])
+            alone = Tokens(
+                tokens.ids[row : row + 1, :length], tokens.lengths[row : row + 1], tokens.example_indices[row : row + 1]
+            )
             torch.testing.assert_close(logits(model, alone, draw)[0], whole[row, :length], **EXACT)
 
 
@@ -82,10 +87,10 @@ def test_reading_at_once_is_reading_token_by_token(
 ) -> None:
     model, tokens = build(any_model), make_tokens([9, 9, 9])
     lengths, rows, longest = torch.tensor(prompts), torch.arange(3), max(prompts)
-    for position_offset in {0, model.position_offsets() - 1}:
-        whole = logits(model, tokens, StepContext.fixed(position_offset))
+    for position_offset in {0, model.num_position_offsets() - 1}:
+        whole = logits(model, tokens, StepContext.for_evaluation(position_offset))
         read = torch.where(torch.arange(longest) < lengths[:, None], tokens.ids[:, :longest], 0)
-        started = model.start(
+        started = model.prefill(
             replace(tokens, ids=read, lengths=lengths), capacity=longest + 4, position_offset=position_offset
         )
         for step in range(5):
@@ -107,7 +112,7 @@ def test_target_positions_are_those_of_the_whole(any_model: Any, build: Any, mak
 
 @torch.no_grad()
 def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) -> None:
-    if not any_model.mixer.hides():
+    if not any_model.mixer.supports_blocked_keys():
         pytest.skip("it has no keys to hide")
     model, tokens = build(any_model), make_tokens([8, 8])
     hidden = torch.zeros(2, 8, dtype=torch.bool)
@@ -122,7 +127,7 @@ def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) 
     there = model(replace(first, blocked_keys=hidden), target_positions=indices).logits
     torch.testing.assert_close(there, kept[0][torch.arange(2)[:, None], indices], **EXACT)
     prompt = replace(first, ids=first.ids[:, :5], lengths=torch.tensor([5, 5]), blocked_keys=hidden[:, :5])
-    started = model.start(prompt, capacity=8)
+    started = model.prefill(prompt, capacity=8)
     for place in range(4, 8):
         torch.testing.assert_close(started.output.logits[:, 0], kept[0][:, place], **EXACT)
         if place < 7:
@@ -150,7 +155,7 @@ def test_weights_are_a_function_of_the_seed(any_model: Any, vocabulary: Any) -> 
         again = any_model.build(vocabulary, 3).state_dict()
     other = any_model.build(vocabulary, 4).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
-    claimed = any_model.build(vocabulary, 3)._claimed()
+    claimed = any_model.build(vocabulary, 3)._self_initialized_parameters()
     matrices = {name for name in first if first[name].dim() > 1 and first[name].any()}
     assert matrices - claimed
     # Slopes of biases and the like, and what a mixer claims (the A of a state space), may start alike for every seed.
@@ -161,7 +166,7 @@ def test_weights_are_a_function_of_the_seed(any_model: Any, vocabulary: Any) -> 
 def test_every_parameter_has_its_setting(any_model: Any, vocabulary: Any) -> None:
     model = any_model.build(vocabulary, 0)
     named = dict(model.named_parameters())
-    settings = model.settings_by_parameter()
+    settings = model.optimizer_options_by_parameter()
     assert set(settings) == set(named)
     for name, (factor, decays) in settings.items():
         assert factor > 0
@@ -174,7 +179,7 @@ def test_a_forward_in_evaluation_is_bit_identical_when_repeated(
 ) -> None:
     model, tokens = any_model.build(vocabulary, 0).eval(), make_tokens([8, 5, 2])
     assert torch.equal(logits(model, tokens), logits(model, tokens))
-    placed = model.assign_positions(tokens, StepContext.fixed())
+    placed = model.assign_positions(tokens, StepContext.for_evaluation())
     assert torch.equal(logits(model, tokens), logits(model, placed)), "unplaced tokens are placed as in evaluation"
 
 
@@ -182,9 +187,9 @@ def test_places_are_made_once_per_position_and_checked(any_model: Any, vocabular
     model, tokens = any_model.build(vocabulary, 0), make_tokens([8, 5])
     placed = model.assign_positions(tokens, StepContext(seed=0, step=1))
     assert len(placed.position_ids) == len(any_model.positions)
-    assert model.position_offsets() >= 1
-    assert model.check(tokens) == []
-    assert model.check(tokens, trained=tokens) == []
+    assert model.num_position_offsets() >= 1
+    assert model.check_tokens(tokens) == []
+    assert model.check_tokens(tokens, training_tokens=tokens) == []
 
 
 def test_cost_grows_with_rows_and_time(any_model: Any, vocabulary: Any) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
-from numerate.models.strict_weights import StrictWeights, weights_of
+from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_models import current
 from numerate.vocabulary import Vocabulary
 
@@ -20,7 +20,7 @@ def test_a_tensor_that_nothing_takes_is_named() -> None:
     file = StrictWeights({f"part.{number}": ONE for number in range(5)}, "ckpt.pt")
     assert torch.equal(file.take(["part.4"], "whole"), ONE)
     with pytest.raises(UserError, match=r"^ckpt\.pt: the model does not have part\.0, part\.1, part\.2 and 1 more; "):
-        file.finish()
+        file.check_all_used()
 
 
 def test_a_tensor_that_is_missing_is_named() -> None:
@@ -31,12 +31,14 @@ def test_a_tensor_that_is_missing_is_named() -> None:
 def test_two_names_of_one_tensor_must_say_the_same() -> None:
     alike = StrictWeights({"a": ONE, "b": ONE.clone()}, "ckpt.pt")
     assert torch.equal(alike.take(["a", "b"], "ours"), ONE)
-    alike.finish()
-    differing = StrictWeights({"a": ONE, "b": OTHER}, "ckpt.pt", settings=[("^b$", "model.apart=true")])
-    with pytest.raises(UserError, match=r"b differs from a, .* one tensor for both; model\.apart=true would take it"):
+    alike.check_all_used()
+    differing = StrictWeights({"a": ONE, "b": OTHER}, "ckpt.pt", hints=[("^b$", "model.apart=true")])
+    with pytest.raises(UserError, match=r"b differs from a, .* one tensor for both; use model\.apart=true"):
         differing.take(["a", "b"], "ours")
     with pytest.raises(UserError, match=r"module\.a differs from a"):
-        StrictWeights({"a": ONE, "module.a": OTHER}, "ckpt.pt", plain=lambda name: name.removeprefix("module."))
+        StrictWeights(
+            {"a": ONE, "module.a": OTHER}, "ckpt.pt", normalize_name=lambda name: name.removeprefix("module.")
+        )
 
 
 def test_weights_that_are_not_finite_are_alike_too() -> None:
@@ -46,18 +48,25 @@ def test_weights_that_are_not_finite_are_alike_too() -> None:
 
 
 def model_of(spec: Decoder) -> nn.Module:
-    return spec.build(Vocabulary.of(["+"]), 0)
+    return spec.build(Vocabulary.with_digits(["+"]), 0)
 
 
-TIED = current(width=16, depth=2, self_heads=2, relational_heads=2, context=8)
+TIED = current(hidden_size=16, num_layers=2, num_self_heads=2, num_relational_heads=2, context_length=8)
 CASES: dict[str, tuple[Decoder, str]] = {
     "an untied head": (
         replace(TIED, tie_word_embeddings=False),
-        r"head\.weight differs from embedding\.weight.*; model\.tie_word_embeddings=false",
+        r"head\.weight differs from embedding\.weight.*; use model\.tie_word_embeddings=false",
     ),
     "own symbols": (
-        current(width=16, depth=2, self_heads=2, relational_heads=2, context=8, symbol_layers="own"),
-        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; model\.mixer\.symbols\.sharing=",
+        current(
+            hidden_size=16,
+            num_layers=2,
+            num_self_heads=2,
+            num_relational_heads=2,
+            context_length=8,
+            symbol_sharing="own",
+        ),
+        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; use model\.mixer\.symbols\.sharing=",
     ),
 }
 
@@ -66,15 +75,15 @@ CASES: dict[str, tuple[Decoder, str]] = {
 def test_weights_of_another_model_are_not_loaded_in_part(name: str) -> None:
     spec, message = CASES[name]
     state = model_of(spec).state_dict()
-    assert all(torch.equal(state[own], tensor) for own, tensor in weights_of(model_of(spec), state, "x").items())
+    assert all(torch.equal(state[own], tensor) for own, tensor in match_state_dict(model_of(spec), state, "x").items())
     with pytest.raises(UserError, match=message):
-        weights_of(model_of(TIED), state, "x")
+        match_state_dict(model_of(TIED), state, "x")
 
 
 def test_of_a_tensor_with_several_names_one_is_enough() -> None:
     state: dict[str, Any] = dict(model_of(TIED).state_dict())
     head: Tensor = state.pop("embedding.weight")
-    found = weights_of(model_of(TIED), state, "x")
+    found = match_state_dict(model_of(TIED), state, "x")
     assert torch.equal(found["embedding.weight"], head)
     with pytest.raises(UserError, match=r"^x: embedding\.weight has the shape \(1, 2\), the model's is"):
-        weights_of(model_of(TIED), {**state, "head.weight": torch.zeros(1, 2)}, "x")
+        match_state_dict(model_of(TIED), {**state, "head.weight": torch.zeros(1, 2)}, "x")

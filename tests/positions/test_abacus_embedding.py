@@ -24,12 +24,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "abacus-embedding.md"
 
 
 def abacus(**settings: Any) -> AbacusEmbedding:
-    return AbacusEmbedding(range(4, 14), **({"width": 8, "max_offset": 100, "longest": 50} | settings))
+    return AbacusEmbedding(range(4, 14), **({"embedding_dim": 8, "max_offset": 100, "max_digits": 50} | settings))
 
 
 def by_the_house(ids: torch.Tensor, draw: StepContext, max_offset: int = 0, per: Any = "row") -> torch.Tensor:
-    vocabulary = Vocabulary.of(["+", "-", "x", "=", " "])
-    kinds = torch.from_numpy(vocabulary.kinds).long()[ids]
+    vocabulary = Vocabulary.with_digits(["+", "-", "x", "=", " "])
+    kinds = torch.from_numpy(vocabulary.token_kinds).long()[ids]
     lengths = torch.full((ids.shape[0],), ids.shape[1])
     tokens = Tokens(ids, lengths, torch.arange(ids.shape[0]))
     return DigitIndex(max_offset, per).assign(tokens, kinds, draw)
@@ -44,29 +44,29 @@ def cases(shared: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
 def test_it_counts_as_the_published_code_does(name: str, cases: Any) -> None:
     ids = torch.tensor(cases[name]["input"])
-    assert abacus().eval().places(ids).tolist() == cases[name]["expected"]
-    assert by_the_house(ids, StepContext.fixed()).tolist() == cases[name]["expected"]
+    assert abacus().eval().position_ids(ids).tolist() == cases[name]["expected"]
+    assert by_the_house(ids, StepContext.for_evaluation()).tolist() == cases[name]["expected"]
 
 
 def test_each_digit_behind_a_hint_is_a_run_of_its_own(cases: Any) -> None:
     case = cases["abacus_ids_index_hints"]
     ids = torch.tensor([[4 + int(c) if c.isdigit() else {"+": 14, "=": 17}.get(c, 1) for c in case["input"]]])
-    assert abacus().eval().places(ids)[0].tolist() == case["expected"]
-    assert by_the_house(ids, StepContext.fixed())[0].tolist() == case["expected"]
+    assert abacus().eval().position_ids(ids)[0].tolist() == case["expected"]
+    assert by_the_house(ids, StepContext.for_evaluation())[0].tolist() == case["expected"]
 
 
 def test_an_offset_raises_digits_alone_as_published(cases: Any) -> None:
     case = cases["abacus_train_offset"]
     ids = torch.tensor([case["input"]["row"]])
     for k, expected in zip(case["input"]["k_sequence"], case["expected"], strict=True):
-        assert abacus().train().places(ids, offset=k)[0].tolist() == expected
+        assert abacus().train().position_ids(ids, offset=k)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("max_offset", [0, 1, 6])
 def test_training_draws_every_offset_from_0_to_the_largest(max_offset: int) -> None:
     part = abacus(max_offset=max_offset).train()
     ids = torch.tensor([ROW] * 400)
-    places = part.places(ids, generator=torch.Generator().manual_seed(0))
+    places = part.position_ids(ids, generator=torch.Generator().manual_seed(0))
     assert set((places[:, 0] - 1).tolist()) == set(range(max_offset + 1))
     house = by_the_house(ids, StepContext(seed=0, step=0), max_offset)
     assert set((house[:, 0] - 1).tolist()) == set(range(max_offset + 1))
@@ -76,37 +76,37 @@ def test_whatever_is_drawn_is_one_of_the_published_rows() -> None:
     ids = torch.tensor([ROW] * 8)
     part = abacus().train()
     for _ in range(5):
-        places = part.places(ids)
+        places = part.position_ids(ids)
         for row in range(8):
             k = int(places[row, 0]) - 1
-            assert torch.equal(places[row : row + 1], part.places(ids[:1], offset=k))
+            assert torch.equal(places[row : row + 1], part.position_ids(ids[:1], offset=k))
     house = by_the_house(ids, StepContext(seed=1, step=2), 100)
-    assert torch.equal(house, part.places(ids, offset=house[:, 0] - 1))
+    assert torch.equal(house, part.position_ids(ids, offset=house[:, 0] - 1))
 
 
 def test_a_batch_may_share_one_offset() -> None:
     ids = torch.tensor([ROW] * 50)
-    assert len(abacus(per="batch").train().places(ids)[:, 0].unique()) == 1
-    assert len(abacus(per="row").train().places(ids)[:, 0].unique()) > 10
+    assert len(abacus(offset_per="batch").train().position_ids(ids)[:, 0].unique()) == 1
+    assert len(abacus(offset_per="row").train().position_ids(ids)[:, 0].unique()) > 10
 
 
 def test_the_same_generator_gives_the_same_offsets() -> None:
     ids = torch.tensor([ROW] * 20)
-    one, other = (abacus().train().places(ids, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    one, other = (abacus().train().position_ids(ids, generator=torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(one, other)
 
 
 def test_evaluation_draws_nothing() -> None:
     part = abacus().eval()
     before = torch.random.get_rng_state()
-    places = part.places(torch.tensor([ROW]))
+    places = part.position_ids(torch.tensor([ROW]))
     assert places[0].tolist() == [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_random_rows_agree_with_the_numbering_of_the_house() -> None:
     ids = torch.randint(0, 19, (200, 40), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(abacus().eval().places(ids), by_the_house(ids, StepContext.fixed()))
+    assert torch.equal(abacus().eval().position_ids(ids), by_the_house(ids, StepContext.for_evaluation()))
 
 
 def test_padding_on_the_left_and_packing_change_nothing() -> None:
@@ -121,7 +121,7 @@ def test_padding_on_the_left_and_packing_change_nothing() -> None:
 
 
 def test_vectors_are_rows_of_the_table_and_train() -> None:
-    part = abacus(width=4).eval()
+    part = abacus(embedding_dim=4).eval()
     out = part(torch.tensor([ROW]))
     assert out.shape == (1, 12, 4)
     assert torch.equal(out[0, 4], part.vectors.weight[1])
@@ -133,17 +133,17 @@ def test_vectors_are_rows_of_the_table_and_train() -> None:
 
 
 def test_a_number_that_is_too_long_is_refused_with_what_would_be_right() -> None:
-    part = abacus(max_offset=3, longest=5).eval()
+    part = abacus(max_offset=3, max_digits=5).eval()
     assert part(torch.tensor([[4] * 8])).shape == (1, 8, 8), "the last place of the table"
-    with pytest.raises(ValueError, match=r"place 9, and the table ends at 8 .*larger longest="):
+    with pytest.raises(ValueError, match=r"position id 9, and the table ends at 8 .*larger max_digits="):
         part(torch.tensor([[4] * 9]))
-    with pytest.raises(ValueError, match="place 11"):
+    with pytest.raises(ValueError, match="position id 11"):
         part(torch.tensor([[4]]), offset=10)
-    with pytest.raises(ValueError, match="place -1"):
+    with pytest.raises(ValueError, match="position id -1"):
         part(torch.tensor([[4]]), offset=-2)
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"max_offset": -1}, "0 or more"), ({"longest": 0}, "1 or more")])
+@pytest.mark.parametrize(("settings", "message"), [({"max_offset": -1}, "0 or more"), ({"max_digits": 0}, "1 or more")])
 def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         abacus(**settings)

@@ -13,7 +13,7 @@ from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import Initialization
-from numerate.positions.added import Learned, LearnedTable, Scalar, ScaledSinusoidal, Sinusoidal
+from numerate.positions.added import Learned, LearnedEmbedding, Scalar, ScaledSinusoidal, Sinusoidal
 from numerate.positions.bias import FIRE, ALiBi, T5Bias
 from numerate.positions.position_ids import DigitIndex, Sequential, Shifted, Zooming
 from numerate.positions.rotary import Rotary
@@ -32,13 +32,13 @@ def test_sinusoidal_is_the_written_out_formula() -> None:
 
 
 def test_sinusoidal_refuses_an_odd_width() -> None:
-    with pytest.raises(UserError, match="7 must be even"):
+    with pytest.raises(UserError, match=r"must be even .*got 7"):
         Sinusoidal().build_input(7)
 
 
 def test_learned_adds_the_vector_of_the_place() -> None:
     part = Learned(max_position_embeddings=5).build_input(3)
-    assert isinstance(part, LearnedTable)
+    assert isinstance(part, LearnedEmbedding)
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     places = torch.tensor([[0, 4, 2, 2], [1, 1, 0, 3]])
     assert torch.equal(part(x, places), x + part.vectors.weight[places])
@@ -83,7 +83,7 @@ def test_scalar_puts_the_share_of_the_places_where_the_last_feature_was() -> Non
 
 def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> None:
     model = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(position_ids=Zooming()),)).build(vocabulary, 0)
-    tokens = model.assign_positions(eight(vocabulary, 3), StepContext.fixed())
+    tokens = model.assign_positions(eight(vocabulary, 3), StepContext.for_evaluation())
     assert tokens.position_ids is not None
     found = model.input_positions["0"](torch.zeros(2, 3, 4), tokens.position_ids[0])
     assert found[..., 3].tolist() == [[0.25, 0.5, 0.75]] * 2
@@ -95,7 +95,8 @@ def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> N
 )
 def test_a_position_that_wants_whole_places_refuses_fractions(position: Any) -> None:
     with pytest.raises(
-        UserError, match=r"^positions.0.position_ids: Zooming gives fractions .* Scalar takes fractions"
+        UserError,
+        match=r"^positions.0.position_ids: Zooming gives fractional position ids, .* Scalar accepts fractions",
     ):
         Decoder(hidden_size=8, positions=(position(position_ids=Zooming()),))
 
@@ -104,14 +105,14 @@ def test_a_model_that_looks_ahead_says_so_and_is_not_decoded(vocabulary: Any) ->
     ahead = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(), Scalar(position_ids=Zooming()))).build(
         vocabulary, 0
     )
-    why = ahead.sees_future()
+    why = ahead.non_causal_reason()
     assert why is not None
-    assert why.startswith("the numbering Zooming of positions.1 tells every place")
-    with pytest.raises(UserError, match=r"^model: the numbering Zooming .* cannot be decoded"):
-        ahead.start(eight(vocabulary), capacity=9)
+    assert why.startswith("the position ids Zooming of positions.1 depend on the length of the whole row")
+    with pytest.raises(UserError, match=r"^model: the position ids Zooming .* cannot generate"):
+        ahead.prefill(eight(vocabulary), capacity=9)
     causal = Decoder(hidden_size=4, mixer=LSTM(), positions=(Scalar(),)).build(vocabulary, 0)
-    assert causal.sees_future() is None
-    causal.start(eight(vocabulary), capacity=9)
+    assert causal.non_causal_reason() is None
+    causal.prefill(eight(vocabulary), capacity=9)
 
 
 @torch.no_grad()
@@ -129,39 +130,39 @@ def test_places_of_the_published_scheme_fit_a_table_of_as_many(vocabulary: Any) 
             hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=size),)
         ).build(vocabulary, 0)
         if fits:
-            assert model.check(eight(vocabulary), trained=eight(vocabulary)) == []
+            assert model.check_tokens(eight(vocabulary), training_tokens=eight(vocabulary)) == []
         else:
-            with pytest.raises(UserError, match="place 8 is beyond"):
-                model.check(eight(vocabulary), trained=eight(vocabulary))
+            with pytest.raises(UserError, match="position 8 is out of range"):
+                model.check_tokens(eight(vocabulary), training_tokens=eight(vocabulary))
 
 
 def eight(vocabulary: Any, time: int = 8) -> Tokens:
-    return Tokens(torch.full((2, time), vocabulary.ids["7"]), torch.full((2,), time), torch.arange(2))
+    return Tokens(torch.full((2, time), vocabulary.token_to_id["7"]), torch.full((2,), time), torch.arange(2))
 
 
 @pytest.mark.parametrize("numbering", [Sequential(), DigitIndex()])
 def test_a_table_that_is_too_small_is_refused_before_any_work(numbering: Any, vocabulary: Any) -> None:
     highest = 7 if isinstance(numbering, Sequential) else 8
-    words = rf"model\.positions\.0: place {highest} is beyond the table of Learned.*embeddings={highest + 1} are right"
+    words = rf"model\.positions\.0: position {highest} is out of range for Learned.*embeddings={highest + 1}$"
     model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest),)).build(
         vocabulary, 0
     )
     with pytest.raises(UserError, match=words):
-        model.check(eight(vocabulary))
+        model.check_tokens(eight(vocabulary))
     with pytest.raises(UserError, match=words):
-        model.assign_positions(eight(vocabulary), StepContext.fixed())
+        model.assign_positions(eight(vocabulary), StepContext.for_evaluation())
     large = Decoder(
         hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=highest + 1),)
     ).build(vocabulary, 0)
-    assert large.check(eight(vocabulary)) == []
+    assert large.check_tokens(eight(vocabulary)) == []
     assert large(eight(vocabulary)).logits.isfinite().all()
 
 
 def test_the_position_that_is_too_small_is_the_one_named(vocabulary: Any) -> None:
     positions = (Learned(), Sinusoidal(), Learned(max_position_embeddings=3))
     model = Decoder(hidden_size=8, positions=positions).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"model\.positions\.2: place 7 "):
-        model.check(eight(vocabulary))
+    with pytest.raises(UserError, match=r"model\.positions\.2: position 7 "):
+        model.check_tokens(eight(vocabulary))
 
 
 @pytest.mark.parametrize("numbering", [DigitIndex(max_offset=10), Shifted(max_shift=10)])
@@ -171,12 +172,12 @@ def test_the_table_must_hold_what_training_may_draw(numbering: Any, vocabulary: 
     enough = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=needed),)).build(
         vocabulary, 0
     )
-    assert enough.check(eight(vocabulary), trained=eight(vocabulary)) == []
+    assert enough.check_tokens(eight(vocabulary), training_tokens=eight(vocabulary)) == []
     short = Decoder(
         hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=needed - 1),)
     ).build(vocabulary, 0)
-    with pytest.raises(UserError, match=f"place {needed - 1} is beyond"):
-        short.check(eight(vocabulary), trained=eight(vocabulary))
+    with pytest.raises(UserError, match=f"position {needed - 1} is out of range"):
+        short.check_tokens(eight(vocabulary), training_tokens=eight(vocabulary))
 
 
 @pytest.mark.parametrize(
@@ -193,18 +194,18 @@ def test_the_first_untrained_place_is_named(numbering: Any, first: int, vocabula
     model = Decoder(hidden_size=8, positions=(Learned(position_ids=numbering, max_position_embeddings=64),)).build(
         vocabulary, 0
     )
-    warnings_ = model.check(eight(vocabulary, 20), trained=eight(vocabulary, 8))
+    warnings_ = model.check_tokens(eight(vocabulary, 20), training_tokens=eight(vocabulary, 8))
     assert len(warnings_) == 1
-    assert f"place {first} is the first that no training example had" in warnings_[0]
-    assert model.check(eight(vocabulary, 8), trained=eight(vocabulary, 8)) == []
+    assert f"position {first} and later ones do not occur in training" in warnings_[0]
+    assert model.check_tokens(eight(vocabulary, 8), training_tokens=eight(vocabulary, 8)) == []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.check(replace(eight(vocabulary, 8)), trained=eight(vocabulary, 20))
+        model.check_tokens(replace(eight(vocabulary, 8)), training_tokens=eight(vocabulary, 20))
 
 
 def test_positions_without_a_table_take_any_place(vocabulary: Any) -> None:
     model = Decoder(hidden_size=8, positions=(Sinusoidal(),)).build(vocabulary, 0)
-    assert model.check(eight(vocabulary, 2000), trained=eight(vocabulary, 8)) == []
+    assert model.check_tokens(eight(vocabulary, 2000), training_tokens=eight(vocabulary, 8)) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.positions.bias import FIRE, ALiBi, BucketTable, DistanceNetwork, Slopes, T5Bias
+from numerate.positions.bias import FIRE, ALiBi, ALiBiBias, FIREBias, RelativePositionBias, T5Bias
 from numerate.positions.position_ids import RandomSubset
 from numerate.vocabulary import Vocabulary
 
@@ -22,9 +22,9 @@ def published(shared: Path, name: str) -> dict[str, Any]:
     return next(case for case in cases if case["id"] == name)
 
 
-def network(case: dict[str, Any]) -> DistanceNetwork:
+def network(case: dict[str, Any]) -> FIREBias:
     given = case["input"]
-    part = DistanceNetwork(given["heads"], given["mlp_width"], given["L"])
+    part = FIREBias(given["heads"], given["mlp_width"], given["L"])
     with torch.no_grad():
         part.inward.weight.copy_(torch.tensor(given["W1"]))
         part.inward.bias.copy_(torch.tensor(given["b1"]))
@@ -38,39 +38,39 @@ def network(case: dict[str, Any]) -> DistanceNetwork:
 def test_fire_in_evaluation_is_the_published_bias(shared: Path) -> None:
     case = published(shared, "fire_bias_eval")
     places = torch.arange(case["input"]["seq_len"])[None]
-    found = network(case).bias(places, places)[0]
+    found = network(case).compute_bias(places, places)[0]
     torch.testing.assert_close(found, torch.tensor(case["expected"]), rtol=0, atol=case["tolerance"])
 
 
 def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
     torch.manual_seed(0)
-    part = DistanceNetwork(2, 4, threshold=5.0)
+    part = FIREBias(2, 4, threshold=5.0)
     with torch.no_grad():
         part.distance_scale.fill_(1e6)  # the logarithms are then nearly those of the ratio
-    near, far = (part.bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (100, 1000))
+    near, far = (part.compute_bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (100, 1000))
     torch.testing.assert_close(near, far, rtol=1e-4, atol=1e-4)
-    inside = part.bias(torch.tensor([[2]]), torch.tensor([[0]]))
+    inside = part.compute_bias(torch.tensor([[2]]), torch.tensor([[0]]))
     assert not torch.allclose(near, inside, atol=1e-4)
 
 
 def test_fire_by_hand() -> None:
-    part = DistanceNetwork(1, 1, threshold=2.0)
+    part = FIREBias(1, 1, threshold=2.0)
     with torch.no_grad():
         for linear, weight, bias in ((part.inward, 2.0, 0.5), (part.outward, 3.0, -1.0)):
             linear.weight.fill_(weight)
             linear.bias.fill_(bias)
         part.distance_scale.fill_(1.0)
     # log(|7 - 4| + 1) / (log(max(7, 2) + 1) + 1e-6) = 1.386294 / 2.079443; 3 (2 x + 0.5) - 1
-    found = part.bias(torch.tensor([[7]]), torch.tensor([[4]])).item()
+    found = part.compute_bias(torch.tensor([[7]]), torch.tensor([[4]])).item()
     assert found == pytest.approx(3 * (2 * 1.3862944 / 2.0794425 + 0.5) - 1, abs=1e-4)
 
 
 def test_fire_in_evaluation_gives_the_same_in_pieces_as_at_once() -> None:
-    part = DistanceNetwork(2, 8, 512.0)
+    part = FIREBias(2, 8, 512.0)
     places = torch.arange(700)[None]
     with torch.no_grad():
-        found = part.bias(places, places)
-    torch.testing.assert_close(found, part.bias(places, places).detach())
+        found = part.compute_bias(places, places)
+    torch.testing.assert_close(found, part.compute_bias(places, places).detach())
 
 
 def test_randomised_fire_in_training_reads_a_sorted_subset_of_the_published_kind(shared: Path) -> None:
@@ -92,7 +92,7 @@ def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: P
     kinds = torch.ones(1, length, dtype=torch.long)
     drawn = numbering.assign(tokens, kinds, StepContext(0, 0))
     assert (
-        torch.equal(drawn, numbering.assign(tokens, kinds, StepContext.fixed()).expand(1, -1))
+        torch.equal(drawn, numbering.assign(tokens, kinds, StepContext.for_evaluation()).expand(1, -1))
         == case["expected"]["train_equals_eval"]
     )
 
@@ -107,16 +107,16 @@ def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: P
     ],
 )
 def test_alibi_slopes_are_the_published_ones(heads: int, expected: list[float]) -> None:
-    assert Slopes(heads).slopes.tolist() == pytest.approx(expected)
+    assert ALiBiBias(heads).slopes.tolist() == pytest.approx(expected)
 
 
 def test_alibi_is_minus_slope_times_distance() -> None:
     part = ALiBi(slope_scale=2.0).build_attention(2, 8)
-    assert isinstance(part, Slopes)
-    bias = part.bias(torch.tensor([[5]]), torch.tensor([[5, 4, 1, 7]]))
+    assert isinstance(part, ALiBiBias)
+    bias = part.compute_bias(torch.tensor([[5]]), torch.tensor([[5, 4, 1, 7]]))
     assert bias[0, 0, 0].tolist() == pytest.approx([0, -2 / 16, -8 / 16, -4 / 16])
     assert bias[0, 1, 0].tolist() == pytest.approx([0, -2 / 256, -8 / 256, -4 / 256])
-    near = Slopes(1, farthest=3).bias(torch.tensor([[9]]), torch.tensor([[9, 7, 6, 5, 0]]))
+    near = ALiBiBias(1, max_distance=3).compute_bias(torch.tensor([[9]]), torch.tensor([[9, 7, 6, 5, 0]]))
     assert near.flatten().tolist() == pytest.approx([0, -2 / 256, -3 / 256, -3 / 256, -3 / 256])
 
 
@@ -128,13 +128,17 @@ def test_t5_buckets_are_those_of_transformers(buckets: int, most: int, two_sided
     theirs = t5.T5Attention._relative_position_bucket(
         -distance, bidirectional=two_sided, num_buckets=buckets, max_distance=most
     )
-    assert torch.equal(BucketTable(2, buckets, most, two_sided).bucket(distance), theirs)
+    assert torch.equal(RelativePositionBias(2, buckets, most, two_sided).relative_position_bucket(distance), theirs)
 
 
 def test_t5_buckets_by_hand() -> None:
-    one = BucketTable(1, 8, 16, two_sided=False).bucket(torch.tensor([-3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 500]))
+    one = RelativePositionBias(1, 8, 16, bidirectional=False).relative_position_bucket(
+        torch.tensor([-3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 500])
+    )
     assert one.tolist() == [0, 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7]
-    two = BucketTable(1, 8, 2, two_sided=True).bucket(torch.tensor([0, 1, 2, 9, -1, -2, -9]))
+    two = RelativePositionBias(1, 8, 2, bidirectional=True).relative_position_bucket(
+        torch.tensor([0, 1, 2, 9, -1, -2, -9])
+    )
     assert two.tolist() == [0, 1, 2, 3, 5, 6, 7]
 
 
@@ -143,9 +147,12 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
     counts = {}
     for shared in (False, True):
         spec = Decoder(
-            hidden_size=16, backbone=Stack(num_layers=3), mixer=Attention(num_heads=2), positions=(make(shared=shared),)
+            hidden_size=16,
+            backbone=Stack(num_layers=3),
+            mixer=Attention(num_heads=2),
+            positions=(make(share_across_layers=shared),),
         )
-        model = spec.build(Vocabulary.of(["+", "="]), seed=0)
+        model = spec.build(Vocabulary.with_digits(["+", "="]), seed=0)
         counts[shared] = sum(p.numel() for n, p in model.named_parameters() if ".biases." in n)
         layers = [block.mixer.biases["0"] for block in model.trunk.blocks]
         assert (len({id(layer) for layer in layers}) == 1) == shared
@@ -174,7 +181,7 @@ def test_what_cannot_be_is_refused(make: Any, field: str) -> None:
 def test_the_network_of_distances_keeps_its_own_draw_under_every_initialisation() -> None:
     """Its inputs are from 0 up: with biases of 0, as a model's layers begin, half of its units would never learn."""
     model = Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(FIRE(),)).build(
-        Vocabulary.of(["="]), seed=0
+        Vocabulary.with_digits(["="]), seed=0
     )
     part = model.trunk.blocks[0].mixer.biases["0"]
     assert float(part.inward.bias.detach().abs().min()) > 0

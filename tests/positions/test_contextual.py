@@ -8,8 +8,8 @@ import torch
 
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.mixers.mixer import Context, at_places
-from numerate.positions.contextual import CoPE, GatedPlaces
+from numerate.mixers.mixer import Context, gather_positions
+from numerate.positions.contextual import CoPE, CoPEBias
 from numerate.positions.position import Position
 from numerate.positions.rotary import Rotary
 
@@ -20,9 +20,9 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def part(most: int = 3, width: int = 4) -> GatedPlaces:
+def part(most: int = 3, width: int = 4) -> CoPEBias:
     made = CoPE(max_positions=most).build_attention(HEADS, width)
-    assert isinstance(made, GatedPlaces)
+    assert isinstance(made, CoPEBias)
     made.double().vectors.data = drawn(most, width, seed=9)
     return made
 
@@ -46,7 +46,7 @@ def test_it_is_the_sum_of_gates_looked_up_pair_by_pair() -> None:
     visible = torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6).clone()
     visible[1, 0, 4, 2] = False  # a key that is not seen opens no gate
     made = part(most=3)
-    found, far = made.bias(queries, keys, visible), 0
+    found, far = made.compute_bias(queries, keys, visible), 0
     for row in range(2):
         for head in range(HEADS):
             for i in range(6):
@@ -73,7 +73,7 @@ def test_it_is_that_of_a_public_package() -> None:
     other.pos_emb.data = made.vectors.data
     visible = torch.ones(40, 40, dtype=torch.bool).tril()[None, None]
     scores = (queries @ keys.transpose(-1, -2) / 2).masked_fill(~visible, -torch.finfo(torch.float64).max)
-    found, expected = made.bias(queries, keys, visible), other(queries, scores)
+    found, expected = made.compute_bias(queries, keys, visible), other(queries, scores)
     torch.testing.assert_close(found * visible, expected * visible, atol=1e-10, rtol=1e-10)
 
 
@@ -81,7 +81,7 @@ def test_gates_that_are_all_open_count_tokens() -> None:
     made = part(most=4)
     queries = torch.full((1, HEADS, 3, 4), 40.0, dtype=torch.float64)
     visible = torch.ones(3, 3, dtype=torch.bool).tril()[None, None]
-    found = made.bias(queries, queries, visible)[0, 0]
+    found = made.compute_bias(queries, queries, visible)[0, 0]
     of_place = queries[0, 0, 0] @ made.vectors.T
     for i, j in ((0, 0), (1, 0), (2, 0), (2, 1), (2, 2)):
         assert found[i, j].item() == pytest.approx(of_place[i - j + 1].item())
@@ -111,16 +111,16 @@ def test_whole_rows_target_positions_and_one_token_at_a_time_agree(
 ) -> None:
     made, x, count = attention(positions, **settings), drawn(2, 9, WIDTH), len(positions)
     hidden = torch.rand(2, 9, generator=torch.Generator().manual_seed(0)) < 0.4 if hiding else None
-    whole = made(x, context(9, positions=count, hidden=hidden))
+    whole = made(x, context(9, positions=count, blocked_keys=hidden))
     indices = torch.tensor([[0, 3, 8], [2, 2, 7]])
-    at = made.forward_at(x, context(9, positions=count, hidden=hidden), indices)
-    torch.testing.assert_close(at, at_places(whole, indices), atol=1e-10, rtol=1e-10)
+    at = made.forward_at(x, context(9, positions=count, blocked_keys=hidden), indices)
+    torch.testing.assert_close(at, gather_positions(whole, indices), atol=1e-10, rtol=1e-10)
     first = None if hidden is None else hidden[:, :4]
-    output, state = made.prefill(x[:, :4], context(4, positions=count, hidden=first, capacity=9))
+    output, state = made.prefill(x[:, :4], context(4, positions=count, blocked_keys=first, capacity=9))
     torch.testing.assert_close(output, whole[:, :4], atol=1e-10, rtol=1e-10)
     for place in range(4, 9):
         index = torch.full((2,), place)
-        now = context(9, positions=count, hidden=hidden, index=index, seen=place + 1)
+        now = context(9, positions=count, blocked_keys=hidden, cache_position=index, cached_length=place + 1)
         output, state = made.step(x[:, place : place + 1], now, state)
         torch.testing.assert_close(output[:, 0], whole[:, place], atol=1e-10, rtol=1e-10)
 
@@ -142,7 +142,7 @@ def test_the_gradient_of_queries_keys_and_vectors_is_the_slope() -> None:
     def bias(queries: torch.Tensor, keys: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         del made.vectors
         made.vectors = vectors  # type: ignore[assignment]
-        return made.bias(queries, keys, visible)
+        return made.compute_bias(queries, keys, visible)
 
     assert torch.autograd.gradcheck(bias, [each.requires_grad_() for each in inputs])
 
@@ -152,11 +152,11 @@ def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> Non
     made.vectors.data[:, 0] = torch.arange(400) / 400
     queries = torch.full((1, 1, 400, 4), 20.0)
     visible = torch.ones(400, 400, dtype=torch.bool).tril()[None, None]
-    exact = made.bias(queries, queries, visible)
-    rough = made.bfloat16().bias(queries.bfloat16(), queries.bfloat16(), visible)
+    exact = made.compute_bias(queries, queries, visible)
+    rough = made.bfloat16().compute_bias(queries.bfloat16(), queries.bfloat16(), visible)
     torch.testing.assert_close(rough.float() * visible, exact * visible, atol=0.1, rtol=0.01)
 
 
 def test_impossible_values_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^max_positions: between 1 places"):
+    with pytest.raises(UserError, match=r"^max_positions: must be 2 or more .*got 1"):
         CoPE(max_positions=1)

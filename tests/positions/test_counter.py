@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from numerate.batch import StepContext
-from numerate.positions.counter import drawn
+from numerate.positions.counter import random_integers
 
 MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -26,7 +26,7 @@ def plain(seed: int, step: int, row: int, bound: int, salt: int) -> int:
 @pytest.mark.parametrize("bound", [1, 2, 11, 101, 2**20 + 7, 2**31])
 def test_tensors_give_what_pythons_whole_numbers_give(seed: int, step: int, salt: int, bound: int) -> None:
     rows = [0, 1, 2, 1000, 2**40, 2**62]
-    found = drawn(StepContext(seed, step), torch.tensor(rows), bound, salt).tolist()
+    found = random_integers(StepContext(seed, step), torch.tensor(rows), bound, salt).tolist()
     assert found == [plain(seed, step, row, bound, salt) for row in rows]
 
 
@@ -41,7 +41,7 @@ def test_the_finaliser_is_the_published_one() -> None:
 def test_draws_are_uniform_along_every_part_of_the_key(vary: str) -> None:
     count, bound = 11_000, 11
     if vary == "row":
-        found = drawn(StepContext(0, 0), torch.arange(count), bound)
+        found = random_integers(StepContext(0, 0), torch.arange(count), bound)
     else:
         one = torch.tensor([5])
         keys = {
@@ -50,7 +50,7 @@ def test_draws_are_uniform_along_every_part_of_the_key(vary: str) -> None:
             "salt": lambda i: (StepContext(0, 0), i),
         }
         count = 1_100
-        found = torch.cat([drawn(draw, one, bound, salt) for draw, salt in map(keys[vary], range(count))])
+        found = torch.cat([random_integers(draw, one, bound, salt) for draw, salt in map(keys[vary], range(count))])
     counts = torch.bincount(found, minlength=bound)
     assert len(counts) == bound
     expected = count / bound
@@ -60,16 +60,16 @@ def test_draws_are_uniform_along_every_part_of_the_key(vary: str) -> None:
 
 def test_neighbours_in_row_step_and_seed_are_uncorrelated() -> None:
     rows = torch.arange(5000)
-    here = drawn(StepContext(0, 0), rows, 1000).double()
+    here = random_integers(StepContext(0, 0), rows, 1000).double()
     for other in (
-        drawn(StepContext(0, 0), rows + 1, 1000),
-        drawn(StepContext(0, 1), rows, 1000),
-        drawn(StepContext(1, 0), rows, 1000),
-        drawn(StepContext(0, 0), rows, 1000, salt=1),
+        random_integers(StepContext(0, 0), rows + 1, 1000),
+        random_integers(StepContext(0, 1), rows, 1000),
+        random_integers(StepContext(1, 0), rows, 1000),
+        random_integers(StepContext(0, 0), rows, 1000, salt=1),
     ):
         assert abs(float(torch.corrcoef(torch.stack([here, other.double()]))[0, 1])) < 0.06
 
 
 def test_an_evaluation_may_not_draw() -> None:
-    with pytest.raises(ValueError, match="draws nothing"):
-        drawn(StepContext.fixed(), torch.tensor([0]), 5)
+    with pytest.raises(ValueError, match="draws no random numbers"):
+        random_integers(StepContext.for_evaluation(), torch.tensor([0]), 5)

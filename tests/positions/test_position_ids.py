@@ -24,37 +24,39 @@ from numerate.positions.position_ids import (
 )
 from numerate.vocabulary import HELPER, Vocabulary
 
-DRAWS = [StepContext.fixed(), StepContext(seed=0, step=0), StepContext(seed=5, step=17)]
+DRAWS = [StepContext.for_evaluation(), StepContext(seed=0, step=0), StepContext(seed=5, step=17)]
 
 
 @pytest.fixture
 def vocabulary() -> Vocabulary:
     """The published one, its last token a helper."""
-    plain = Vocabulary.of(["+", "-", "x", "=", " "])
-    kinds = plain.kinds.copy()
-    kinds[plain.ids[" "]] = HELPER
-    return replace(plain, kinds=kinds)
+    plain = Vocabulary.with_digits(["+", "-", "x", "=", " "])
+    kinds = plain.token_kinds.copy()
+    kinds[plain.token_to_id[" "]] = HELPER
+    return replace(plain, token_kinds=kinds)
 
 
 def numbers(numbering: PositionIds, tokens: Tokens, vocabulary: Vocabulary, draw: StepContext) -> torch.Tensor:
-    kinds = torch.from_numpy(vocabulary.kinds).long()[tokens.ids]
+    kinds = torch.from_numpy(vocabulary.token_kinds).long()[tokens.ids]
     places = numbering.assign(tokens, kinds, draw)
-    assert places.dtype == (torch.int64 if numbering.whole else torch.float32)
+    assert places.dtype == (torch.int64 if numbering.is_integer else torch.float32)
     assert places.shape[0] in (1, tokens.ids.shape[0])
     assert places.shape[1] == tokens.ids.shape[1]
     return places.expand(tokens.ids.shape)
 
 
 def all_draws(numbering: PositionIds) -> list[StepContext]:
-    return [StepContext.fixed(i) for i in range(numbering.position_offsets())] + DRAWS[1:]
+    return [StepContext.for_evaluation(i) for i in range(numbering.num_position_offsets())] + DRAWS[1:]
 
 
 def taken(tokens: Tokens, rows: torch.Tensor) -> Tokens:
-    return replace(tokens, ids=tokens.ids[rows], lengths=tokens.lengths[rows], row=tokens.row[rows])
+    return replace(
+        tokens, ids=tokens.ids[rows], lengths=tokens.lengths[rows], example_indices=tokens.example_indices[rows]
+    )
 
 
 def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
-    ids = torch.tensor([[vocabulary.ids[character] for character in text]])
+    ids = torch.tensor([[vocabulary.token_to_id[character] for character in text]])
     return Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
 
 
@@ -67,8 +69,8 @@ def test_a_longer_row_never_changes_earlier_numbers(any_position_ids: Any, make_
 
 
 def assert_rows_may_grow(any_position_ids: PositionIds, whole: Tokens, vocabulary: Vocabulary) -> None:
-    for position_offset in range(any_position_ids.position_offsets()):
-        draw = StepContext.fixed(position_offset)
+    for position_offset in range(any_position_ids.num_position_offsets()):
+        draw = StepContext.for_evaluation(position_offset)
         for length in range(1, 14):
             prefix = replace(whole, ids=whole.ids[:, :length], lengths=torch.full((3,), length))
             padded = torch.where(torch.arange(14) < length, whole.ids, 0)
@@ -116,14 +118,14 @@ def test_what_may_be_raised_is_drawn_anew_for_every_seed_and_step(
     any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens = make_tokens([9, 14])
-    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed())
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.for_evaluation())
     by_step = {
         tuple(numbers(any_position_ids, tokens, vocabulary, StepContext(0, s)).flatten().tolist()) for s in range(40)
     }
     by_seed = {
         tuple(numbers(any_position_ids, tokens, vocabulary, StepContext(s, 0)).flatten().tolist()) for s in range(40)
     }
-    if any_position_ids.headroom():
+    if any_position_ids.max_training_offset():
         assert len(by_step) > 5
         assert len(by_seed) > 5
     else:
@@ -131,37 +133,39 @@ def test_what_may_be_raised_is_drawn_anew_for_every_seed_and_step(
 
 
 def test_draws_stay_within_the_headroom(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
-    tokens = replace(make_tokens([12] * 500), row=torch.arange(500))
-    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed())
+    tokens = replace(make_tokens([12] * 500), example_indices=torch.arange(500))
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.for_evaluation())
     assert int(calm.min()) >= 0
     for step in range(4):
         drawn = numbers(any_position_ids, tokens, vocabulary, StepContext(seed=1, step=step))
         assert int(drawn.min()) >= 0
-        assert int((drawn - calm).max()) <= any_position_ids.headroom()
-        assert int(drawn.max()) <= any_position_ids.reach(int(calm.max()))
+        assert int((drawn - calm).max()) <= any_position_ids.max_training_offset()
+        assert int(drawn.max()) <= any_position_ids.max_training_position(int(calm.max()))
 
 
 def test_placements_are_places_that_training_could_have_had(
     any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens = make_tokens([12] * 5)
-    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(0))
-    assert any_position_ids.position_offsets() >= 1
+    calm = numbers(any_position_ids, tokens, vocabulary, StepContext.for_evaluation(0))
+    assert any_position_ids.num_position_offsets() >= 1
     seen = set()
-    for position_offset in range(any_position_ids.position_offsets()):
-        places = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(position_offset))
+    for position_offset in range(any_position_ids.num_position_offsets()):
+        places = numbers(any_position_ids, tokens, vocabulary, StepContext.for_evaluation(position_offset))
         assert int(places.min()) >= 0
-        assert int((places - calm).max()) <= any_position_ids.headroom()
+        assert int((places - calm).max()) <= any_position_ids.max_training_offset()
         seen.add(tuple(places.flatten().tolist()))
-    assert len(seen) == any_position_ids.position_offsets(), "two placements are the same"
+    assert len(seen) == any_position_ids.num_position_offsets(), "two placements are the same"
 
 
 def test_an_evaluation_draws_nothing(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
     tokens = make_tokens([12, 7])
-    elsewhere = replace(tokens, row=tokens.row + 12345)
-    for position_offset in range(any_position_ids.position_offsets()):
-        first = numbers(any_position_ids, tokens, vocabulary, StepContext.fixed(position_offset))
-        assert torch.equal(first, numbers(any_position_ids, elsewhere, vocabulary, StepContext.fixed(position_offset)))
+    elsewhere = replace(tokens, example_indices=tokens.example_indices + 12345)
+    for position_offset in range(any_position_ids.num_position_offsets()):
+        first = numbers(any_position_ids, tokens, vocabulary, StepContext.for_evaluation(position_offset))
+        assert torch.equal(
+            first, numbers(any_position_ids, elsewhere, vocabulary, StepContext.for_evaluation(position_offset))
+        )
         again = StepContext(seed=8, position_offset=position_offset)
         assert torch.equal(first, numbers(any_position_ids, tokens, vocabulary, again))
 
@@ -174,7 +178,7 @@ def test_sequential_counts_from_zero(make_tokens: Any, vocabulary: Any) -> None:
 
 
 def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any, vocabulary: Any) -> None:
-    tokens = replace(make_tokens([4] * 300), row=torch.arange(300))
+    tokens = replace(make_tokens([4] * 300), example_indices=torch.arange(300))
     places = numbers(Shifted(max_shift=9), tokens, vocabulary, StepContext(seed=0, step=0))
     assert torch.equal(places, places[:, :1] + torch.arange(4))
     assert sorted(set(places[:, 0].tolist())) == list(range(10))
@@ -183,20 +187,20 @@ def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any
 def test_shifted_evaluates_at_evenly_spaced_offsets(make_tokens: Any, vocabulary: Any) -> None:
     numbering, tokens = Shifted(max_shift=60, num_eval_offsets=3), make_tokens([2])
     found = [
-        numbers(numbering, tokens, vocabulary, StepContext.fixed(i)).tolist()
-        for i in range(numbering.position_offsets())
+        numbers(numbering, tokens, vocabulary, StepContext.for_evaluation(i)).tolist()
+        for i in range(numbering.num_position_offsets())
     ]
     assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
 
 
 def test_digit_index_numbers_the_digits_of_each_number_from_one(vocabulary: Any) -> None:
-    places = numbers(DigitIndex(), row_of("321+654=975", vocabulary), vocabulary, StepContext.fixed())
+    places = numbers(DigitIndex(), row_of("321+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
     assert places.tolist() == [[1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
 
 
 def test_digit_index_raises_digits_by_one_offset_and_nothing_else(vocabulary: Any) -> None:
     one = row_of("321+654=975", vocabulary)
-    calm = numbers(DigitIndex(), one, vocabulary, StepContext.fixed())
+    calm = numbers(DigitIndex(), one, vocabulary, StepContext.for_evaluation())
     tokens = Tokens(one.ids.repeat(300, 1), one.lengths.repeat(300), torch.arange(300))
     places = numbers(DigitIndex(max_offset=6), tokens, vocabulary, StepContext(0, 0))
     offsets = places[:, :1] - 1
@@ -206,10 +210,10 @@ def test_digit_index_raises_digits_by_one_offset_and_nothing_else(vocabulary: An
 
 def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, vocabulary: Any) -> None:
     tokens = make_tokens([12] * 50)
-    calm = numbers(DigitIndex(), tokens, vocabulary, StepContext.fixed())
+    calm = numbers(DigitIndex(), tokens, vocabulary, StepContext.for_evaluation())
     offsets = set()
     for step in range(60):
-        places = numbers(DigitIndex(max_offset=6, per="batch"), tokens, vocabulary, StepContext(0, step))
+        places = numbers(DigitIndex(max_offset=6, offset_per="batch"), tokens, vocabulary, StepContext(0, step))
         raised = (places - calm)[calm > 0].unique().tolist()
         assert len(raised) == 1
         offsets.add(raised[0])
@@ -217,20 +221,20 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
 
 
 def test_coupled_gives_equal_significance_equal_numbers_and_texts_the_place_below(vocabulary: Any) -> None:
-    places = numbers(Coupled(), row_of("321+654=975", vocabulary), vocabulary, StepContext.fixed())
+    places = numbers(Coupled(), row_of("321+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
     assert places.tolist() == [[2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]]
 
 
 def test_coupled_counts_operands_that_people_wrote_from_their_right_end(vocabulary: Any) -> None:
-    numbering = Coupled(operands="normal")
-    assert numbers(numbering, row_of("123+45=861", vocabulary), vocabulary, StepContext.fixed()).tolist() == [
+    numbering = Coupled(operand_digit_order="normal")
+    assert numbers(numbering, row_of("123+45=861", vocabulary), vocabulary, StepContext.for_evaluation()).tolist() == [
         [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]
     ]
     whole = row_of("123+45=861", vocabulary)
     ended = replace(whole, ids=torch.nn.functional.pad(whole.ids, (0, 1), value=3), lengths=whole.lengths + 1)
     prompt = replace(whole, ids=whole.ids[:, :7], lengths=whole.lengths - 3)
     for row, length in ((ended, 10), (prompt, 7)):  # later tokens change nothing once the question is complete
-        found = numbers(numbering, row, vocabulary, StepContext.fixed())[0, :length].tolist()
+        found = numbers(numbering, row, vocabulary, StepContext.for_evaluation())[0, :length].tolist()
         assert found == [4, 3, 2, 1, 3, 2, 1, 2, 3, 4][:length]
 
 
@@ -238,7 +242,7 @@ def test_coupled_raises_all_but_the_special_tokens_by_one_offset(vocabulary: Any
     ids = [[2, *row_of("321+654=975", vocabulary).ids[0].tolist(), 3, 0]]
     one = Tokens(torch.tensor(ids), torch.tensor([13]), torch.tensor([0]))
     tokens = Tokens(one.ids.repeat(300, 1), one.lengths.repeat(300), torch.arange(300))
-    calm = numbers(Coupled(), one, vocabulary, StepContext.fixed())
+    calm = numbers(Coupled(), one, vocabulary, StepContext.for_evaluation())
     assert calm.tolist() == [[0, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0]]
     places = numbers(Coupled(max_offset=6), tokens, vocabulary, StepContext(0, 0))
     offsets = places[:, 1:2] - 2
@@ -247,7 +251,7 @@ def test_coupled_raises_all_but_the_special_tokens_by_one_offset(vocabulary: Any
 
 
 def test_number_index_counts_the_texts_before(vocabulary: Any) -> None:
-    places = numbers(NumberIndex(), row_of("32+654=975", vocabulary), vocabulary, StepContext.fixed())
+    places = numbers(NumberIndex(), row_of("32+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
     assert places.tolist() == [[0, 0, 0, 1, 1, 1, 1, 2, 2, 2]]
 
 
@@ -267,7 +271,7 @@ def test_a_random_subset_is_sorted_without_repeats_and_uniform(vocabulary: Any) 
 
 
 def test_a_random_subset_of_a_fixed_size_gives_a_row_the_first_of_them(vocabulary: Any) -> None:
-    numbering = RandomSubset(max_length=10, size=6)
+    numbering = RandomSubset(max_length=10, subset_size=6)
     long = Tokens(torch.full((1, 6), 4), torch.tensor([6]), torch.tensor([0]))
     short = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
     for step in range(20):
@@ -282,23 +286,26 @@ def test_a_row_longer_than_what_there_is_to_choose_from_is_counted_through(vocab
 
 def test_a_random_subset_is_evaluated_at_every_stride_th_place(vocabulary: Any) -> None:
     row = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
-    assert numbers(RandomSubset(stride=3), row, vocabulary, StepContext.fixed()).tolist() == [[0, 3, 6, 9]]
+    assert numbers(RandomSubset(eval_stride=3), row, vocabulary, StepContext.for_evaluation()).tolist() == [
+        [0, 3, 6, 9]
+    ]
 
 
 @pytest.mark.parametrize("length", [1, 3, 6, 9, 15])
 @pytest.mark.parametrize(
-    "numbering", [RandomSubset(8), RandomSubset(8, stride=3), RandomSubset(8, size=4), RandomSubset(8, 4, 2)]
+    "numbering",
+    [RandomSubset(8), RandomSubset(8, eval_stride=3), RandomSubset(8, subset_size=4), RandomSubset(8, 4, 2)],
 )
 def test_the_reach_of_a_random_subset_is_the_highest_place_that_training_ever_draws(
     numbering: RandomSubset, length: int, vocabulary: Any
 ) -> None:
     tokens = Tokens(torch.full((300, length), 4), torch.full((300,), length), torch.arange(300))
-    highest = int(numbers(numbering, tokens, vocabulary, StepContext.fixed()).max())
+    highest = int(numbers(numbering, tokens, vocabulary, StepContext.for_evaluation()).max())
     drawn = max(int(numbers(numbering, tokens, vocabulary, StepContext(0, step)).max()) for step in range(3))
-    if numbering.size is None or length >= numbering.size:
-        assert drawn == numbering.reach(highest)
+    if numbering.subset_size is None or length >= numbering.subset_size:
+        assert drawn == numbering.max_training_position(highest)
     else:  # the first of more places than the row has never are the last ones
-        assert drawn <= numbering.reach(highest) == 7
+        assert drawn <= numbering.max_training_position(highest) == 7
 
 
 def helped(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
@@ -310,21 +317,23 @@ def helped(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
 def test_a_helper_gets_the_number_of_the_next_real_token(vocabulary: Any) -> None:
     text = "5 x x  x "
     found = {
-        repr(numbering): numbers(numbering, helped(text, vocabulary), vocabulary, StepContext.fixed()).tolist()
+        repr(numbering): numbers(numbering, helped(text, vocabulary), vocabulary, StepContext.for_evaluation()).tolist()
         for numbering in (
             Sequential("next"),
             Shifted(max_shift=9, helper_positions="next"),
-            RandomSubset(stride=2, helper_positions="next"),
+            RandomSubset(eval_stride=2, helper_positions="next"),
         )
     }
     expected = [0, 1, 1, 2, 2, 3, 3, 3, 4]
     assert list(found.values()) == [[expected], [expected], [[2 * place for place in expected]]]
-    assert numbers(Sequential(), helped(text, vocabulary), vocabulary, StepContext.fixed()).tolist() == [list(range(9))]
+    assert numbers(Sequential(), helped(text, vocabulary), vocabulary, StepContext.for_evaluation()).tolist() == [
+        list(range(9))
+    ]
 
 
 def test_behind_the_end_of_a_row_with_helpers_all_places_are_0(vocabulary: Any) -> None:
     row = replace(helped("5 x x", vocabulary), lengths=torch.tensor([3]))
-    assert numbers(Sequential("next"), row, vocabulary, StepContext.fixed()).tolist() == [[0, 1, 1, 0, 0]]
+    assert numbers(Sequential("next"), row, vocabulary, StepContext.for_evaluation()).tolist() == [[0, 1, 1, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -337,14 +346,14 @@ def test_a_row_shifted_within_some_places_draws_every_offset_that_leaves_it_room
 ) -> None:
     tokens = helped(text, vocabulary, rows=500)
     numbering = Shifted(shift_within=10, helper_positions=helpers)
-    calm = numbers(numbering, tokens, vocabulary, StepContext.fixed())
+    calm = numbers(numbering, tokens, vocabulary, StepContext.for_evaluation())
     places = numbers(numbering, tokens, vocabulary, StepContext(0, 3))
     assert torch.equal(places - calm, (places - calm)[:, :1].expand_as(places)), "one offset for a row"
     assert sorted(set((places - calm)[:, 0].tolist())) == list(range(most + 1))
 
 
 def test_rows_shifted_within_some_places_have_each_their_own_room(make_tokens: Any, vocabulary: Any) -> None:
-    tokens = replace(make_tokens([9, 1] * 400), row=torch.arange(800))
+    tokens = replace(make_tokens([9, 1] * 400), example_indices=torch.arange(800))
     offsets = numbers(Shifted(shift_within=10), tokens, vocabulary, StepContext(0, 0))[:, 0]
     assert set(offsets[::2].tolist()) == {0}
     assert set(offsets[1::2].tolist()) == set(range(9))
@@ -384,7 +393,7 @@ def test_digit_index_in_evaluation_is_the_published_abacus(name: str, shared: Pa
     case = published(shared, name)
     ids = torch.tensor(case["input"])
     tokens = Tokens(ids, (ids != 0).sum(1), torch.arange(len(ids)))
-    assert numbers(DigitIndex(), tokens, vocabulary, StepContext.fixed()).tolist() == case["expected"]
+    assert numbers(DigitIndex(), tokens, vocabulary, StepContext.for_evaluation()).tolist() == case["expected"]
 
 
 def test_digit_index_in_training_is_the_published_abacus_but_for_the_generator(shared: Path, vocabulary: Any) -> None:
@@ -392,7 +401,11 @@ def test_digit_index_in_training_is_the_published_abacus_but_for_the_generator(s
     ids = torch.tensor([case["input"]["row"]])
     tokens = Tokens(ids, torch.tensor([12]), torch.tensor([0]))
     ours = {
-        tuple(numbers(DigitIndex(max_offset=100, per="batch"), tokens, vocabulary, StepContext(0, step))[0].tolist())
+        tuple(
+            numbers(DigitIndex(max_offset=100, offset_per="batch"), tokens, vocabulary, StepContext(0, step))[
+                0
+            ].tolist()
+        )
         for step in range(1000)
     }
     assert {tuple(row) for row in case["expected"]} <= ours, "each published row is drawn at some step"
@@ -410,8 +423,8 @@ def published(shared: Path, name: str) -> dict[str, Any]:
         (lambda: Shifted(max_shift=-1), "max_shift"),
         (lambda: Coupled(max_offset=-1), "max_offset"),
         (lambda: RandomSubset(max_length=0), "max_length"),
-        (lambda: RandomSubset(max_length=4, size=5), "size"),
-        (lambda: RandomSubset(stride=0), "stride"),
+        (lambda: RandomSubset(max_length=4, subset_size=5), "subset_size"),
+        (lambda: RandomSubset(eval_stride=0), "eval_stride"),
         (lambda: Shifted(num_eval_offsets=0), "num_eval_offsets"),
         (lambda: DigitIndex(max_offset=-1), "max_offset"),
         (lambda: Shifted(shift_within=0), "shift_within"),

@@ -14,11 +14,11 @@ def test_the_published_case(shared: Path) -> None:
     cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
     case = next(case for case in cases if case["id"] == "rope")
     turn = Rotary().build_attention(1, 8)
-    prepared = turn.prepare(torch.tensor([case["input"]["positions"]]))
+    prepared = turn.compute_cos_sin(torch.tensor([case["input"]["positions"]]))
     for name in ("q", "k"):
         x = torch.tensor(case["input"][name], dtype=torch.float32).expand(1, 1, 4, 8)
         expected = torch.tensor(case["expected"][name])
-        torch.testing.assert_close(turn.turn(x, prepared)[0, 0], expected, atol=case["tolerance"], rtol=0)
+        torch.testing.assert_close(turn.rotate(x, prepared)[0, 0], expected, atol=case["tolerance"], rtol=0)
 
 
 def test_each_pair_is_a_complex_number_times_a_phase() -> None:
@@ -26,7 +26,7 @@ def test_each_pair_is_a_complex_number_times_a_phase() -> None:
     turn = Rotary(base=base).build_attention(1, width).double()
     x = torch.randn(2, 3, 5, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     places = torch.tensor([[0, 1, 2, 9, 4], [3, 3, 0, 1, 100]])
-    found = turn.turn(x, turn.prepare(places))
+    found = turn.rotate(x, turn.compute_cos_sin(places))
     for i in range(width // 2):
         phase = torch.polar(torch.ones(2, 1, 5).double(), places[:, None].double() * base ** (-2 * i / width))
         expected = torch.complex(x[..., i], x[..., i + width // 2]) * phase
@@ -40,8 +40,8 @@ def test_scores_depend_on_distance_alone() -> None:
     q, k = (torch.randn(16, dtype=torch.float64, generator=generator).expand(1, 1, 6, 16) for _ in range(2))
     scores = []
     for shift in (0, 37):
-        prepared = turn.prepare(torch.arange(6)[None] + shift)
-        scores.append(turn.turn(q, prepared) @ turn.turn(k, prepared).mT)
+        prepared = turn.compute_cos_sin(torch.arange(6)[None] + shift)
+        scores.append(turn.rotate(q, prepared) @ turn.rotate(k, prepared).mT)
     torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)
     assert not torch.allclose(scores[0][..., 0, 0], scores[0][..., 1, 0]), "and on distance they do depend"
 
@@ -50,9 +50,9 @@ def test_a_share_turns_the_first_components_only() -> None:
     x = torch.randn(1, 1, 4, 8, generator=torch.Generator().manual_seed(0))
     places = torch.arange(1, 5)[None]
     half, small = Rotary(partial_rotary_factor=0.5).build_attention(1, 8), Rotary().build_attention(1, 4)
-    found = half.turn(x, half.prepare(places))
+    found = half.rotate(x, half.compute_cos_sin(places))
     assert torch.equal(found[..., 4:], x[..., 4:])
-    torch.testing.assert_close(found[..., :4], small.turn(x[..., :4], small.prepare(places)))
+    torch.testing.assert_close(found[..., :4], small.rotate(x[..., :4], small.compute_cos_sin(places)))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_share_turns_the_first_components_only() -> None:
         (lambda: Rotary(base=1.0), "^base: "),
         (lambda: Rotary(partial_rotary_factor=0.0), "^partial_rotary_factor: "),
         (lambda: Rotary(partial_rotary_factor=1.5), "^partial_rotary_factor: "),
-        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "3 of 6 components"),
-        (lambda: Rotary().build_attention(1, 5), "5 of 5 components"),
+        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "must be even and positive, got 3 of 6"),
+        (lambda: Rotary().build_attention(1, 5), "must be even and positive, got 5 of 5"),
     ],
 )
 def test_what_cannot_be_turned_is_refused(make: object, words: str) -> None:

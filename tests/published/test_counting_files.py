@@ -18,15 +18,19 @@ RANDOM += ("10items", "raspL", "counting_samesymbol_addbigram")
 
 
 @pytest.fixture(scope="module")
-def every_file() -> dict[str, published.Rows]:
-    return {file: rows for name in published.names() for file, rows in published.files(name).items()}
+def every_file() -> dict[str, published.RowBlocks]:
+    return {
+        file: rows for name in published.published_names() for file, rows in published.published_files(name).items()
+    }
 
 
 def text(blocks: Iterator[Questions]) -> bytes:
-    return b"".join(map(published.lines_of, blocks))
+    return b"".join(map(published.format_lines, blocks))
 
 
-def test_every_file_without_chance_is_the_published_one(shared: Path, every_file: dict[str, published.Rows]) -> None:
+def test_every_file_without_chance_is_the_published_one(
+    shared: Path, every_file: dict[str, published.RowBlocks]
+) -> None:
     files: list[dict[str, Any]] = json.loads((shared / "cases" / "counting_files_sha256.json").read_text())
     assert len(files) == 33
     for file in files:
@@ -37,7 +41,7 @@ def test_every_file_without_chance_is_the_published_one(shared: Path, every_file
 
 
 def test_every_published_line_without_chance_stands_where_it_stood(
-    shared: Path, every_file: dict[str, published.Rows]
+    shared: Path, every_file: dict[str, published.RowBlocks]
 ) -> None:
     cases: list[dict[str, Any]] = json.loads((shared / "cases" / "counting.json").read_text())
     fixed = [case for case in cases if not any(part in case["file"] for part in RANDOM)]
@@ -51,7 +55,7 @@ def test_every_published_line_without_chance_stands_where_it_stood(
     "name", ["counting_samesymbol", "counting_diffsymbol_shiftedstart", "counting_samesymbol_padhelper"]
 )
 def test_validation_has_the_300_cells_that_training_never_has(name: str) -> None:
-    files = published.files(name, count=4001)
+    files = published.published_files(name, count=4001)
     layouts = 2 if "shifted" in name else 1
     train, val, ood = (
         [json.loads(line)[0] for line in text(files[f"{name}/{file}.txt"]()).splitlines()]
@@ -91,18 +95,20 @@ def cell(row: list[str]) -> tuple[int, str]:
     ],
 )
 def test_files_have_as_many_rows_as_published(name: str, rows: tuple[int, int]) -> None:
-    files = published.files(name, count=10)
+    files = published.published_files(name, count=10)
     assert tuple(sum(map(len, files[f"{name}/{file}.txt"]())) for file in ("val", "ood_test")) == rows
 
 
 def test_the_lengths_of_selective_tests_are_the_published_ones() -> None:
-    ood = text(published.files("counting_selective_10items2bos", 10)["counting_selective_10items2bos/ood_test.txt"]())
+    ood = text(
+        published.published_files("counting_selective_10items2bos", 10)["counting_selective_10items2bos/ood_test.txt"]()
+    )
     lengths = [len(json.loads(line)[0]) - 1 for line in ood.splitlines()]
     assert {length: lengths.count(length) for length in set(lengths)} == dict.fromkeys(range(51, 100), 61)
 
 
 def test_files_of_an_auxiliary_task_stand_beside_those_of_its_task(tmp_path: Path) -> None:
-    rows = published.write("counting_samesymbol_shiftedstart3_addtablelarge", tmp_path / "x", count=5000)
+    rows = published.write_published("counting_samesymbol_shiftedstart3_addtablelarge", tmp_path / "x", count=5000)
     assert rows == {
         "counting_samesymbol_shiftedstart3/train.txt": 5000,
         "counting_samesymbol_shiftedstart3/val.txt": 50,
@@ -113,14 +119,16 @@ def test_files_of_an_auxiliary_task_stand_beside_those_of_its_task(tmp_path: Pat
     train = (tmp_path / "x" / "addtable_large" / "train.txt").read_text().splitlines()
     assert train[0] == '[["1", "1"], ["1", "2"]]'
     assert train[4950:] == train[:50]
-    assert published.total("counting_samesymbol_shiftedstart3_addtablelarge") == 1_499_950
-    assert published.total("counting_samesymbol_plain", 7) == 7
-    assert published.total("addbigram") == 100_000
+    assert published.num_training_rows("counting_samesymbol_shiftedstart3_addtablelarge") == 1_499_950
+    assert published.num_training_rows("counting_samesymbol_plain", 7) == 7
+    assert published.num_training_rows("addbigram") == 100_000
 
 
 def test_what_is_random_is_a_function_of_the_seed() -> None:
     def some(seed: int) -> bytes:
-        return text(published.files("counting_diffsymbol_mod11", 20, seed)["counting_diffsymbol_mod11/val.txt"]())
+        return text(
+            published.published_files("counting_diffsymbol_mod11", 20, seed)["counting_diffsymbol_mod11/val.txt"]()
+        )
 
     assert some(3) == some(3) != some(4)
 
@@ -142,16 +150,16 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
         "val.txt",
     ]
     assert main([*words, "as=published"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists and is not overwritten" in capsys.readouterr().err
     for more, message in (
         (["as=publishd"], "as: there is no 'publishd'"),
-        (["as=published", "task.count=3"], "'task.count=3' is not understood"),
-        (["as=published", "count=0"], "count: 0 rows"),
+        (["as=published", "task.count=3"], "'task.count=3' is not a known option"),
+        (["as=published", "count=0"], "count: 0 must be at least 1"),
     ):
         assert main([*words[:3], f"out={tmp_path / 'y'}", *more]) == 2
         assert message in capsys.readouterr().err
     assert main(["data", "write", "counting_mod10", "as=published", f"out={tmp_path / 'y'}"]) == 2
-    assert "was not published" in capsys.readouterr().err
+    assert "no published files for 'counting_mod10'" in capsys.readouterr().err
     assert main(["data", "write", "debug", "as=published"]) == 2
     assert "out: the folder is missing" in capsys.readouterr().err
     assert main(["data", "stats", "debug", "--as", "published"]) == 2
@@ -161,14 +169,14 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
 
 def test_the_declared_rows_are_those_that_are_written() -> None:
     for name, count in (("debug", 1000), ("debug", None), ("counting_samesymbol_mod10", 60)):
-        declared = {file: sum(map(len, rows())) for file, rows in published.files(name, count).items()}
-        written = sum(rows for file, rows in declared.items() if file.endswith(published.TRAINING))
-        assert published.total(name, count) == written
+        declared = {file: sum(map(len, rows())) for file, rows in published.published_files(name, count).items()}
+        written = sum(rows for file, rows in declared.items() if file.endswith(published.TRAIN_FILE_SUFFIX))
+        assert published.num_training_rows(name, count) == written
 
 
 def test_a_name_that_was_not_published_is_refused_with_one_like_it() -> None:
     with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod"):
-        published.files("counting_samesymbol_mod12")
+        published.published_files("counting_samesymbol_mod12")
 
 
 def test_a_published_name_is_written_in_our_own_format_too(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.published.counting_names import AUXILIARY, named_tasks, presets
+from numerate.published.counting_names import AUXILIARY_TASKS, presets, published_tasks
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.number_line import AdditionTable, NumberLine
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
@@ -28,7 +28,7 @@ def labels_of(name: str, row: list[str]) -> list[str]:
     """The labels of a row as the paper defines them, by the name of its task; -1 for no label."""
     if "raspL" in name:
         return [*row[1:], "?"]
-    if name in AUXILIARY:
+    if name in AUXILIARY_TASKS:
         return auxiliary_labels_of(name, row)
     helper = "<blk>" if "blankhelper" in name else "<pad>" if "padhelper" in name else None
     modulus = int(name.split("_mod")[1].split("_")[0].removesuffix("bos")) if "_mod1" in name or "_mod2" in name else 0
@@ -69,15 +69,15 @@ def auxiliary_labels_of(name: str, row: list[str]) -> list[str]:
 
 
 def written(questions: Questions, row: int) -> tuple[list[str], list[str]]:
-    text, labels = plain_text(questions, row)
+    text, labels = format_question(questions, row)
     return text.split(), ["-1" if label == "." else label for label in labels.split()]
 
 
 def is_right(name: str, questions: Questions) -> None:
     for row in range(len(questions)):
         text, labels = written(questions, row)
-        auxiliary = "task" in questions.facts and questions.facts["task"][row] == 1
-        wanted = labels_of(named_tasks()[name].auxiliary_folder or "" if auxiliary else name, text)
+        auxiliary = "task" in questions.metadata and questions.metadata["task"][row] == 1
+        wanted = labels_of(published_tasks()[name].auxiliary_folder or "" if auxiliary else name, text)
         if name == "counting_raspL":
             wanted = [
                 label if labelled != "-1" else "-1" for label, labelled in zip(wanted[:-1], labels[:-1], strict=True)
@@ -136,14 +136,14 @@ def test_the_definition_gives_the_labels_of_every_published_row(cases: list[dict
 
 def test_every_published_row_is_read_with_its_labels(cases: list[dict[str, Any]]) -> None:
     """From the text a person types. The stream is read block by block, and the folder that no task uses not at all."""
-    of_folder = {named.folder: named.task for named in named_tasks().values()}
+    of_folder = {named.folder: named.task for named in published_tasks().values()}
     for case in cases:
         if "raspL" in case["task"]:
             continue
         folder = case["file"].split("/")[-2]
         plain = {"counting_samesymbol_addbigram": Counting()}
-        task = plain.get(folder) or of_folder.get(folder) or AUXILIARY[folder][0]
-        text, labels = written(task.read(" ".join(case["input"])), 0)
+        task = plain.get(folder) or of_folder.get(folder) or AUXILIARY_TASKS[folder][0]
+        text, labels = written(task.parse_question(" ".join(case["input"])), 0)
         assert (text, labels) == (case["input"], case["expected"]), case["file"]
 
 
@@ -157,12 +157,12 @@ def test_all_published_names_are_there() -> None:
 
 
 def test_vocabularies_have_the_published_sizes_and_all_texts_of_the_task() -> None:
-    sizes = Counter(len(named.vocabulary) for named in named_tasks().values())
+    sizes = Counter(len(named.vocabulary) for named in published_tasks().values())
     assert (sizes[103], sizes[104], sizes[53], sizes[203], sizes[128], sizes[129]) == (20, 7, 1, 2, 1, 2)
-    for named in named_tasks().values():
+    for named in published_tasks().values():
         assert set(named.task.alphabet()) <= {*named.vocabulary, "0"}
         assert "<pad>" in named.vocabulary
-    table = named_tasks()
+    table = published_tasks()
     assert table["counting_samesymbol_plain2_addbigram_nullseq"].vocabulary[:2] == ("<null>", "0")
     assert table["counting_diffsymbol_shiftedstart"].vocabulary[101:104] == ("<pad>", "a", "a")
     assert table["counting_selective_10items2bos"].vocabulary[-2:] == ("<bos>", "<pad>")
@@ -171,7 +171,7 @@ def test_vocabularies_have_the_published_sizes_and_all_texts_of_the_task() -> No
         table["counting_samesymbol_padhelper"].max_seq_len,
         table["counting_samesymbol_padhelper"].max_position_embeddings,
     ) == (210, 128)
-    assert [name for name, named in table.items() if not named.runs] == ["counting_diffsymbol_addbigram"]
+    assert [name for name, named in table.items() if not named.is_trainable] == ["counting_diffsymbol_addbigram"]
 
 
 @every_name
@@ -186,16 +186,16 @@ def test_every_row_has_the_labels_of_the_definition(name: str) -> None:
 def test_every_cell_has_the_labels_of_the_definition(name: str, seed: int, count: int, data: st.DataObject) -> None:
     task = PRESETS[name]
     try:
-        cell = task.pinned(count=count)
+        cell = task.at_cell(count=count)
     except UserError:
         assert count not in counts_of(name)
         return
     assert count in counts_of(name)
-    questions = cell.whole() or cell.examples("test", seed, 0, 4)
+    questions = cell.all_questions() or cell.examples("test", seed, 0, 4)
     if len(questions) > 3:
         questions = questions.take(np.array([0, len(questions) - 1, data.draw(st.integers(0, len(questions) - 1))]))
-    assert set(questions.facts["count"].tolist()) == {count}
-    assert questions.facts.get("task", np.zeros(1)).max() == 0, "auxiliary tasks are no part of a grid"
+    assert set(questions.metadata["count"].tolist()) == {count}
+    assert questions.metadata.get("task", np.zeros(1)).max() == 0, "auxiliary tasks are no part of a grid"
     is_right(name, questions)
 
 
@@ -203,25 +203,25 @@ def test_every_cell_has_the_labels_of_the_definition(name: str, seed: int, count
 def test_its_questions_can_be_typed(name: str) -> None:
     task = PRESETS[name]
     if name == "counting_raspL":
-        task = task.pinned(count=7)
+        task = task.at_cell(count=7)
     questions = task.examples("test", 0, 0, 4)
     for row in range(4):
         text, labels = written(questions, row)
         if name == "counting_raspL":
             text = text[:4]
-        read = task.read(" ".join(text))
+        read = task.parse_question(" ".join(text))
         assert written(read, 0)[1] == labels
         bare = [piece for piece in text if piece not in ("<pad>", "<blk>", "<bos>")]
-        assert written(task.read(" ".join(bare)), 0)[1] == labels
+        assert written(task.parse_question(" ".join(bare)), 0)[1] == labels
 
 
 @every_name
 def test_the_best_checkpoint_is_chosen_on_the_next_fifth(name: str) -> None:
     task = PRESETS[name]
-    band, trained = task.beyond(), task.trained()["count"]
+    band, trained = task.ood_validation_task(), task.training_spans()["count"]
     assert band is not None
-    assert band.trained() == {"count": Span(trained.high + 1, trained.high + max(1, trained.high // 5))}
-    assert band.held_out("test")
+    assert band.training_spans() == {"count": Span(trained.high + 1, trained.high + max(1, trained.high // 5))}
+    assert band.is_held_out("test")
     assert band.examples("test", 0, 0, 5).labels is not None
 
 
@@ -230,15 +230,15 @@ def test_the_most_labels_of_a_training_row(name: str) -> None:
     task = PRESETS[name]
     main = task.tasks[0] if isinstance(task, Mixture) else task
     if name == "counting_raspL":
-        assert task.trained_labels() == 51
+        assert task.max_training_labels() == 51
         return
-    known = main.distribution()
+    known = main.question_distribution()
     rows = main.examples("train", 0, 0, 2000) if known is None else known[0]
     assert rows.labels is not None
     sums = isinstance(main, Counting) and main.number in ("behind", "both") and main.helper == "none"
     helped = isinstance(main, Counting) and main.number == "behind" and main.helper != "none"
     most = int((rows.labels >= 0).sum(axis=1).max()) - (sums or helped)  # the last of them is the addend's sum
-    assert most == task.trained_labels() == main.trained_labels()
+    assert most == task.max_training_labels() == main.max_training_labels()
 
 
 ROWS = {
@@ -270,7 +270,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_training_has_as_many_different_rows_as_published(name: str) -> None:
     task = PRESETS[name]
-    known = task.distribution()
+    known = task.question_distribution()
     assert known is not None
     questions, chances = known
     assert len(questions) == len(np.unique(questions.hashes())) == ROWS[name]
@@ -289,9 +289,9 @@ def test_training_has_as_many_different_rows_as_published(name: str) -> None:
 def test_the_law_of_counts_and_starts_is_the_published_one() -> None:
     """A count from 1 to 50, then a start from 1 to 100 - c, drawn again where the pair is held out."""
     task = PRESETS["counting_samesymbol"]
-    known = task.distribution()
+    known = task.question_distribution()
     assert known is not None
-    count, chance = known[0].facts["count"], known[1]
+    count, chance = known[0].metadata["count"], known[1]
     wanted = {c: (1 / 50) * (100 - c - 6) / (100 - c) for c in range(1, 51)}
     for c in range(1, 51):
         assert chance[count == c].sum() == pytest.approx(wanted[c] / sum(wanted.values()))
@@ -301,42 +301,42 @@ def test_the_law_of_counts_and_starts_is_the_published_one() -> None:
 def test_auxiliary_rows_come_as_often_as_published() -> None:
     task = PRESETS["counting_samesymbol_shiftedstart3_addtablelarge"]
     drawn = task.examples("train", 0, 0, 20_000)
-    assert drawn.facts["task"].mean() == pytest.approx(499_950 / 1_499_950, abs=0.015)
+    assert drawn.metadata["task"].mean() == pytest.approx(499_950 / 1_499_950, abs=0.015)
     assert isinstance(task, Mixture)
-    assert task.pinned(task_index=1).examples("test", 0, 0, 50).facts["task"].min() == 1
-    whole = task.pinned(task_index=1, count=40).whole()
+    assert task.at_cell(task_index=1).examples("test", 0, 0, 50).metadata["task"].min() == 1
+    whole = task.at_cell(task_index=1, count=40).all_questions()
     assert whole is not None
     assert len(whole) == 60
-    assert task.pinned(task_index=1).space() == 4950
-    assert task.trained() == {"count": Span(50, 50)}
-    assert task.pinned(task_index=1).trained() == {"count": Span(1, 99)}
+    assert task.at_cell(task_index=1).num_questions() == 4950
+    assert task.training_spans() == {"count": Span(50, 50)}
+    assert task.at_cell(task_index=1).training_spans() == {"count": Span(1, 99)}
     assert task.cells() == [(count,) for count in range(1, 100)]
-    assert task.held_out("test") is False
-    assert task.pinned(count=60).held_out("test")
+    assert task.is_held_out("test") is False
+    assert task.at_cell(count=60).is_held_out("test")
 
 
 def test_the_auxiliary_tasks_have_the_published_rows() -> None:
-    sizes = {name: task.space() for name, (task, _) in AUXILIARY.items()}
+    sizes = {name: task.num_questions() for name, (task, _) in AUXILIARY_TASKS.items()}
     assert sizes["addbigram"] == sizes["addbigram_blkseq"] == sizes["addbigram_upto200"] == 1
     assert sizes["addbigram_shiftednullseq"] == 50
     assert sizes["addtable_large"] == sizes["addtable_padhelper"] == 4950
-    for name, (task, _) in AUXILIARY.items():
+    for name, (task, _) in AUXILIARY_TASKS.items():
         questions = task.examples("train", 0, 0, 20)
         for row in range(20):
             text, labels = written(questions, row)
             assert labels == auxiliary_labels_of(name, text)
-            assert written(task.read(" ".join(text)), 0) == (text, labels)
-    assert isinstance(AUXILIARY["addbigram"][0], NumberLine)
-    assert AUXILIARY["addbigram"][0].beyond() is None, "its numbers end"
-    assert isinstance(AUXILIARY["addtable"][0], AdditionTable)
+            assert written(task.parse_question(" ".join(text)), 0) == (text, labels)
+    assert isinstance(AUXILIARY_TASKS["addbigram"][0], NumberLine)
+    assert AUXILIARY_TASKS["addbigram"][0].ood_validation_task() is None, "its numbers end"
+    assert isinstance(AUXILIARY_TASKS["addtable"][0], AdditionTable)
 
 
 @pytest.mark.parametrize("text", ["7 9", "", "a a", "98 99 100", "x 3"])
 def test_a_number_line_reads_only_lines(text: str) -> None:
     with pytest.raises(UserError, match=r"^question: "):
-        NumberLine().read(text)
+        NumberLine().parse_question(text)
     with pytest.raises(UserError, match=r"^question: "):
-        AdditionTable().read(text.replace("7 9", "60 41"))
+        AdditionTable().parse_question(text.replace("7 9", "60 41"))
 
 
 def test_words_of_every_task_are_written_and_read_back() -> None:
@@ -350,13 +350,13 @@ def test_words_of_every_task_are_written_and_read_back() -> None:
         task: Task = PRESETS[name]
         vocabulary = words.build_vocabulary(task)
         questions = task.examples("train", 0, 0, 3)
-        rows = words.rows(questions, vocabulary)
+        rows = words.encode_examples(questions, vocabulary)
         for row in range(3):
-            text, labels = plain_text(questions, row)
+            text, labels = format_question(questions, row)
             ids = rows.ids[row, : rows.lengths[row]]
             assert words.decode(ids, vocabulary) == text
             words_of = [
-                vocabulary.symbols[i] if labelled else "."
+                vocabulary.tokens[i] if labelled else "."
                 for i, labelled in zip(rows.labels[row], rows.target_mask[row], strict=True)
             ]
             assert " ".join(words_of[: rows.lengths[row]]) == labels

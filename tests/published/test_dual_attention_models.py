@@ -25,8 +25,14 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 
-SMALL: dict[str, Any] = {"width": 16, "depth": 2, "self_heads": 2, "relational_heads": 2, "context": 8}
-PLAIN = SMALL | {"self_heads": 4, "relational_heads": 0}
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_self_heads": 2,
+    "num_relational_heads": 2,
+    "context_length": 8,
+}
+PLAIN = SMALL | {"num_self_heads": 4, "num_relational_heads": 0}
 MODELS: dict[str, Decoder] = {
     "lm_transformer_rope": current(**PLAIN),
     "lm_transformer_pos_emb": current(**PLAIN, positions="learned"),
@@ -76,7 +82,7 @@ def filled(shape: list[int], salt: int, amp: float, offset: float) -> Tensor:
 
 
 def vocabulary_of(size: int) -> Vocabulary:
-    return Vocabulary.of([f"piece {number}" for number in range(size - 14)])
+    return Vocabulary.with_digits([f"piece {number}" for number in range(size - 14)])
 
 
 LARGE = vocabulary_of(32_000)
@@ -145,7 +151,7 @@ def test_a_model_learns_as_the_published_one_learns(shared: Path, name: str) -> 
     theirs = to_published(gradients, spec)  # type: ignore[arg-type]
     for own, norm in expected["grad_norms"].items():
         assert theirs[own].norm().item() == pytest.approx(norm, abs=5e-6), own
-    settings = model.settings_by_parameter()
+    settings = model.optimizer_options_by_parameter()
     decay = {part: filled([1], 0, 0.0, float(settings[part][1])) for part in settings}
     decaying = [own for own in weights if weights[own].dim() >= 2]
     spread = to_published(
@@ -172,7 +178,7 @@ def test_a_model_goes_on_as_the_published_one_goes_on(shared: Path, name: str) -
     model, _ = loaded(case, MODELS[name])
     expected = list(case["expected"]["greedy_from_1_5"])
     held, lengths = torch.tensor([expected[:2]]), torch.tensor([2])
-    started = model.start(Tokens(held, lengths, torch.arange(1)), capacity=len(expected))
+    started = model.prefill(Tokens(held, lengths, torch.arange(1)), capacity=len(expected))
     found = expected[:2]
     with torch.no_grad():
         while len(found) < len(expected):
@@ -183,7 +189,7 @@ def test_a_model_goes_on_as_the_published_one_goes_on(shared: Path, name: str) -
 
 def test_today_s_code_begins_with_the_published_spreads(shared: Path) -> None:
     expected = cases(shared)["init_std_current_code"]["expected"]
-    spec = current(width=128, depth=6)
+    spec = current(hidden_size=128, num_layers=6)
     begun = to_published(spec.build(vocabulary_of(200), 0).state_dict(), spec)
     for name, spread in expected.items():
         room = 0.3 if name.endswith("wr") else 0.06
@@ -192,7 +198,7 @@ def test_today_s_code_begins_with_the_published_spreads(shared: Path) -> None:
 
 def test_layers_that_share_the_library_say_what_the_published_ones_say() -> None:
     """Expected: the package dual-attention 0.0.7 with `weight_tie_symbol_library`, weights by the cases' formula."""
-    spec = current(**SMALL, symbol_layers="library")
+    spec = current(**SMALL, symbol_sharing="library")
     model = spec.build(vocabulary_of(23), 0).double().eval()
     shapes = {name: tensor.shape for name, tensor in to_published(model.state_dict(), spec).items()}
     names = sorted(shapes.keys() - {"layers.final_out.weight", "layers.symbol_retrievers.1.symbol_library"})
@@ -217,15 +223,15 @@ def test_layers_that_share_the_library_say_what_the_published_ones_say() -> None
 
 def test_the_three_models_have_their_numbers_of_parameters() -> None:
     assert [count(made()) for made in (published, current, corrected)] == [4_488_256, 2_325_264, 2_323_648]
-    eight = {"self_heads": 8, "relational_heads": 0}
+    eight = {"num_self_heads": 8, "num_relational_heads": 0}
     assert [count(made(**eight)) for made in (published, current, corrected)] == [4_391_168, 2_245_248, 2_245_248]
 
 
 def test_every_published_run_has_its_number_of_parameters(shared: Path) -> None:
     """But one of the first days: the Transformer 512 wide has 32,768 more, as many as its table of rotary angles."""
     runs = cases(shared)["runs"]
-    assert len(runs) == 57 == sum(run.runs for run in RUNS)
-    counts = {run.name: count(published(**run.told())) for run in RUNS}
+    assert len(runs) == 57 == sum(run.num_runs for run in RUNS)
+    counts = {run.name: count(published(**run.model_arguments())) for run in RUNS}
     kinds = {"standard": "rca", "disentangled_v1": "disrca"}
     symbols = {"sym_attn": "symbolic", "pos_relative": "position_relative"}
     found = set()
@@ -246,7 +252,11 @@ def test_every_published_run_has_its_number_of_parameters(shared: Path) -> None:
         ends = 32_000 * (2 * reported["d_model"] + 1)
         assert counts[name] + more - ends == reported["n_params_wo_embedding_and_head"], name
         run = next(run for run in RUNS if run.name == name)
-        assert (run.batch, run.accumulate, run.rate) == (reported["batch"], reported["accum"], reported["lr"])
+        assert (run.micro_batch_size, run.gradient_accumulation_steps, run.learning_rate) == (
+            reported["batch"],
+            reported["accum"],
+            reported["lr"],
+        )
         found.add(name)
     assert found == set(counts)
 
@@ -256,11 +266,11 @@ def test_every_published_run_has_its_number_of_parameters(shared: Path) -> None:
 SPECS = {
     "learned positions and symbols": published(**SMALL, symbols="positional", positions="learned"),
     "distances, symmetric": published(**SMALL, symbols="position_relative", symmetric=True),
-    "own symbols, grouped": current(**SMALL, symbol_layers="own", key_value_heads=1, relations=4),
-    "shared library, queries": current(**SMALL, symbol_layers="library", shared_queries=True, activation="gelu"),
+    "own symbols, grouped": current(**SMALL, symbol_sharing="own", num_key_value_heads=1, num_relations=4),
+    "shared library, queries": current(**SMALL, symbol_sharing="library", shared_queries=True, activation="gelu"),
     "rca": corrected(**SMALL, variant="rca", norm="rms", trainable_symbols=False),
     "disrca": corrected(**SMALL, variant="disrca", norm_first=False),
-    "grouped transformer": current(**(PLAIN | {"key_value_heads": 2})),
+    "grouped transformer": current(**(PLAIN | {"num_key_value_heads": 2})),
 }
 
 
@@ -307,10 +317,10 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
         Recipe(), ["model=tiny-published-d64-l4-4+4-symbolic(tie_word_embeddings=true)", "model.final_norm=true"]
     )
     assert (made.model.tie_word_embeddings, made.model.final_norm, made.model.mixer.relation_dim) == (True, True, 16)
-    with pytest.raises(UserError, match="heads_self: not an argument of published models; there are: width, "):
+    with pytest.raises(UserError, match="heads_self: not an argument of published models; there are: hidden_size, "):
         published(heads_self=3)
-    with pytest.raises(UserError, match="relations: width 64 does not divide into 3 relations"):
-        published(relations=3)
+    with pytest.raises(UserError, match=r"num_relations: must divide hidden_size \(64\), got 3"):
+        published(num_relations=3)
 
 
 @pytest.mark.parametrize("made", [published, current, corrected])
@@ -327,8 +337,8 @@ def test_frozen_symbols_do_not_learn_and_their_templates_do(
 
 
 def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
-    widths = [FeedForward("swiglu", 8 / 3, rounding=how).hidden_width(64) for how in ("nearest", "down")]  # type: ignore[arg-type]
-    assert [*widths, FeedForward(intermediate_size=7).hidden_width(64)] == [171, 170, 7]
+    widths = [FeedForward("swiglu", 8 / 3, rounding=how).resolve_intermediate_size(64) for how in ("nearest", "down")]  # type: ignore[arg-type]
+    assert [*widths, FeedForward(intermediate_size=7).resolve_intermediate_size(64)] == [171, 170, 7]
 
 
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
@@ -353,9 +363,9 @@ def test_the_corrected_model_begins_with_symbols_that_differ_from_token_to_token
     """Today's code begins with one symbol for all tokens; the published numbers' with 0.03 between them."""
     spread = {}
     for name, made in (("published", published), ("current", current), ("corrected", corrected)):
-        model: Any = made(depth=1, dropout=0.0).build(vocabulary_of(500), 0)
+        model: Any = made(num_layers=1, dropout=0.0).build(vocabulary_of(500), 0)
         x, block = model.embedding(torch.arange(400)[None]), model.trunk.blocks[0]
-        context = Context(torch.tensor([400]), (torch.arange(400)[None],), stream=x)
+        context = Context(torch.tensor([400]), (torch.arange(400)[None],), residual=x)
         spread[name] = block.mixer.symbols(block.mixer_norm(x), context)[0].std(0).mean().item()
     assert spread["current"] < 0.001
     assert min(spread["published"], spread["corrected"]) > 0.02
@@ -363,7 +373,7 @@ def test_the_corrected_model_begins_with_symbols_that_differ_from_token_to_token
 
 def test_the_corrected_model_s_output_maps_begin_small_and_its_gates_do_not() -> None:
     for made, small in ((current, "gated"), (corrected, "out")):
-        fed = made(width=128, depth=6).build(vocabulary_of(50), 0).trunk.blocks[0].feed_forward  # type: ignore[operator]
+        fed = made(hidden_size=128, num_layers=6).build(vocabulary_of(50), 0).trunk.blocks[0].feed_forward  # type: ignore[operator]
         gate, gated = fed.inward.weight.chunk(2)
         spreads = {"gate": gate.std(), "gated": gated.std(), "out": fed.out.weight.std()}
         for name, spread in spreads.items():
@@ -375,23 +385,25 @@ def test_the_corrected_model_s_output_maps_begin_small_and_its_gates_do_not() ->
 def test_attention_s_output_is_dropped_of_twice_as_published_and_once_as_mended(
     made: Callable[..., Decoder], dropped: float
 ) -> None:
-    model: Any = made(width=64, depth=1, dropout=0.5, self_heads=8, relational_heads=0).build(vocabulary_of(50), 0)
+    model: Any = made(hidden_size=64, num_layers=1, dropout=0.5, num_self_heads=8, num_relational_heads=0).build(
+        vocabulary_of(50), 0
+    )
     torch.manual_seed(0)
     block, zeros = model.trunk.blocks[0].train(), torch.zeros(40, 50, 64)
-    changed = block._mixed(zeros, torch.ones(40, 50, 64), block.mixer_norm)
+    changed = block._add_mixer_output(zeros, torch.ones(40, 50, 64), block.mixer_norm)
     assert (changed == 0).float().mean().item() == pytest.approx(dropped, abs=0.01)
 
 
 def test_dropout_of_the_stream_is_behind_the_first_post_norm_alone(vocabulary: Vocabulary) -> None:
-    model: Any = published(norm_first=False, width=16, depth=1, dropout=0.5).build(vocabulary, 0).train()
+    model: Any = published(norm_first=False, hidden_size=16, num_layers=1, dropout=0.5).build(vocabulary, 0).train()
     block = model.trunk.blocks[0]
-    assert block.drops == "stream"
+    assert block.dropout_on == "stream"
     x = torch.randn(4, 5, 16)
-    after = block._mixed(x, torch.zeros_like(x), block.mixer_norm)
+    after = block._add_mixer_output(x, torch.zeros_like(x), block.mixer_norm)
     assert (after == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
-    assert torch.equal(block._fed(x), block.feed_forward_norm(x + block.feed_forward(x)))
-    embedded = corrected(width=16, depth=1, dropout=0.5).build(vocabulary, 0).train()
-    assert (embedded._embedded(embedded.assign_positions(_tokens(), _draw()))[0] == 0).any()  # type: ignore[operator]
+    assert torch.equal(block._apply_feed_forward(x), block.feed_forward_norm(x + block.feed_forward(x)))
+    embedded = corrected(hidden_size=16, num_layers=1, dropout=0.5).build(vocabulary, 0).train()
+    assert (embedded._embed(embedded.assign_positions(_tokens(), _draw()))[0] == 0).any()  # type: ignore[operator]
 
 
 def _tokens() -> Tokens:
@@ -401,4 +413,4 @@ def _tokens() -> Tokens:
 def _draw() -> Any:
     from numerate.batch import StepContext
 
-    return StepContext.fixed()
+    return StepContext.for_evaluation()

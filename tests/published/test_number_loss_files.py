@@ -13,20 +13,20 @@ from numerate.errors import UserError
 from numerate.published import number_loss_files as published_texts
 from numerate.tasks import GSM8K, Mathematics, MultiRC, RJokes
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.text.tasks.text_task import TextTask
 
 TEXTS = Path(__file__).parents[1] / "text" / "texts"
 
 MATHEMATICS = Mathematics(
-    ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
+    ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), validation_fraction=0.1
 )
 
 
 def texts(task: TextTask, split: str) -> list[tuple[str, str]]:
-    found = task.whole(split)
+    found = task.all_questions(split)
     assert found is not None
-    return sorted(plain_text(found, row) for row in range(len(found)))
+    return sorted(format_question(found, row) for row in range(len(found)))
 
 
 WRITTEN: list[tuple[Any, str, list[str]]] = [
@@ -41,7 +41,7 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
         ["test_clean.jsonl", "train_t_clean.jsonl", "val_t_clean.jsonl"],
     ),
     (
-        MultiRC(data_dir=str(TEXTS), development_fraction=0.0),
+        MultiRC(data_dir=str(TEXTS), validation_fraction=0.0),
         "multirc/data/preprocessed",
         ["test_clean.jsonl", "train_clean.jsonl", "val_clean.jsonl"],
     ),
@@ -53,7 +53,7 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
 def test_files_are_written_with_their_names_and_read_again(
     task: Any, folder: str, names: list[str], tmp_path: Path
 ) -> None:
-    written = published_texts.write(task, tmp_path / "out")
+    written = published_texts.write_published(task, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out" / folder).iterdir()) == names
     assert all(written.values())
     for place in (tmp_path / "out", tmp_path / "out" / folder):
@@ -71,29 +71,29 @@ def test_a_second_writing_gives_the_same_and_never_appends(
 ) -> None:
     contents = []
     for number in range(2):
-        published_texts.write(task, tmp_path / str(number))
+        published_texts.write_published(task, tmp_path / str(number))
         contents.append([(tmp_path / str(number) / folder / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
-    with pytest.raises(UserError, match=r"^out: .* is there already and is not overwritten"):
-        published_texts.write(task, tmp_path / "0")
+    with pytest.raises(UserError, match=r"^out: .* already exists and is not overwritten"):
+        published_texts.write_published(task, tmp_path / "0")
     assert [(tmp_path / "0" / folder / name).read_bytes() for name in names] == contents[0]
 
 
 def test_another_seed_divides_otherwise(tmp_path: Path) -> None:
-    found = [published_texts.files(MATHEMATICS, seed)["mathematics_dataset-v1.0/val.txt"] for seed in (0, 1)]
+    found = [published_texts.published_files(MATHEMATICS, seed)["mathematics_dataset-v1.0/val.txt"] for seed in (0, 1)]
     assert [*found[0]()] != [*found[1]()]
 
 
 def test_lines_are_those_of_the_published_programs() -> None:
-    (lines,) = published_texts.files(MATHEMATICS)["mathematics_dataset-v1.0/test_extrapolate.txt"]()
+    (lines,) = published_texts.published_files(MATHEMATICS)["mathematics_dataset-v1.0/test_extrapolate.txt"]()
     assert lines[0].decode().split("\n")[0].startswith("What is ")
     assert lines[0].count(b"\n") == 2
-    (jokes,) = published_texts.files(RJokes(data_dir=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
+    (jokes,) = published_texts.published_files(RJokes(data_dir=str(TEXTS)))["rjokes-dataset/data/dev.jsonl"]()
     assert json.loads(jokes[0]) == {"question": "Why did number 40 cross the road? It was odd.", "answer": "0"}
 
 
 def test_products_have_their_published_sizes() -> None:
-    found = published_texts.files(Multiplication())
+    found = published_texts.published_files(Multiplication())
     assert [name.rpartition("/")[2] for name in found] == ["train.jsonl", "val.jsonl", "test.jsonl"]
     rows = {
         name.rpartition("/")[2]: {line for block in lines() for line in block}
@@ -105,7 +105,7 @@ def test_products_have_their_published_sizes() -> None:
     row = json.loads(next(iter(rows["test.jsonl"])))
     first, second = map(int, row["question"].removeprefix("What is ").removesuffix("?").split(" times "))
     assert first * second == int(row["answer"])
-    assert published_texts.total(Multiplication()) == 810_000
+    assert published_texts.num_questions(Multiplication()) == 810_000
 
 
 def test_the_command_writes_them_and_says_the_sizes(
@@ -130,13 +130,13 @@ def test_broken_lines_are_skipped_where_the_command_says_so(tmp_path: Path, caps
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:3], "{broken", *lines[3:]]))
     words = ["sample", "QuestionFiles", f"train_file={tmp_path}/a.jsonl", "count=1"]
     assert main(words) == 2
-    assert "a.jsonl, line 4: is no JSON" in capsys.readouterr().err
+    assert "a.jsonl, line 4: is not valid JSON" in capsys.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main([*words, "--skip-bad"]) == 0
-    assert "warning: 1 record left out, which cannot be read; the first: " in capsys.readouterr().err
+    assert "warning: 1 record skipped as invalid; the first: " in capsys.readouterr().err
 
 
 def test_names_without_published_files_are_refused() -> None:
     with pytest.raises(UserError, match="'svamp' has no published files; there are: mathematics"):
-        published_texts.task_of("svamp")
+        published_texts.published_task("svamp")

@@ -9,13 +9,13 @@ import pytest
 from numerate.errors import UserError
 from numerate.evaluation.text_metrics import TextScores
 from numerate.published.number_loss_metrics import (
-    IGNORED,
-    NUMBERS,
+    IGNORE_INDEX,
+    NUMBER_METRIC_NAMES,
     TokenBatch,
-    published,
-    published_numbers,
-    published_texts,
-    published_tokens,
+    published_metrics,
+    published_number_metrics,
+    published_text_metrics,
+    published_token_metrics,
 )
 
 stats: Any = pytest.importorskip("scipy.stats", reason="scipy is what the published evaluation takes")
@@ -47,15 +47,15 @@ def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
         "count_no_number_prediction": 1,
         "average_no_number_prediction": 1 / 7,
     }
-    found = published_numbers(PREDICTIONS, LABELS)
+    found = published_number_metrics(PREDICTIONS, LABELS)
     assert found == pytest.approx(expected)
-    assert tuple(found) == NUMBERS
+    assert tuple(found) == NUMBER_METRIC_NAMES
 
 
 def test_padding_counts_as_right_as_published() -> None:
-    batch = TokenBatch(np.array([[5, 7, 1], [5, 1, 0]]), np.array([[6, 8, 1], [5, 1, IGNORED]]))
-    assert published_tokens([batch])["token_accuracy"] == 3 / 5
-    padded = published_tokens([batch.padded()])
+    batch = TokenBatch(np.array([[5, 7, 1], [5, 1, 0]]), np.array([[6, 8, 1], [5, 1, IGNORE_INDEX]]))
+    assert published_token_metrics([batch])["token_accuracy"] == 3 / 5
+    padded = published_token_metrics([batch.pad()])
     assert padded["token_accuracy"] == pytest.approx((11 + 12) / (13 + 12))
     assert padded["token_accuracy_whole"] == 1 / 2
 
@@ -63,24 +63,25 @@ def test_padding_counts_as_right_as_published() -> None:
 def test_batches_weigh_the_same_whatever_their_size() -> None:
     small = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
     large = TokenBatch(np.array([[1, 2, 3]]), np.array([[4, 5, 6]]), np.array([[1.0, 2.0, 3.0]]))
-    found = published_tokens([small, large])
+    found = published_token_metrics([small, large])
     assert found["token_accuracy"] == 1 / 2
     assert found["token_perplexity"] == pytest.approx((1 + math.exp(2.0)) / 2)
     predictions, labels = ["a b c d e", "a b c d x", "k l m n o"], ["a b c d e", "a b c d e", "v w x y z"]
     each = [
-        TextScores.of(predictions[part], labels[part]).measures()["bleu"] or 0.0 for part in (slice(0, 2), slice(2, 3))
+        TextScores.from_texts(predictions[part], labels[part]).metrics()["bleu"] or 0.0
+        for part in (slice(0, 2), slice(2, 3))
     ]
-    assert published_texts(predictions, labels, batch=2)["bleu"] == pytest.approx(sum(each) / 2)
-    assert published_texts(predictions, labels, batch=2)["bleu"] != pytest.approx(
-        published_texts(predictions, labels)["bleu"]
+    assert published_text_metrics(predictions, labels, batch_size=2)["bleu"] == pytest.approx(sum(each) / 2)
+    assert published_text_metrics(predictions, labels, batch_size=2)["bleu"] != pytest.approx(
+        published_text_metrics(predictions, labels)["bleu"]
     )
 
 
 def test_the_whole_vector_has_every_published_name() -> None:
     batch = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
     tokens = {"token_accuracy", "token_accuracy_whole", "token_perplexity"}
-    assert set(published(PREDICTIONS, LABELS, tokens=[batch])) == {
-        *NUMBERS,
+    assert set(published_metrics(PREDICTIONS, LABELS, tokens=[batch])) == {
+        *NUMBER_METRIC_NAMES,
         "bleu",
         "rouge1",
         "rouge2",
@@ -90,15 +91,15 @@ def test_the_whole_vector_has_every_published_name() -> None:
 
 
 def test_what_is_not_defined_is_nan_or_an_error() -> None:
-    silent = published_numbers(["none"], ["4"])
+    silent = published_number_metrics(["none"], ["4"])
     assert silent["number_accuracy"] == 0.0
     assert math.isnan(silent["MAE"])
     assert (silent["pearson"], silent["spearman"]) == (0.0, 0.0)
-    with pytest.raises(UserError, match="has no number"):
-        published_numbers(["4"], ["none"])
+    with pytest.raises(UserError, match="must contain a number"):
+        published_number_metrics(["4"], ["none"])
     with pytest.raises(UserError, match="0 answers"):
-        published_numbers([], [])
+        published_number_metrics([], [])
     with pytest.raises(UserError, match="batch"):
-        published_texts(["a"], ["a"], batch=0)
-    with pytest.raises(UserError, match="no batches"):
-        published_tokens([])
+        published_text_metrics(["a"], ["a"], batch_size=0)
+    with pytest.raises(UserError, match="must be given at least one batch"):
+        published_token_metrics([])

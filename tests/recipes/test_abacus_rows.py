@@ -30,7 +30,7 @@ from numerate.training.recipe import Recipe
 
 PUBLISHED = [
     name
-    for name, module in catalogue.kinds()["Recipe"].items()
+    for name, module in catalogue.parts_by_kind()["Recipe"].items()
     if "recipes.abacus_" in module and "_small_" not in name
 ]
 MILLIONS = {
@@ -64,7 +64,7 @@ KINDS = [
 
 
 def made(name: str) -> Recipe:
-    recipe: Any = catalogue.find("Recipe", name)
+    recipe: Any = catalogue.get_class("Recipe", name)
     found: Recipe = recipe()
     return found
 
@@ -77,7 +77,7 @@ def small(recipe: Recipe) -> Recipe:
 
 def layers_and_turns(recipe: Recipe) -> tuple[int, int]:
     assert isinstance(recipe.model, Decoder)
-    return recipe.model.backbone.layers(), recipe.model.backbone.loops()
+    return recipe.model.backbone.num_blocks(), recipe.model.backbone.default_num_loops()
 
 
 def test_every_row_of_the_scripts_is_a_recipe() -> None:
@@ -104,7 +104,7 @@ def test_a_recipe_is_called_by_its_name_and_says_hardware_and_hours(name: str) -
     recipe = made(name)
     assert recipe.title == name
     assert recipe.paper in PAPERS
-    text = catalogue.find("Recipe", name).__doc__ or ""
+    text = catalogue.get_class("Recipe", name).__doc__ or ""
     assert re.match(r"Published [^\n]*\.\n\n", text)
     assert re.search(r"(One|Eight) RTX A4000, (24 hours|1 hour), [\d.]+ exaFLOP", text)
     assert re.search(r"\w+\.sh|script", text)
@@ -178,7 +178,7 @@ def test_the_model_is_the_published_one(name: str) -> None:
     assert set(model.positions) <= {
         Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512),
         FIRE(),
-        FIRE(position_ids=RandomSubset(max_length=128, size=64, per="batch")),
+        FIRE(position_ids=RandomSubset(max_length=128, subset_size=64, subset_per="batch")),
         Rotary(),
     }
     numbered = [type(position).__name__ for position in model.positions]
@@ -190,10 +190,10 @@ def test_the_model_is_the_published_one(name: str) -> None:
 
 
 def test_tasks_are_the_published_ones() -> None:
-    assert made("addition_ff_nope").task.trained() == {"first_digits": Span(1, 20), "second_digits": Span(1, 20)}
-    assert made("addition_lt_abacus_8x2_40_digits").task.trained()["first_digits"] == Span(1, 40)
-    assert made("multiplication_fire").task.trained()["second_digits"] == Span(1, 15)
-    assert made("sorting_lt_fire").task.trained() == {"digits": Span(1, 10), "items": Span(1, 10)}
+    assert made("addition_ff_nope").task.training_spans() == {"first_digits": Span(1, 20), "second_digits": Span(1, 20)}
+    assert made("addition_lt_abacus_8x2_40_digits").task.training_spans()["first_digits"] == Span(1, 40)
+    assert made("multiplication_fire").task.training_spans()["second_digits"] == Span(1, 15)
+    assert made("sorting_lt_fire").task.training_spans() == {"digits": Span(1, 10), "items": Span(1, 10)}
     assert made("bitwise_or_1x16_nope").task.max_examples == 100  # type: ignore[attr-defined]
     for name in PUBLISHED:  # what is asked is the answer with its end; numbers are written units first
         assert made(name).layout == Continuation(targets="answer")
@@ -209,11 +209,11 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
     model: Any = recipe.model.build(recipe.tokenizer.build_vocabulary(recipe.task), 0)
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     tokens = model.assign_positions(
-        exam.batch(recipe.task.pinned(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.fixed()
+        exam.batch(recipe.task.at_cell(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.for_evaluation()
     )
     for block in model.trunk.blocks:
         block.forward = lambda x, context, target_positions=None: x
-    x, context = model._embedded(tokens)
+    x, context = model._embed(tokens)
     left = (model.trunk(x, context) - 16 * x).detach()
     assert 0.015 < float(left.std()) < 0.025
     assert torch.allclose(left[0], left[1], atol=1e-4), "the noise is a function of the place alone"
@@ -228,12 +228,12 @@ def test_the_grid_fits_the_tables(name: str) -> None:
     assert text is not None
     for wanted in (text, *(["equal:101:160"] if name.startswith("addition") else [])):
         for corner in Grid.parse(wanted, recipe.task.axes()).corners():
-            model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+            model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
 
 
 def test_a_grid_beyond_the_table_is_refused_before_any_work(tmp_path: Path) -> None:
     recipe = override(debug(made("addition_lt_abacus_1x16")), ["evaluation.grid=equal:500:520"])
-    with pytest.raises(UserError, match=r"evaluation\.grid.*table of Learned, which has 512 places"):
+    with pytest.raises(UserError, match=r"evaluation\.grid.*out of range for Learned, which has 512 positions"):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
 
@@ -259,6 +259,6 @@ def test_the_debug_preset_keeps_large_models_tiny() -> None:
 
 def test_what_a_run_takes_is_told_in_operations() -> None:
     recipe = override(debug(made("addition_lt_abacus_8x2")), ["training.steps=null", "training.flops=1e12"])
-    estimate = dry_run(recipe, trials=1)
-    assert estimate.total_operations == pytest.approx(1e12, rel=0.1)
-    assert estimate.steps > 1
+    estimate = dry_run(recipe, num_timed_steps=1)
+    assert estimate.total_flops == pytest.approx(1e12, rel=0.1)
+    assert estimate.num_steps > 1

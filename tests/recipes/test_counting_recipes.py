@@ -22,17 +22,17 @@ from numerate.models.decoder import Decoder
 from numerate.models.initialization import Normal
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import Sequential
-from numerate.published.counting_files import files
-from numerate.published.counting_names import PublishedTask, named_tasks
+from numerate.published.counting_files import published_files
+from numerate.published.counting_names import PublishedTask, published_tasks
 from numerate.recipes.counting_family import MODELS, make, names
-from numerate.studies.naming import named_recipe
+from numerate.studies.naming import load_recipe
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
 
 NAMES = list(names())
-TASKS = [name for name in named_tasks() if name != "debug"]
+TASKS = [name for name in published_tasks() if name != "debug"]
 SOME = NAMES[::43]
 TRANSFORMERS = [model for model in MODELS if model not in ("rnn", "lstm", "s4", "mamba", "rwkv")]
 
@@ -62,27 +62,27 @@ def more_ids(named: PublishedTask) -> int:
 def test_there_is_a_name_for_every_published_task_with_every_model() -> None:
     assert (len(TASKS), len(MODELS), len(NAMES)) == (67, 12, 804)
     assert [f"{task.rstrip('_')}_{model}" for task in TASKS for model in MODELS] == NAMES
-    module = catalogue.families("Recipe")["counting_TASK_MODEL"]
+    module = catalogue.family_modules("Recipe")["counting_TASK_MODEL"]
     assert f"each of its {len(TASKS)} tasks with each of {len(MODELS)} models" in catalogue.module_summary(module)
     assert {model for name in SOME for model in MODELS if name.endswith(f"_{model}")} == set(MODELS)
 
 
 def test_no_name_is_a_recipe_of_the_list_as_well() -> None:
-    assert not set(NAMES) & set(catalogue.kinds()["Recipe"])
+    assert not set(NAMES) & set(catalogue.parts_by_kind()["Recipe"])
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_name_stands_for_a_recipe_that_is_called_so(name: str) -> None:
-    recipe = named_recipe(name)
-    assert recipe == named_recipe(name.replace("_", "-"))
+    recipe = load_recipe(name)
+    assert recipe == load_recipe(name.replace("_", "-"))
     assert (recipe.title, recipe.paper, recipe.tokenizer) == (name, "counting", Words())
     task = names()[name].partition(",")[0]
-    assert recipe.task == named_tasks()[task].task
+    assert recipe.task == published_tasks()[task].task
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean 'counting_samesymbol_mod10bos_rope'"):
-        named_recipe("counting_samesymbol_mod10bos_ropes")
+        load_recipe("counting_samesymbol_mod10bos_ropes")
 
 
 # Sizes -------------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_a_transformer_has_the_published_number_of_weights(model: str, depth: in
     """12 D^2 L + 13 D L + 2 V D + 2 D, and P D for learned places; `spe` has one feature of each token more."""
     recipe, width = of("counting_samesymbol", model), 32
     small = override(recipe, [f"model.hidden_size={width}", f"model.backbone.num_layers={depth}"])
-    texts = 103 + more_ids(named_tasks()["counting_samesymbol"])
+    texts = 103 + more_ids(published_tasks()["counting_samesymbol"])
     learned = 128 * width if model.startswith("ape") else 0
     assert weights(small) == 12 * width**2 * depth + 13 * width * depth + 2 * texts * width + 2 * width + learned
 
@@ -140,10 +140,10 @@ def test_what_is_special_to_a_model_is_there() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_vocabulary_is_the_published_with_our_special_tokens(task: str) -> None:
-    named = named_tasks()[task]
+    named = published_tasks()[task]
     vocabulary = Words().build_vocabulary(named.task)
     assert vocabulary.size == len(named.vocabulary) + more_ids(named)
-    assert set(named.vocabulary) - {"<pad>"} == set(vocabulary.symbols[4:]) - {"<pad>"}
+    assert set(named.vocabulary) - {"<pad>"} == set(vocabulary.tokens[4:]) - {"<pad>"}
 
 
 def test_everything_begins_at_two_hundredths_and_outputs_below() -> None:
@@ -180,7 +180,7 @@ def test_a_run_takes_the_published_steps_and_keeps_a_checkpoint_of_each_epoch(
 ) -> None:
     training = of(task, model).training
     assert training.steps == steps
-    assert training.checkpoint_every == training.evaluate_every == ceil(sum(named_tasks()[task].rows) / 32)
+    assert training.checkpoint_every == training.evaluate_every == ceil(sum(published_tasks()[task].num_rows) / 32)
     assert (training.batch_size, training.shuffle_window, training.keep_checkpoints, training.precision) == (
         32,
         1,
@@ -228,7 +228,7 @@ def test_helpers_have_the_number_of_the_next_token() -> None:
     recipe = override(of("counting_samesymbol_shiftedstart3_padhelper", "ape"), ["model.hidden_size=16"])
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     tokens = built(recipe).assign_positions(
-        exam.batch(recipe.task.read("5 <pad> a <pad> a <pad>")).tokens, StepContext.fixed()
+        exam.batch(recipe.task.parse_question("5 <pad> a <pad> a <pad>")).tokens, StepContext.for_evaluation()
     )
     assert tokens.position_ids is not None
     assert tokens.position_ids[0].tolist() == [[0, 1, 1, 2, 2, 3]]
@@ -243,21 +243,21 @@ def test_helpers_have_the_number_of_the_next_token() -> None:
 
 @pytest.mark.parametrize("task", dict.fromkeys([*TASKS[::6], "counting_samesymbol_plain3_nobos_addbigram", TASKS[-2]]))
 def test_the_grid_has_the_published_counts_and_those_the_best_is_chosen_on(task: str) -> None:
-    named, recipe = named_tasks()[task], of(task, "rnn")
-    rows = files(named.folder if named.folder in named_tasks() else task, count=1)
+    named, recipe = published_tasks()[task], of(task, "rnn")
+    rows = published_files(named.folder if named.folder in published_tasks() else task, count=1)
     published = {
         int(count)
         for name, blocks in rows.items()
         if name in (f"{named.folder}/val.txt", f"{named.folder}/ood_test.txt")
         for block in blocks()
-        for count in block.facts["count"]
+        for count in block.metadata["count"]
     }
     grid = {cell[0][1] for cell in Grid.parse(recipe.evaluation.grid, ("count",)).cells()}
-    band = recipe.task.beyond()
-    others = {count for part in (recipe.task, band) for count in part.trained()["count"]}
+    band = recipe.task.ood_validation_task()
+    others = {count for part in (recipe.task, band) for count in part.training_spans()["count"]}
     assert published <= grid
     assert grid <= published | others
-    assert set(band.trained()["count"]) <= grid
+    assert set(band.training_spans()["count"]) <= grid
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -268,27 +268,29 @@ def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
     assert (
         numbering.shift_within
         == recipe.model.positions[0].max_position_embeddings
-        == named_tasks()[task].max_position_embeddings
+        == published_tasks()[task].max_position_embeddings
     )
     for corner in Grid.parse(recipe.evaluation.grid, ("count",)).corners():
-        model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+        model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
     wider = replace(numbering, max_shift=numbering.max_shift + 2)
     assert isinstance(recipe.model, Decoder)
     if not task.endswith("raspL"):  # whose training rows fill the table
         over = replace(
             recipe.model, positions=(Learned(position_ids=wider, max_position_embeddings=numbering.shift_within),)
         )
-        with pytest.raises(UserError, match="is beyond the table of Learned"):
-            over.build(exam.vocabulary, 0).check(
-                exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1)
+        with pytest.raises(UserError, match="is out of range for Learned"):
+            over.build(exam.vocabulary, 0).check_tokens(
+                exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1)
             )
 
 
 def test_zooming_looks_ahead_and_says_so() -> None:
-    ahead = built(override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])).sees_future()
+    ahead = built(
+        override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])
+    ).non_causal_reason()
     assert ahead is not None
     assert "Zooming" in ahead
-    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).sees_future() is None
+    assert built(override(of("counting_samesymbol_mod10", "spe"), ["model.hidden_size=16"])).non_causal_reason() is None
 
 
 @pytest.mark.parametrize("name", SOME[::2])

@@ -14,12 +14,12 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
-from numerate.published.counting_names import named_tasks
+from numerate.published.counting_names import published_tasks
 from numerate.recipes.papers import PAPERS
 from numerate.tasks.counting import Counting
 from numerate.training.recipe import Recipe
 
-SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("counting_small")]
+SMALL = [name for name, module in catalogue.parts_by_kind()["Recipe"].items() if module.endswith("counting_small")]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -32,7 +32,7 @@ def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
     model = recipe.model.build(exam.vocabulary, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
     for corner in Grid.parse(recipe.evaluation.grid or "1:100", ("count",)).corners():
-        model.check(exam.longest(recipe.task.pinned(**dict(corner)), split="test", count=1))
+        model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name.endswith(("lstm", "rnn", "lru", "alibi"))])
@@ -47,10 +47,10 @@ def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
     assert run.evaluate("51").records[0]["labels"]["trained"] == 50
 
 
-@pytest.mark.parametrize("task", list(named_tasks()))
+@pytest.mark.parametrize("task", list(published_tasks()))
 def test_counting_takes_every_published_task(task: str) -> None:
     recipe = override(numerate.recipe("counting"), [f"task={task}"])
-    assert recipe.task == named_tasks()[task].task
+    assert recipe.task == published_tasks()[task].task
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     batch = exam.batch(recipe.task.examples("train", 0, 0, 2))
     logits = recipe.model.build(exam.vocabulary, 0)(batch.tokens).logits
@@ -60,7 +60,7 @@ def test_counting_takes_every_published_task(task: str) -> None:
 def logits_along(recipe: Recipe, text: str) -> torch.Tensor:
     exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     model = recipe.model.build(exam.vocabulary, 0).double().eval()
-    tokens = model.assign_positions(exam.batch(recipe.task.read(text)).tokens, StepContext.fixed())
+    tokens = model.assign_positions(exam.batch(recipe.task.parse_question(text)).tokens, StepContext.for_evaluation())
     logits: torch.Tensor = model(tokens).logits[0].detach()
     return logits
 
@@ -80,7 +80,7 @@ def test_a_first_token_or_other_places_break_the_symmetry(name: str) -> None:
 
 def test_the_three_tasks_are_the_published_ones() -> None:
     assert numerate.recipe("counting_mod10_lstm").task == Counting(modulus=10)
-    assert numerate.recipe("counting_shifted_lstm").task.pinned(count=60).trained() == {"count": Span(60, 60)}
+    assert numerate.recipe("counting_shifted_lstm").task.at_cell(count=60).training_spans() == {"count": Span(60, 60)}
     assert numerate.recipe("counting_items_nope").task.alphabet()[-1] == "<bos>"
     models: list[Any] = [numerate.recipe(name).model for name in SMALL]
     assert {model.mixer.num_heads for model in models if isinstance(model.mixer, Attention)} == {4}

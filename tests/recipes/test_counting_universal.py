@@ -8,7 +8,7 @@ import numerate
 from numerate.config import Span, override
 from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
-from numerate.studies.naming import named
+from numerate.studies.naming import load_recipe_or_study
 
 NAMES = [f"counting_universal_{way}" for way in ("shifted", "modular", "items")]
 
@@ -22,7 +22,7 @@ def test_only_the_task_and_what_is_asked_differ() -> None:
 def test_all_are_trained_to_50_and_asked_at_least_to_100() -> None:
     for name, most in zip(NAMES, (200, 200, 100), strict=True):
         recipe = numerate.recipe(name)
-        assert recipe.task.trained()["count"].high == 50
+        assert recipe.task.training_spans()["count"].high == 50
         assert recipe.evaluation.grid is not None
         (span,) = Grid.parse(recipe.evaluation.grid, ("count",)).spans
         assert span.high == most
@@ -30,12 +30,12 @@ def test_all_are_trained_to_50_and_asked_at_least_to_100() -> None:
 
 def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row() -> None:
     task = numerate.recipe(NAMES[0]).task
-    drawn = task.distribution()
+    drawn = task.question_distribution()
     assert drawn is not None
     rows = drawn[0]
     assert rows.labels is not None
     assert rows.alphabet[int(rows.labels.max())] == "200"
-    (whole,) = [task.pinned(count=200).whole()]
+    (whole,) = [task.at_cell(count=200).all_questions()]
     assert whole is not None
     assert len(whole) == 1
 
@@ -54,7 +54,7 @@ def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
 
 def test_the_studies_have_five_seeds_of_each_scheme() -> None:
     for name, schemes in (("counting_universal", 3), ("counting_laptop", 16)):
-        study = named(name)
+        study = load_recipe_or_study(name)
         assert len(study.recipes) == 5 * schemes
         assert len(study.labels) == schemes
         assert {recipe.seed for recipe in study.recipes} == set(Span(0, 4))

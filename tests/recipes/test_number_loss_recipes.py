@@ -24,13 +24,13 @@ from numerate.text.tokenizers.regression_transformer import RegressionTransforme
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit
 from numerate.text.tokenizers.text_number_formats import XVal as Numbers
-from numerate.tokenizers.layout import Masked, Seq2Seq
+from numerate.tokenizers.layout import MaskedLM, Seq2Seq
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Plateau
 
 PUBLISHED = [
     name
-    for name, module in catalogue.kinds()["Recipe"].items()
+    for name, module in catalogue.parts_by_kind()["Recipe"].items()
     if ".number_loss_" in module and not module.endswith(("_small", "_laptop"))
 ]
 TASKS = {"mathematics": Mathematics, "arithmetic": Mathematics, "rjokes": RJokes, "multirc": MultiRC}
@@ -135,12 +135,12 @@ def test_a_name_says_the_loss() -> None:
 
 def test_rows_are_laid_out_for_their_models() -> None:
     for name in PUBLISHED:
-        assert isinstance(numerate.recipe(name).layout, Masked if "numformer" in name else Seq2Seq)
+        assert isinstance(numerate.recipe(name).layout, MaskedLM if "numformer" in name else Seq2Seq)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str) -> None:
-    text = inspect.getdoc(catalogue.find("Recipe", name)) or ""
+    text = inspect.getdoc(catalogue.get_class("Recipe", name)) or ""
     assert re.match(r"Published [^\n]*\.\n\n", text)
     told = re.search(r"([\d,]+) million weights, ([\d.]+) GB and activations, ([\d,]+) hours\.", text)
     assert told is not None
@@ -148,7 +148,7 @@ def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str)
         return
     size: Any = tokenizer(name).tokenizer.rpartition("-")[2]
     training = numerate.recipe(name).training
-    hours = paper.hours(size, training.steps or 0, *paper.LENGTHS[dataset(name)], batch=training.batch_size)
-    assert told[1] == f"{SIZES[size].parameters(32_128) / 1e6:,.0f}"
-    assert told[2] == f"{paper.memory(size) / 1e9:.1f}"
+    hours = paper.hours(size, training.steps or 0, *paper.TOKENS_PER_ROW[dataset(name)], batch=training.batch_size)
+    assert told[1] == f"{SIZES[size].num_parameters(32_128) / 1e6:,.0f}"
+    assert told[2] == f"{paper.memory_bytes(size) / 1e9:.1f}"
     assert told[3] == f"{hours:,.0f}"

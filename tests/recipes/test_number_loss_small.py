@@ -14,7 +14,7 @@ from numerate.experiments.train import debug, train
 from numerate.text.models.t5 import T5
 from numerate.training.recipe import Recipe
 
-SMALL = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith("number_loss_small")]
+SMALL = [name for name, module in catalogue.parts_by_kind()["Recipe"].items() if module.endswith("number_loss_small")]
 WITHOUT_FILES = [name for name in SMALL if not name.endswith(("_rt", "_xval", "_regression"))]
 TOKENS = Path(__file__).parents[1] / "text" / "tiny"
 TINY = (

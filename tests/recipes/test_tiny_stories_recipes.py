@@ -18,26 +18,32 @@ from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import current, published
 from numerate.published.tiny_names import RUNS
 from numerate.recipes.papers import PAPERS
-from numerate.recipes.tiny_stories_controls import equal_in, flops_of, parameters_of, step_seconds, transformer_of
+from numerate.recipes.tiny_stories_controls import (
+    match_transformer,
+    num_parameters,
+    step_flops,
+    step_seconds,
+    without_relational_heads,
+)
 from numerate.recipes.tiny_stories_family import CONTROLS, names
-from numerate.recipes.tiny_stories_paper import control_beside
+from numerate.recipes.tiny_stories_paper import matched_transformer
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.stored_tokenizer import opened
-from numerate.text.tokenizers.token_ids import TokenIds, vocabulary_of
+from numerate.text.tokenizers.stored_tokenizer import load_cached_tokenizer
+from numerate.text.tokenizers.token_ids import TokenIds, build_tokenizer_vocabulary
 from numerate.training.schedule import Constant, Cosine
 
 DUAL = "tiny_stories_d64_l4_4+4_symbolic"
-FINEWEB = [name for name, module in catalogue.kinds()["Recipe"].items() if module.endswith(".fineweb_edu")]
+FINEWEB = [name for name, module in catalogue.parts_by_kind()["Recipe"].items() if module.endswith(".fineweb_edu")]
 
 
 def parameters(spec: Decoder, vocabulary: int) -> int:
     """Those that learn, of a tied head."""
-    return parameters_of(spec) + vocabulary * spec.hidden_size
+    return num_parameters(spec) + vocabulary * spec.hidden_size
 
 
 def test_every_published_run_has_a_recipe_of_its_own() -> None:
     recipes = [numerate.recipe(f"tiny_stories_{run.name}") for run in RUNS]
-    assert sum(run.runs for run in RUNS) == 57
+    assert sum(run.num_runs for run in RUNS) == 57
     assert len({identity(recipe) for recipe in recipes}) == len(RUNS) == 49
     assert {recipe.title for recipe in recipes} <= set(names())
 
@@ -50,15 +56,15 @@ def test_a_run_is_trained_as_published() -> None:
         assert task.order == "published"
         assert training.batch_size * task.context_length == 131_072
         assert (training.batch_size // training.gradient_accumulation_steps, training.gradient_accumulation_steps) == (
-            run.batch,
-            run.accumulate,
+            run.micro_batch_size,
+            run.gradient_accumulation_steps,
         )
         assert (training.steps, training.evaluate_every, recipe.evaluation.validation_batches) == (100_001, 2000, 100)
         assert (training.shuffle_window, training.precision, training.evaluate_at_start) == (1, "bf16", True)
-        assert (optimizer.learning_rate, optimizer.max_grad_norm) == (1e-3 if run.width < 512 else 5e-4, 1.0)
+        assert (optimizer.learning_rate, optimizer.max_grad_norm) == (1e-3 if run.hidden_size < 512 else 5e-4, 1.0)
         assert (optimizer.betas, optimizer.weight_decay) == ((0.9, 0.95), 0.1)  # type: ignore[attr-defined]
         rate = recipe.schedule.multiplier
-        if run.has("cosine"):
+        if run.has_option("cosine"):
             assert [rate(step, 100_001) for step in (0, 1000)] == [0.0, 1.0]
             assert rate(100_000, 100_001) == pytest.approx(0.0, abs=1e-9)
             assert isinstance(recipe.schedule, Cosine)
@@ -79,7 +85,7 @@ def test_the_cosine_is_the_published_schedule(shared: Path) -> None:
 def test_losses_of_the_names_are_those_of_the_records(shared: Path) -> None:
     told = json.loads((shared / "cases" / "dual_attention.json").read_text())["reported_runs"]
     known = {(run["d_model"], run["n_layers"], run["last_iter"], run["val_loss"], run["hours"]) for run in told}
-    assert {(run.width, run.depth, run.last, run.loss, run.hours) for run in RUNS} <= known
+    assert {(run.hidden_size, run.num_layers, run.last_step, run.loss, run.hours) for run in RUNS} <= known
     assert names()[DUAL] == "Published: dual attention (symbolic), width 64, 4 layers, 4+4 heads; 1.7294 nats."
 
 
@@ -103,22 +109,22 @@ def test_a_control_is_the_transformer_that_differs_in_one_thing_alone(control: s
     assert same == recipe
     if control == "iso_parameters":
         assert beside.training == recipe.training
-        assert parameters_of(model) == pytest.approx(360_256, rel=2e-3)
+        assert num_parameters(model) == pytest.approx(360_256, rel=2e-3)
         assert (model.hidden_size, model.backbone.num_layers, model.mixer.num_heads) == (80, 4, 8)
     else:
-        assert model == published(self_heads=8, relational_heads=0)
+        assert model == published(num_self_heads=8, num_relational_heads=0)
         assert replace(beside.training, steps=100_001) == recipe.training
 
 
 def test_equal_operations_and_hours_are_more_steps() -> None:
     run = next(run for run in RUNS if f"tiny_stories_{run.name}" == DUAL)
-    flops, hours = (control_beside(run, kind) for kind in ("iso_operations", "iso_time"))
+    flops, hours = (matched_transformer(run, kind) for kind in ("iso_operations", "iso_time"))
     recipe, steps = numerate.recipe(DUAL), flops.recipe.training.steps
     assert steps is not None
-    found = flops_of(recipe, flops.recipe.model, 32_000) * steps  # type: ignore[arg-type]
-    assert found == pytest.approx(flops_of(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
+    found = step_flops(recipe, flops.recipe.model, 32_000) * steps  # type: ignore[arg-type]
+    assert found == pytest.approx(step_flops(recipe, recipe.model, 32_000) * 100_001, rel=1e-4)  # type: ignore[arg-type]
     assert hours.recipe.training.steps == pytest.approx(100_001 * 12.73 / 2.8, rel=1e-4)
-    assert flops.description.endswith("wanted (+0.0%)")
+    assert flops.description.endswith("(+0.0%)")
 
 
 @pytest.mark.parametrize(
@@ -127,13 +133,13 @@ def test_equal_operations_and_hours_are_more_steps() -> None:
 )
 def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, by: Any, nearest: int) -> None:
     recipe = replace(numerate.recipe(DUAL), model=current())
-    control = equal_in(equal, recipe, by=by, ratio=1.5)
+    control = match_transformer(equal, recipe, vary=by, ratio=1.5)
     spec: Any = control.recipe.model
     assert control.recipe.training == recipe.training
-    measured = (lambda one: float(parameters_of(one))) if equal == "parameters" else None
-    measured = measured or (lambda one: flops_of(recipe, one, 32_000))
-    plain = transformer_of(current())
-    wanted = {"parameters": control.wanted, "flops": measured(current()), "time": 1.5 * measured(plain)}[equal]
+    measured = (lambda one: float(num_parameters(one))) if equal == "parameters" else None
+    measured = measured or (lambda one: step_flops(recipe, one, 32_000))
+    plain = without_relational_heads(current())
+    wanted = {"parameters": control.target, "flops": measured(current()), "time": 1.5 * measured(plain)}[equal]
     off = {}
     for size in (-1, 0, 1):
         if by == "depth":
@@ -147,20 +153,20 @@ def test_width_or_depth_are_found_whose_neighbours_are_farther_off(equal: Any, b
 
 def test_what_cannot_be_equal_is_said() -> None:
     recipe = numerate.recipe(DUAL)
-    with pytest.raises(UserError, match="by: steps change no parameters"):
-        equal_in("parameters", recipe, by="steps")
-    with pytest.raises(UserError, match="ratio: time needs how many times as long a step takes"):
-        equal_in("time", recipe, by="steps")
-    with pytest.raises(UserError, match=r"model\.mixer: Attention has no relational heads"):
-        equal_in("parameters", numerate.recipe("addition_rotary"), by="depth")
-    with pytest.raises(UserError, match=r"task: rows of Arithmetic have no length of their own"):
-        flops_of(numerate.recipe("addition_rotary"), Decoder())
+    with pytest.raises(UserError, match="vary: must be width or depth to match parameters"):
+        match_transformer("parameters", recipe, vary="steps")
+    with pytest.raises(UserError, match="ratio: must be given to match time"):
+        match_transformer("time", recipe, vary="steps")
+    with pytest.raises(UserError, match=r"model\.mixer: Attention must be DualAttention"):
+        match_transformer("parameters", numerate.recipe("addition_rotary"), vary="depth")
+    with pytest.raises(UserError, match="task: rows of Arithmetic have no fixed length"):
+        step_flops(numerate.recipe("addition_rotary"), Decoder())
 
 
 def test_time_is_measured_here() -> None:
     recipe = replace(numerate.recipe(DUAL), device="cpu")
     small = replace(recipe, task=replace(recipe.task, context_length=16))  # type: ignore[type-var]
-    assert 0 < step_seconds(small, published(width=16, depth=1), vocabulary=50, rows=1, repeats=1) < 10
+    assert 0 < step_seconds(small, published(hidden_size=16, num_layers=1), vocabulary=50, rows=1, repeats=1) < 10
 
 
 SIZES = {
@@ -187,11 +193,11 @@ def test_fineweb_models_have_their_numbers_of_parameters() -> None:
 
 
 def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None:
-    known = opened(str(shared / "data" / "tokenizers" / "gpt2"))
-    assert [vocabulary_of(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
-    assert vocabulary_of(known, 128).symbols[-1] == "[no piece 50303]"
+    known = load_cached_tokenizer(str(shared / "data" / "tokenizers" / "gpt2"))
+    assert [build_tokenizer_vocabulary(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
+    assert build_tokenizer_vocabulary(known, 128).tokens[-1] == "[no piece 50303]"
     assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(pad_to_multiple_of=128)
-    with pytest.raises(UserError, match="pad_to_multiple_of: 0 has no multiples"):
+    with pytest.raises(UserError, match="pad_to_multiple_of: 0 must be 1 or more"):
         TokenIds(pad_to_multiple_of=0)
 
 

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
-from numerate.records.heads import lacking
-from numerate.records.kinds import EVALUATION, METRICS, OF_A_RUN, RESULT, TASK
-from numerate.records.reading import Tail, read, scan
-from numerate.records.schema import Fields, Items, Mapped, Real, Schema, Text, Truth, Whole
+from numerate.records.heads import missing_steps_message
+from numerate.records.kinds import EVALUATION, METRICS, RESULT, RUN_FILE_SCHEMAS, TASK
+from numerate.records.reading import Tail, parse_lines, read_records
+from numerate.records.schema import Array, Boolean, Fields, Integer, MapOf, Number, Schema, String
 
 COUNTS = Schema(
     Fields(
         {
-            "count": Whole(),
-            "correct": Whole(high="count"),
-            "loss?": Real(0),
-            "counted_at?": Items(Whole()),
-            "right_at?": Items(Whole(), below="counted_at"),
-            "cell?": Mapped(Whole()),
-            "status?": Text(("done", "failed")),
-            "seen?": Truth(),
-            "low?": Real(0, "correct / count"),
-            "high?": Real("correct / count", 1),
+            "count": Integer(),
+            "correct": Integer(high="count"),
+            "loss?": Number(0),
+            "counted_at?": Array(Integer()),
+            "right_at?": Array(Integer(), bound_field="counted_at"),
+            "cell?": MapOf(Integer()),
+            "status?": String(("done", "failed")),
+            "seen?": Boolean(),
+            "low?": Number(0, "correct / count"),
+            "high?": Number("correct / count", 1),
         }
     ),
     "Remove the line.",
@@ -47,7 +47,7 @@ SOUND = {"count": 4, "correct": 3}
         ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `counted_at` is right"),
         ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `counted_at.1` (4) is right"),
         ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
-        ({"seen": 1}, "`seen` is 1; true or false is right"),
+        ({"seen": 1}, "`seen` is 1; a boolean is right"),
         ({"low": 0.75, "high": 0.75}, None),
         ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
         ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
@@ -57,7 +57,7 @@ SOUND = {"count": 4, "correct": 3}
     ],
 )
 def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: str | None) -> None:
-    assert COUNTS.wrong(SOUND | more) == message
+    assert COUNTS.find_violation(SOUND | more) == message
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: s
     ],
 )
 def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], message: str | None) -> None:
-    found = schema.wrong(record)
+    found = schema.find_violation(record)
     assert found is None if message is None else found is not None and found.startswith(message)
 
 
 def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:
-    assert COUNTS.wrong({"count": 4}) == "`correct` is missing; a whole number from 0 to `count` (4) is right"
+    assert COUNTS.find_violation({"count": 4}) == "`correct` is missing; a whole number from 0 to `count` (4) is right"
 
 
 def written(path: Path, *lines: Any) -> Path:
@@ -89,7 +89,7 @@ def written(path: Path, *lines: Any) -> Path:
 def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_path: Path) -> None:
     file = written(tmp_path / "counts.jsonl", SOUND, "\n", {"count": 4, "correct": 5}, SOUND)
     with pytest.raises(UserError) as error:
-        read(file, COUNTS)
+        read_records(file, COUNTS)
     right = "`correct` is 5; a whole number from 0 to `count` (4) is right"
     assert str(error.value) == f"{file}, line 3: damaged: {right}. Remove the line."
 
@@ -98,18 +98,20 @@ def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_pa
 def test_a_whole_line_that_is_no_object_is_damage_wherever_it_stands(odd: str, tmp_path: Path) -> None:
     for lines in ([odd, SOUND], [SOUND, odd]):
         with pytest.raises(UserError, match="damaged: no JSON object"):
-            read(written(tmp_path / "counts.jsonl", *lines), COUNTS)
+            read_records(written(tmp_path / "counts.jsonl", *lines), COUNTS)
 
 
 @pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
 def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
     messages: list[str] = []
-    assert read(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, cut=messages.append) == [SOUND]
-    assert messages == ["counts.jsonl: the last line was cut when a process was killed, and is left out"]
+    assert read_records(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, on_truncated_line=messages.append) == [
+        SOUND
+    ]
+    assert messages == ["counts.jsonl: the last line is truncated (a process was killed while writing) and is skipped"]
 
 
 def test_a_sound_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
-    assert read(written(tmp_path / "counts.jsonl", SOUND, json.dumps(SOUND)), COUNTS) == [SOUND, SOUND]
+    assert read_records(written(tmp_path / "counts.jsonl", SOUND, json.dumps(SOUND)), COUNTS) == [SOUND, SOUND]
 
 
 def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_read(tmp_path: Path) -> None:
@@ -117,28 +119,28 @@ def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_rea
         tmp_path / "metrics.jsonl", {"step": 1, "loss": 2.0}, "oops\n", {"step": 2, "loss": "x"}, {"step": 3}
     )
     with pytest.warns(UserWarning, match=r"line \d: damaged") as warned:
-        assert [line["step"] for line in read(file, METRICS)] == [1, 3]
+        assert [line["step"] for line in read_records(file, METRICS)] == [1, 3]
     assert len(warned) == 2
     assert 'metrics.jsonl, line 3: damaged: `loss` is "x"; a finite number is right.' in str(warned[1].message)
 
 
 def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "counts.jsonl", COUNTS)
-    assert tail.new() == []
+    assert tail.read_new() == []
     written(tail.path, SOUND, SOUND)
-    assert tail.new() == [SOUND, SOUND]
+    assert tail.read_new() == [SOUND, SOUND]
     with open(tail.path, "a") as file:
         file.write('{"count": 4, ')
         file.flush()
-        assert tail.new() == []
+        assert tail.read_new() == []
         file.write('"correct": 1}\nwhat is this\n')
     with pytest.raises(UserError, match="line 4: damaged"):
-        tail.new()
+        tail.read_new()
 
 
 def test_lines_know_where_they_begin() -> None:
     content = b'{"count": 1, "correct": 1}\n\noops\n{"count": 2, "correct": 0}'
-    found = list(scan(content, Path("x"), COUNTS))
+    found = list(parse_lines(content, Path("x"), COUNTS))
     assert [(line.number, line.offset, line.record is None) for line in found] == [
         (1, 0, False),
         (3, 28, True),
@@ -148,16 +150,16 @@ def test_lines_know_where_they_begin() -> None:
 
 
 def test_every_kind_says_what_its_user_can_do() -> None:
-    for schema in OF_A_RUN.values():
+    for schema in RUN_FILE_SCHEMAS.values():
         assert schema.remedy.endswith(".")
 
 
 def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> None:
-    assert TASK.wrong({"item": 0, "seconds": -1, "worker": "a"}) == (
+    assert TASK.find_violation({"item": 0, "seconds": -1, "worker": "a"}) == (
         "`seconds` is -1; a finite number, 0 or more, is right"
     )
-    assert TASK.wrong({"over": True}) is None
-    assert EVALUATION.wrong({"over": True}) == "`cell` is missing; an object is right"
+    assert TASK.find_violation({"over": True}) is None
+    assert EVALUATION.find_violation({"over": True}) == "`cell` is missing; an object is right"
 
 
 @pytest.mark.parametrize(
@@ -175,5 +177,5 @@ def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> Non
 def test_metrics_are_checked_against_the_step_of_the_head(
     steps: list[int], ended: Any, message: str | None, tmp_path: Path
 ) -> None:
-    found = lacking(tmp_path / "metrics.jsonl", [{"step": step} for step in steps], {"ended": ended})
+    found = missing_steps_message(tmp_path / "metrics.jsonl", [{"step": step} for step in steps], {"ended": ended})
     assert found is None if message is None else message in str(found)

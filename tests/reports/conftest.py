@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 
 TRAINED = 5
 
@@ -20,7 +20,7 @@ def positions(kind: str) -> dict[str, Any]:
 
 
 def cell_line(first: int, second: int, correct: int, count: int, **more: Any) -> dict[str, Any]:
-    low, high = wilson(correct, count)
+    low, high = wilson_interval(correct, count)
     longest = max(first, second)
     region = "in_distribution" if longest <= TRAINED else "ood_validation" if longest == TRAINED + 1 else "ood_test"
     line = {"cell": {"first_digits": first, "second_digits": second}, "correct": correct, "count": count}

@@ -13,11 +13,17 @@ from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.experiments.results import Results
-from numerate.reports.answers import answer_text, answers, by_seed, measured, pairs_by
-from numerate.reports.compare import write_comparison, write_figure
-from numerate.reports.groups import grouped
+from numerate.reports.answers import (
+    answer_tables,
+    compare_pairs_by_metric,
+    format_metric,
+    metrics_by_region,
+    metrics_by_seed,
+)
+from numerate.reports.compare import write_comparison, write_comparison_figure
+from numerate.reports.groups import group_runs
 from numerate.reports.page import run_page
-from numerate.reports.records import read, read_each
+from numerate.reports.records import read_run, read_runs
 
 Make = Callable[..., Path]
 
@@ -30,10 +36,13 @@ def scored(folder: Path, off: Callable[[dict[str, int]], Sequence[int]]) -> Path
         errors = off(line["cell"])
         right = [10 * (i + 1) for i in range(len(errors))]
         predictions = [str(number + error) for number, error in zip(right, errors, strict=True)]
-        line |= {"method": "decoding", "numbers": NumberScores.of_texts(predictions, list(map(str, right))).record()}
-        line["texts"] = TextScores.of(
-            predictions, list(map(str, right)), nll=len(predictions) * 0.5, tokens=len(predictions)
-        ).record()
+        line |= {
+            "method": "decoding",
+            "numbers": NumberScores.from_texts(predictions, list(map(str, right))).to_record(),
+        }
+        line["texts"] = TextScores.from_texts(
+            predictions, list(map(str, right)), nll=len(predictions) * 0.5, num_tokens=len(predictions)
+        ).to_record()
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -43,10 +52,12 @@ def as_long(cell: dict[str, int]) -> list[int]:
 
 
 def test_a_page_has_the_pooled_metrics_and_the_means_over_cells(make_run: Make) -> None:
-    run = read(scored(make_run("abacus", lambda n: 0.9), lambda cell: [3] if cell["first_digits"] == 2 else [0, 0, 1]))
-    metrics = measured(run.select())
-    cells = [cell for cell in run.select() if cell.region == "in_distribution" and not cell.seen]
-    twos = [cell for cell in cells if cell.at["first_digits"] == 2]
+    run = read_run(
+        scored(make_run("abacus", lambda n: 0.9), lambda cell: [3] if cell["first_digits"] == 2 else [0, 0, 1])
+    )
+    metrics = metrics_by_region(run.select_cells())
+    cells = [cell for cell in run.select_cells() if cell.region == "in_distribution" and not cell.overlaps_training]
+    twos = [cell for cell in cells if cell.coordinates["first_digits"] == 2]
     pooled = (3 * len(twos) + len(cells) - len(twos)) / (len(twos) + 3 * (len(cells) - len(twos)))
     assert metrics["in_distribution"]["mae"] == pytest.approx(pooled)
     mean = (3 * len(twos) + (len(cells) - len(twos)) / 3) / len(cells)
@@ -54,26 +65,26 @@ def test_a_page_has_the_pooled_metrics_and_the_means_over_cells(make_run: Make) 
     assert {"in_distribution", "ood_validation", "ood_test", "ood"} <= set(metrics)
     page = run_page(run)
     assert "<h2>Numbers and texts in the answers</h2>" in page
-    assert f"{answer_text('mae', pooled)}<br>" in page
-    assert f"cells {answer_text('mae', mean)}" in page
+    assert f"{format_metric('mae', pooled)}<br>" in page
+    assert f"cells {format_metric('mae', mean)}" in page
     assert "Cell by cell" in page
 
 
 def test_a_page_of_answers_that_were_not_decoded_is_as_it_always_was(make_run: Make) -> None:
-    run = read(make_run("abacus", lambda n: 0.9))
+    run = read_run(make_run("abacus", lambda n: 0.9))
     assert "Numbers and texts" not in run_page(run)
-    assert answers(grouped([run])) == ""
+    assert answer_tables(group_runs([run])) == ""
 
 
 def test_several_seeds_have_their_median_and_their_ends(make_run: Make) -> None:
     runs = [scored(make_run("abacus", lambda n: 0.9, seed=seed), lambda cell, s=seed: [s, s]) for seed in (1, 2, 6)]
-    (group,) = grouped(read_each(runs))
-    assert [(seed, metrics["in_distribution"]["mae"]) for seed, metrics in by_seed(group)] == [
+    (group,) = group_runs(read_runs(runs))
+    assert [(seed, metrics["in_distribution"]["mae"]) for seed, metrics in metrics_by_seed(group)] == [
         (1, 1.0),
         (2, 2.0),
         (6, 6.0),
     ]
-    assert "2 [1, 6]" in answers([group])
+    assert "2 [1, 6]" in answer_tables([group])
 
 
 def two_groups(make_run: Make, seeds: int) -> list[Path]:
@@ -86,17 +97,17 @@ def two_groups(make_run: Make, seeds: int) -> list[Path]:
 
 
 def test_groups_are_compared_by_any_metric_seed_by_seed(make_run: Make, tmp_path: Path) -> None:
-    groups = grouped(read_each(two_groups(make_run, 6)))
-    found = pairs_by(groups, "log_mae")
+    groups = group_runs(read_runs(two_groups(make_run, 6)))
+    found = compare_pairs_by_metric(groups, "log_mae")
     assert [pair.region for pair in found] == ["in_distribution", "ood_validation", "ood_test", "ood"]
-    assert {(pair.tested.test, pair.tested.p, pair.tested.apart) for pair in found} == {
+    assert {(pair.test.test_name, pair.test.p_value, pair.test.is_significant) for pair in found} == {
         ("sign-flip test, seed by seed", 2 / 2**6, True)
     }
     page = write_comparison(two_groups_again(tmp_path), tmp_path / "a.html", metric="log_mae").read_text()
     assert "Which groups differ in log_mae" in page
     assert "addition_abacus is better than addition_rotary" in page
-    shares = pairs_by(groups, "number_accuracy (mean of modules)")
-    assert not any(pair.tested.apart for pair in shares), "nobody has any number right"
+    shares = compare_pairs_by_metric(groups, "number_accuracy (mean of modules)")
+    assert not any(pair.test.is_significant for pair in shares), "nobody has any number right"
 
 
 def two_groups_again(tmp_path: Path) -> list[Path]:
@@ -120,8 +131,8 @@ def test_a_metric_that_runs_lack_is_refused(make_run: Make, tmp_path: Path) -> N
     plain = make_run("abacus", lambda n: 0.9)
     with pytest.raises(UserError, match="method=decoding"):
         write_comparison([plain], tmp_path / "a.html", metric="log_mae")
-    with pytest.raises(UserError, match="no figure"):
-        write_figure([plain], tmp_path / "a.png", metric="log_mae")
+    with pytest.raises(UserError, match="metric: must be a metric of labels for a figure"):
+        write_comparison_figure([plain], tmp_path / "a.png", metric="log_mae")
 
 
 def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Make) -> None:
@@ -129,7 +140,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
     file = folder / "evaluation.jsonl"
     file.write_text(file.read_text().replace('"error": "', '"error": "x', 1))
     with pytest.raises(UserError, match=r"line 1: damaged: `numbers\.linear\.error` is"):
-        read(folder)
+        read_run(folder)
 
 
 def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
@@ -154,4 +165,4 @@ def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
     ],
 )
 def test_metrics_as_people_read_them(name: str, value: Any, text: str) -> None:
-    assert answer_text(name, value) == text
+    assert format_metric(name, value) == text

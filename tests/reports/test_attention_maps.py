@@ -13,10 +13,10 @@ import pytest
 
 from numerate.errors import OperationalError
 from numerate.reports import attention_maps
-from numerate.reports.attention_maps import looks, maps_page, section
+from numerate.reports.attention_maps import maps_page, maps_section, summarize_heads
 from numerate.reports.attention_script import SCRIPT
-from numerate.reports.map_records import packed, read_map, shown, unpacked
-from numerate.reports.page import write_page
+from numerate.reports.map_records import pack_weights, read_map, token_label, unpack_weights
+from numerate.reports.page import write_run_report
 
 
 def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "=")) -> dict[str, Any]:
@@ -24,9 +24,9 @@ def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "="))
     even = np.tril(np.ones((1, count, count))) / np.arange(1, count + 1)[:, None]
     own = np.eye(count)[None]
     maps = [
-        {"sort": "attention", **packed(np.concatenate([even, own]))},
-        {"sort": "relations", **packed(np.tril(-2.0 * np.ones((1, count, count))))},
-        {"sort": "symbols", **packed(np.full((1, count, 5), 0.2))},
+        {"sort": "attention", **pack_weights(np.concatenate([even, own]))},
+        {"sort": "relations", **pack_weights(np.tril(-2.0 * np.ones((1, count, count))))},
+        {"sort": "symbols", **pack_weights(np.full((1, count, 5), 0.2))},
     ]
     data = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
     data |= {"checkpoint": "final", "step": 10, "position_offset": 0, "settings": {}}
@@ -37,22 +37,22 @@ def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "="))
 def test_what_is_packed_comes_back_to_four_digits(shape: tuple[int, ...]) -> None:
     draws = np.random.default_rng(0)
     for weights in (draws.random(shape), np.tril(draws.normal(size=shape) * 7), np.zeros(shape)):
-        back = unpacked(packed(weights))
+        back = unpack_weights(pack_weights(weights))
         assert back.shape == shape
         assert np.abs(back - weights).max(initial=0) <= np.abs(weights).max(initial=0) / 4000
         assert not back[weights == 0].any()  # 0 is exact
-    assert packed(np.array([[[1.0, 0.0], [0.5, 0.5]]]))["data"] == "/+f/f/"
+    assert pack_weights(np.array([[[1.0, 0.0], [0.5, 0.5]]]))["data"] == "/+f/f/"
 
 
 def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_looks() -> None:
-    even, own, relation, symbols = looks(record())
-    assert even.spread == pytest.approx(np.exp(np.mean(np.log([1, 2, 3, 4]))), rel=1e-3)
-    assert even.last[0] == ("1 (0)", pytest.approx(0.25, abs=1e-3))
-    assert own.spread == pytest.approx(1)
-    assert own.last == (("= (3)", 1.0),)
-    assert relation.spread is None
-    assert relation.last[0] == ("1 (0)", -2.0)
-    assert (symbols.sort, symbols.last[0][0]) == ("symbols", "symbol 0")
+    even, own, relation, symbols = summarize_heads(record())
+    assert even.effective_keys == pytest.approx(np.exp(np.mean(np.log([1, 2, 3, 4]))), rel=1e-3)
+    assert even.top_keys[0] == ("1 (0)", pytest.approx(0.25, abs=1e-3))
+    assert own.effective_keys == pytest.approx(1)
+    assert own.top_keys == (("= (3)", 1.0),)
+    assert relation.effective_keys is None
+    assert relation.top_keys[0] == ("1 (0)", -2.0)
+    assert (symbols.map_type, symbols.top_keys[0][0]) == ("symbols", "symbol 0")
 
 
 @pytest.mark.parametrize(("order", "words"), [("reversed", "read and written"), ("answer reversed", "of the answer")])
@@ -70,14 +70,14 @@ def test_a_page_fetches_nothing_and_no_prompt_can_break_it() -> None:
     assert held is not None
     (labelled,) = json.loads(held[1])["records"]
     assert labelled["tokens"] == [evil.replace(" ", "␣"), "↵", "␣", "␣a"]
-    assert shown("") == "∅"
+    assert token_label("") == "∅"
 
 
 def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too_many(
     make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run("abacus", lambda n: 1.0)
-    assert section(folder) == ""
+    assert maps_section(folder) == ""
     (folder / "maps").mkdir()
     for name in ("a", "b"):
         (folder / "maps" / f"{name}.json").write_text(json.dumps(record(name)))
@@ -85,14 +85,14 @@ def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too
     torn.write_text(json.dumps(record())[:-40])
     with pytest.raises(OperationalError, match=r"^maps/c.json: cannot be read"):
         read_map(torn)
-    page = write_page(folder).read_text()
-    assert page == write_page(folder).read_text()
+    page = write_run_report(folder).read_text()
+    assert page == write_run_report(folder).read_text()
     assert "Attention and relations" in page
     assert "maps/c.json: cannot be read" in page
     assert '"prompt":"a"' in page
     assert '"prompt":"b"' in page
-    monkeypatch.setattr(attention_maps, "MOST_LETTERS", 150)
-    assert "1 of 2 prompts are too large" in section(folder)
+    monkeypatch.setattr(attention_maps, "MAX_CHARACTERS", 150)
+    assert "1 of 2 prompts are too large" in maps_section(folder)
 
 
 def test_the_script_is_understood_by_an_engine(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from numerate.reports import figures
-from numerate.reports.charts import Chart, ChartLine, Style, distinguishable, legend, styles
-from numerate.reports.colour import SERIES, SERIES_DARK, contrast, rgb
+from numerate.reports.charts import Chart, ChartLine, Style, are_distinguishable, assign_styles, legend_entries
+from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
 from numerate.reports.drawing import chart_svg
-from numerate.reports.groups import grouped
+from numerate.reports.groups import group_runs
 from numerate.reports.overview import length_chart
-from numerate.reports.plots import KINDS
-from numerate.reports.records import read
+from numerate.reports.plots import FIGURES
+from numerate.reports.records import read_run
 from numerate.reports.sheet import style
 
 VISION = {
@@ -44,7 +44,10 @@ VISION = {
 
 def seen(colour: str, kind: str) -> tuple[float, ...]:
     """A colour as it is seen, in OKLab, https://bottosson.github.io/posts/oklab/."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in rgb(colour))]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (part / 255 for part in parse_hex_color(colour))
+    ]
     mixed = (sum(a * b for a, b in zip(row, linear, strict=True)) for row in VISION[kind])
     r, g, b = (min(1.0, max(0.0, c)) for c in mixed)
     cones = (
@@ -67,7 +70,7 @@ def test_any_two_series_are_distinguishable_on_light_and_dark_pages(
 ) -> None:
     assert len(set(colours)) == len(SERIES)
     assert min(math.dist(seen(a, kind), seen(b, kind)) for a, b in combinations(colours, 2)) > 0.105
-    assert min(contrast(rgb(colour), rgb(page)) for colour in colours) > 2.7
+    assert min(contrast(parse_hex_color(colour), parse_hex_color(page)) for colour in colours) > 2.7
 
 
 METHODS = ("cross-entropy", "NTL-MSE", "NTL-WAS", "Gaussian", "regression transformer", "xVal", "regression head")
@@ -75,28 +78,28 @@ METHODS = ("cross-entropy", "NTL-MSE", "NTL-WAS", "Gaussian", "regression transf
 
 def test_a_colour_is_the_method_and_a_shape_the_architecture() -> None:
     labels = [f"T5: {one}" for one in METHODS] + [f"decoder: {one}" for one in METHODS[:5]]
-    found = styles(labels)
+    found = assign_styles(labels)
     assert len(set(found.values())) == len(labels) == 12
     for one in METHODS[:5]:
-        assert found[f"T5: {one}"].colour == found[f"decoder: {one}"].colour
-    assert {found[label].shape for label in labels if label.startswith("T5")} == {0}
-    entries = legend(labels)
+        assert found[f"T5: {one}"].color == found[f"decoder: {one}"].color
+    assert {found[label].marker for label in labels if label.startswith("T5")} == {0}
+    entries = legend_entries(labels)
     assert [text for text, _ in entries] == [*METHODS, "T5", "decoder"]
-    assert [style.colour for _, style in entries[-2:]] == [None, None]
+    assert [style.color for _, style in entries[-2:]] == [None, None]
 
 
 @pytest.mark.parametrize("labels", [["a", "b"], ["x: a", "x: b"], ["x: a", "y: b"], ["a", "x: b", "y: b"]])
 def test_labels_that_share_no_part_have_a_colour_and_a_shape_each(labels: list[str]) -> None:
-    found = styles(labels)
+    found = assign_styles(labels)
     assert (
-        [style.colour for style in found.values()] == [style.shape for style in found.values()] == [*range(len(labels))]
+        [style.color for style in found.values()] == [style.marker for style in found.values()] == [*range(len(labels))]
     )
 
 
 def test_more_series_than_colours_are_distinguishable_only_by_two_parts() -> None:
-    assert distinguishable([str(i) for i in range(8)])
-    assert not distinguishable([str(i) for i in range(9)])
-    assert distinguishable([f"{a}: {b}" for a in "xy" for b in "abcdef"])
+    assert are_distinguishable([str(i) for i in range(8)])
+    assert not are_distinguishable([str(i) for i in range(9)])
+    assert are_distinguishable([f"{a}: {b}" for a in "xy" for b in "abcdef"])
 
 
 def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
@@ -108,8 +111,9 @@ def test_a_page_has_a_colour_for_every_series_and_for_dark_pages_too() -> None:
 @pytest.mark.parametrize("trained", [(1, 5), (1, 18)])
 def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) -> None:
     lengths = list(range(1, 19 if trained[1] > 5 else 201))
-    chart = Chart("", [ChartLine("a", lengths, [1.0] * len(lengths), dots=True)], "n", "%", shares=True, lengths=True,
-                  trained=trained, region="in distribution")  # fmt: skip
+    line = ChartLine("a", lengths, [1.0] * len(lengths), has_markers=True)
+    chart = Chart("", [line], "n", "%", is_percent=True, has_integer_ticks=True,
+                  trained_range=trained, trained_range_label="in distribution")  # fmt: skip
     drawing = chart_svg(chart)
     text = re.search(r'class="limit-text" y="(\d+)"[^>]*>([^<]*)<', drawing)
     assert text is not None
@@ -128,9 +132,9 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
     make_run: Callable[..., Path], count: int
 ) -> None:
     kinds = [f"a_scheme_with_a_long_name_{i}" for i in range(count)]
-    groups = grouped([read(make_run(kind, lambda n: 1.0)) for kind in kinds])
-    figure = KINDS["compare"](groups)
-    assert figure.get_figwidth() <= figures.WIDTH
+    groups = group_runs([read_run(make_run(kind, lambda n: 1.0)) for kind in kinds])
+    figure = FIGURES["compare"](groups)
+    assert figure.get_figwidth() <= figures.MAX_WIDTH_INCHES
     figure.canvas.draw()
     charts = [axes.get_window_extent() for axes in figure.axes]
     for shown in figure.legends:
@@ -141,8 +145,8 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
 @pytest.mark.parametrize("kind", ["grid", "pair"])
 def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..., Path], kind: str) -> None:
     names = ("a_scheme_with_a_long_name", "a_scheme_with_another_name")
-    groups = grouped([read(_with_first_tokens(make_run(name, lambda n: 1.0, high=20))) for name in names])
-    figure = KINDS[kind](groups)
+    groups = group_runs([read_run(_with_first_tokens(make_run(name, lambda n: 1.0, high=20))) for name in names])
+    figure = FIGURES[kind](groups)
     figure.canvas.draw()
     maps = figure.axes[:-1]
     for axes in maps:
@@ -166,6 +170,6 @@ def _boxes(texts: Iterable[Text]) -> list[Bbox]:
 
 def test_a_legend_says_of_how_many_seeds_a_line_is(make_run: Callable[..., Path]) -> None:
     folders = [make_run(kind, lambda n: 1.0, seed=seed) for kind in ("abacus", "rotary") for seed in (0, 1)]
-    chart = length_chart(grouped([read(folder) for folder in folders]))
-    assert [text for text, _ in chart.legend()] == ["addition_abacus (2 seeds)", "addition_rotary (2 seeds)"]
+    chart = length_chart(group_runs([read_run(folder) for folder in folders]))
+    assert [text for text, _ in chart.legend_entries()] == ["addition_abacus (2 seeds)", "addition_rotary (2 seeds)"]
     assert chart.series[1].style == Style(1, 1)

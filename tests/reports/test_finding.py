@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from numerate.reports.finding import finding
-from numerate.reports.groups import differing, flattened, grouped
-from numerate.reports.records import read
+from numerate.reports.finding import finding_sentence
+from numerate.reports.groups import differing_settings, flatten_settings, group_runs
+from numerate.reports.records import read_run
 
 LABELS = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}
 
@@ -18,7 +18,9 @@ def step(last, inside=1.0, outside=0.0):
 @pytest.fixture
 def say(make_run):
     def sentence(*runs):
-        return finding(grouped([read(make_run(kind, share, **more)) for kind, share, more in runs], LABELS))
+        return finding_sentence(
+            group_runs([read_run(make_run(kind, share, **more)) for kind, share, more in runs], LABELS)
+        )
 
     return sentence
 
@@ -74,9 +76,9 @@ def test_a_gap_on_the_way_ends_how_far_it_goes(say):
 def test_a_contrast_that_may_be_chance_is_called_so(say):
     close = say(("abacus", step(5, outside=0.91), {}), ("rotary", step(5, outside=0.89), {}))
     assert "only Abacus goes beyond" in close
-    assert "cannot tell from chance" in close
+    assert "a difference that is not significant" in close
     clear = say(("abacus", step(5, outside=0.99), {"seed": 1}), ("rotary", step(5, outside=0.6), {"seed": 1}))
-    assert "chance" not in clear
+    assert "significant" not in clear
 
 
 def test_several_seeds_are_medians_with_extremes_and_each_seeds_reach(say):
@@ -112,7 +114,7 @@ def test_unequal_numbers_of_seeds_are_named(say):
 
 def test_one_run_alone_is_spoken_of_alone(say):
     assert say(("abacus", step(7), {})).startswith("Abacus solves what it was trained on, 1 to 5 digits (100 % ")
-    assert "and goes beyond: it stays" in say(("abacus", step(7), {"seed": 1}))
+    assert "and generalizes: it stays" in say(("abacus", step(7), {"seed": 1}))
     assert "and does not go beyond: it falls to 0 %" in say(("abacus", step(5), {"seed": 2}))
 
 
@@ -129,8 +131,8 @@ def test_a_weak_cell_under_a_high_mean_is_named(make_run):
         for line in text
     ]
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    assert "solves what it was trained on" in finding(grouped([read(folder)]))
-    assert "weakest 5+5 digits: 85 %" in finding(grouped([read(folder)]))
+    assert "solves what it was trained on" in finding_sentence(group_runs([read_run(folder)]))
+    assert "weakest 5+5 digits: 85 %" in finding_sentence(group_runs([read_run(folder)]))
 
 
 def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
@@ -139,30 +141,30 @@ def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
     )
     unknown = say(("abacus", step(8), {"trained": False, "seed": 1}))
     assert unknown.startswith("No trained cell was evaluated, so what follows may be slow learning")
-    assert "Abacus goes beyond: it stays" in unknown
+    assert "Abacus generalizes: it stays" in unknown
     empty = make_run("abacus", step(5), seed=9)
     (empty / "evaluation.jsonl").unlink()
-    assert finding(grouped([read(empty)])) == "Nothing was evaluated yet, so there is nothing to say."
+    assert finding_sentence(group_runs([read_run(empty)])) == "Nothing has been evaluated yet."
 
 
 def test_a_run_that_was_not_evaluated_is_named_in_the_sentence_about_the_others(make_run):
     done, missing = make_run("abacus", step(7)), make_run("rotary", step(5))
     (missing / "evaluation.jsonl").unlink()
-    text = finding(grouped([read(done), read(missing)], LABELS))
+    text = finding_sentence(group_runs([read_run(done), read_run(missing)], LABELS))
     assert text.endswith("not evaluated yet: rotary.")
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
-    runs = [read(make_run(kind, step(5), seed=seed)) for seed in (1, 0) for kind in ("abacus", "rotary")]
-    assert [(group.label, group.seeds) for group in grouped(runs)] == [
+    runs = [read_run(make_run(kind, step(5), seed=seed)) for seed in (1, 0) for kind in ("abacus", "rotary")]
+    assert [(group.label, group.seeds) for group in group_runs(runs)] == [
         ("addition_abacus", [0, 1]),
         ("addition_rotary", [0, 1]),
     ]
 
 
 def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
-    runs = [read(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
-    first, second = (group.label for group in grouped(runs))
+    runs = [read_run(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
+    first, second = (group.label for group in group_runs(runs))
     assert first == "mine (model.positions.0=Learned(position_ids=DigitIndex(max_offset=10)))"
     assert second == "mine (model.positions.0=Rotary(base=10000.0))"
 
@@ -170,7 +172,7 @@ def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
 def test_differing_settings_are_found_leaf_by_leaf():
     one = {"kind": "R", "seed": 1, "model": {"kind": "D", "hidden_size": 64, "parts": [{"kind": "A", "x": 1}]}}
     two = {"kind": "R", "seed": 2, "model": {"kind": "D", "hidden_size": 128, "parts": [{"kind": "A", "x": 2}]}}
-    assert differing([one, two]) == {"model.hidden_size": ("64", "128"), "model.parts.0.x": ("1", "2")}
-    assert flattened(one) == {
+    assert differing_settings([one, two]) == {"model.hidden_size": ("64", "128"), "model.parts.0.x": ("1", "2")}
+    assert flatten_settings(one) == {
         "": "R", "seed": "1", "model": "D", "model.hidden_size": "64", "model.parts.0": "A", "model.parts.0.x": "1",
     }  # fmt: skip

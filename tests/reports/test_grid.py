@@ -5,24 +5,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.reports.grid import (
-    bracket,
-    diagonal,
-    grids,
+    aggregate_seeds,
+    cell_label,
+    diagonal_points,
+    format_integer_percent,
+    format_interval,
+    format_percent,
     length_ticks,
-    percent,
-    place_words,
-    points,
-    regions,
-    span_words,
+    make_grids,
+    range_label,
+    score_regions,
     tick_step,
-    whole_percent,
 )
 from numerate.reports.records import Cell
 
 
 def cell(at, correct=50, count=100, **more):
     return Cell(
-        at=at, correct=correct, count=count, low=0.4, high=0.6, region=more.pop("region", "in_distribution"), **more
+        coordinates=at,
+        correct=correct,
+        count=count,
+        low=0.4,
+        high=0.6,
+        region=more.pop("region", "in_distribution"),
+        **more,
     )
 
 
@@ -35,25 +41,29 @@ def square(high, trained):
 
 
 def test_the_first_axis_runs_down_and_the_second_across():
-    (grid,) = grids(points([[cell({"a": 2, "b": 7}), cell({"a": 4, "b": 6})]]))
+    (grid,) = make_grids(aggregate_seeds([[cell({"a": 2, "b": 7}), cell({"a": 4, "b": 6})]]))
     assert (grid.row_axis, grid.rows, grid.column_axis, grid.columns) == ("a", (2, 4), "b", (6, 7))
     assert set(grid.points) == {(2, 7), (4, 6)}
 
 
 def test_a_third_axis_makes_one_grid_per_value():
-    found = grids(points([[cell({"a": 1, "b": 1, "carry": c}) for c in (3, 0)]]))
+    found = make_grids(aggregate_seeds([[cell({"a": 1, "b": 1, "carry": c}) for c in (3, 0)]]))
     assert [grid.title for grid in found] == ["carry 0", "carry 3"]
 
 
 def test_a_single_axis_makes_one_row():
-    (grid,) = grids(points([[cell({"length": n}) for n in (3, 1, 2)]]))
+    (grid,) = make_grids(aggregate_seeds([[cell({"length": n}) for n in (3, 1, 2)]]))
     assert (grid.row_axis, grid.rows, grid.columns) == ("", (0,), (1, 2, 3))
 
 
 def test_the_border_runs_around_what_was_trained_and_nowhere_else():
-    (grid,) = grids(points([square(4, trained=2)]))
+    (grid,) = make_grids(aggregate_seeds([square(4, trained=2)]))
     edges = {
-        (i, j, s) for i in range(4) for j in range(4) for s in ("top", "left", "bottom", "right") if grid.edge(i, j, s)
+        (i, j, s)
+        for i in range(4)
+        for j in range(4)
+        for s in ("top", "left", "bottom", "right")
+        if grid.has_border(i, j, s)
     }
     assert edges == {
         (0, 0, "top"), (0, 1, "top"), (0, 0, "left"), (1, 0, "left"),
@@ -62,52 +72,57 @@ def test_the_border_runs_around_what_was_trained_and_nowhere_else():
 
 
 def test_several_seeds_give_the_median_and_the_extremes():
-    (point,) = points([[cell({"n": 1}, correct)] for correct in (90, 10, 30)])
-    assert (point.value, point.low, point.high, point.each) == (0.3, 0.1, 0.9, (0.9, 0.1, 0.3))
+    (point,) = aggregate_seeds([[cell({"n": 1}, correct)] for correct in (90, 10, 30)])
+    assert (point.score, point.low, point.high, point.seed_scores) == (0.3, 0.1, 0.9, (0.9, 0.1, 0.3))
 
 
 def test_one_seed_keeps_the_interval_over_its_questions():
-    (point,) = points([[cell({"n": 1})]])
-    assert (point.value, point.low, point.high) == (0.5, 0.4, 0.6)
+    (point,) = aggregate_seeds([[cell({"n": 1})]])
+    assert (point.score, point.low, point.high) == (0.5, 0.4, 0.6)
 
 
 def test_cells_that_one_seed_lacks_are_left_out():
-    assert [p.at for p in points([[cell({"n": 1}), cell({"n": 2})], [cell({"n": 2})]])] == [{"n": 2}]
+    assert [p.coordinates for p in aggregate_seeds([[cell({"n": 1}), cell({"n": 2})], [cell({"n": 2})]])] == [{"n": 2}]
 
 
 def test_the_diagonal_holds_equal_lengths_in_order():
-    assert list(diagonal(points([list(reversed(square(3, 1)))]))) == [1, 2, 3]
+    assert list(diagonal_points(aggregate_seeds([list(reversed(square(3, 1)))]))) == [1, 2, 3]
 
 
 def test_seen_cells_are_not_counted_in_a_region_unless_all_are():
-    mixed = regions([cell({"n": 1}, 100, seen=True), cell({"n": 2}, 50)])["in_distribution"]
-    assert (mixed.share.value, mixed.cells, mixed.seen_left_out, mixed.only_seen) == (0.5, 1, 1, False)
-    alone = regions([cell({"n": 1}, 100, seen=True)])["in_distribution"]
-    assert (alone.share.value, alone.cells, alone.only_seen) == (1.0, 1, True)
+    mixed = score_regions([cell({"n": 1}, 100, overlaps_training=True), cell({"n": 2}, 50)])["in_distribution"]
+    assert (mixed.score.value, mixed.num_cells, mixed.num_excluded_cells, mixed.all_cells_overlap_training) == (
+        0.5,
+        1,
+        1,
+        False,
+    )
+    alone = score_regions([cell({"n": 1}, 100, overlaps_training=True)])["in_distribution"]
+    assert (alone.score.value, alone.num_cells, alone.all_cells_overlap_training) == (1.0, 1, True)
 
 
 def test_the_weakest_cell_of_a_region_is_known():
-    found = regions([cell({"n": 1}, 90), cell({"n": 2}, 20), cell({"n": 3}, 95)])["in_distribution"]
-    assert found.weakest.at == {"n": 2}
+    found = score_regions([cell({"n": 1}, 90), cell({"n": 2}, 20), cell({"n": 3}, 95)])["in_distribution"]
+    assert found.weakest_cell.coordinates == {"n": 2}
 
 
 def test_all_ood_joins_the_regions_out_of_distribution():
-    found = regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
+    found = score_regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
     assert list(found) == ["ood_validation", "ood_test", "ood"]
-    assert found["ood"].share.value == 0.5
+    assert found["ood"].score.value == 0.5
 
 
 @given(st.floats(0, 1))
 def test_only_all_and_nothing_read_100_and_0(share):
-    assert (percent(share) == "100") == (whole_percent(share) == "100") == (share == 1)
-    assert (percent(share) == "0") == (whole_percent(share) == "0") == (share == 0)
+    assert (format_percent(share) == "100") == (format_integer_percent(share) == "100") == (share == 1)
+    assert (format_percent(share) == "0") == (format_integer_percent(share) == "0") == (share == 0)
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(0.905, "90.5"), (0.9, "90"), (0.9996, "99.96"), (0.0004, "0.04"), (1.0, "100"), (0.5, "50")]
 )
 def test_percentages_are_as_short_as_is_honest(share, text):
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (10, 1), (12, 2), (40, 5), (100, 10), (101, 20), (999, 100)])
@@ -116,14 +131,14 @@ def test_labels_stand_at_round_steps_and_never_crowd(count, step):
 
 
 def test_cells_and_spans_in_words():
-    assert place_words({"first_digits": 8, "second_digits": 9}, "+") == "8+9 digits"
-    assert place_words({"digits": 6}) == "6 digits"
-    assert place_words({"length": 40}) == "length 40"
-    assert span_words(
+    assert cell_label({"first_digits": 8, "second_digits": 9}, "+") == "8+9 digits"
+    assert cell_label({"digits": 6}) == "6 digits"
+    assert cell_label({"length": 40}) == "length 40"
+    assert range_label(
         [cell({"first_digits": 1, "second_digits": 5}), cell({"first_digits": 5, "second_digits": 1})]
     ) == ("1 to 5 digits")
-    assert span_words([cell({"length": 3}), cell({"length": 9})]) == "length 3 to 9"
-    assert bracket(0.856, 1.0) == "[85.6, 100]"
+    assert range_label([cell({"length": 3}), cell({"length": 9})]) == "length 3 to 9"
+    assert format_interval(0.856, 1.0) == "[85.6, 100]"
 
 
 @pytest.mark.parametrize(

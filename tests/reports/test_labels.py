@@ -14,8 +14,8 @@ import yaml
 
 from numerate.config import to_tree
 from numerate.errors import UserError
-from numerate.evaluation.labels import METRICS, Labels
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.labels import METRICS, LabelCounts
+from numerate.evaluation.statistics import wilson_interval
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
@@ -25,15 +25,15 @@ from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.counts import by_count, counted, floor_line
-from numerate.reports.finding import finding, outcome
-from numerate.reports.grid import above, floor_curve
-from numerate.reports.groups import Group, by_metric, grouped
+from numerate.reports.counts import count_curve, count_section, floor_line
+from numerate.reports.finding import finding_sentence, group_result
+from numerate.reports.grid import floor_curve, is_clearly_above
+from numerate.reports.groups import Group, group_runs, with_metric
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
-from numerate.reports.records import read, read_each
-from numerate.reports.success import by_length, study_finding, success_rows
-from numerate.reports.symmetry import same_everywhere
+from numerate.reports.records import read_run, read_runs
+from numerate.reports.success import length_curves, study_finding, success_rows
+from numerate.reports.symmetry import has_equal_states
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.words import Words
 
@@ -54,8 +54,8 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
     places = np.arange(count)
     right = np.stack([places % 3 == 2] * 2 if knows is None else [places < knows, places < knows - 1])
     answers = np.broadcast_to((places % 3 + 1).astype(str), right.shape)
-    labels = Labels.of(right, np.ones_like(right), answers, TRAINED)
-    low, high = wilson(labels.exact, 2)
+    labels = LabelCounts.from_arrays(right, np.ones_like(right), answers, TRAINED)
+    low, high = wilson_interval(labels.exact, 2)
     region = "in_distribution" if count <= TRAINED else "ood_validation" if count <= TRAINED + 1 else "ood_test"
     record = {"cell": {"count": count}, "correct": labels.exact, "count": 2, "low": low, "high": high, "seed": 0}
     record |= {
@@ -102,34 +102,34 @@ def make(tmp_path: Path) -> Make:
 
 
 def group_of(*folders: Path) -> Group:
-    (group,) = grouped(read_each(folders))
+    (group,) = group_runs(read_runs(folders))
     return group
 
 
 def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(make: Make) -> None:
     """Known up to 8 and 7: of the labels 6 to 12 of 7 lengths in two rows, those up to these are right."""
     group = group_of(make("lstm", 8))
-    assert group.measure == "unseen"
-    (regions,) = group.regions
+    assert group.resolved_metric == "unseen"
+    (regions,) = group.region_scores
     right = sum(min(8, n) - 5 + min(7, n) - 5 for n in range(6, 13))
     count = sum(2 * (n - 5) for n in range(6, 13))
-    assert regions["ood"].share.value == pytest.approx(right / count)
-    assert regions["in_distribution"].share.value == 1.0
-    assert group.diagonal[12].value == pytest.approx((3 + 2) / 14)
+    assert regions["ood"].score.value == pytest.approx(right / count)
+    assert regions["in_distribution"].score.value == 1.0
+    assert group.diagonal[12].score == pytest.approx((3 + 2) / 14)
     for metric in METRICS:
         chosen = replace(group, metric=metric)
-        share = regions["ood"].labels.share(metric) if regions["ood"].labels else None
-        assert chosen.regions[0]["ood"].share.value == pytest.approx(share)
+        share = regions["ood"].labels.score(metric) if regions["ood"].labels else None
+        assert chosen.region_scores[0]["ood"].score.value == pytest.approx(share)
     with pytest.raises(UserError, match="there is no 'fist'; there are: exact, unseen"):
-        by_metric([group], "fist")  # type: ignore[arg-type]
+        with_metric([group], "fist")  # type: ignore[arg-type]
 
 
 def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) -> None:
     group = group_of(make_run("abacus", lambda n: 1.0))
-    assert (group.measure, group.floor, group.labels) == ("exact", None, [])
-    assert by_count([group]) == ""
-    with pytest.raises(UserError, match="abacus has no labels of which accuracy on unseen counts is known"):
-        by_metric([group], "unseen")
+    assert (group.resolved_metric, group.floor, group.labels) == ("exact", None, [])
+    assert count_section([group]) == ""
+    with pytest.raises(UserError, match="metric: must be exact for addition_abacus, whose answers have no labels"):
+        with_metric([group], "unseen")
 
 
 def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> None:
@@ -139,9 +139,9 @@ def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> Non
     wanted = [(t - 1) % 3 + 1 for n in range(6, 13) for t in range(6, n + 1)]
     floor = max(wanted.count(answer) for answer in (1, 2, 3)) / len(wanted)
     assert group.floor == pytest.approx(floor)
-    page = run_page(read(folder))
+    page = run_page(read_run(folder))
     assert f"floor {100 * floor:.1f}" in page
-    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in finding([group])
+    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in finding_sentence([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
     assert facts.count("floor") == 3, "OOD validation, OOD test and all OOD; not in distribution"
     header, rows = success_rows([group])
@@ -166,7 +166,7 @@ def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Pa
     }  # fmt: skip
     assert "n=6" not in header, "memorising alone has all of it"
     page = write_comparison(folders, tmp_path / "page.html").read_text()
-    lengths = page[page.index("<h2>Length by length") :]
+    lengths = page[page.index("<h2>Accuracy by length") :]
     assert re.search(r"count 11</td>.*?>33\.3</td>", lengths)
     across, floors = floor_curve([group.diagonal])
     assert (across, floors) == ([1.0, 5.5, *FLOORS], pytest.approx([1.0, 1.0, *FLOORS.values()]))
@@ -175,29 +175,29 @@ def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Pa
 def test_a_model_at_its_floor_goes_nowhere_and_one_above_it_is_not_held_up(make: Make) -> None:
     """All that says 3 everywhere has right of the 6th label; at 6 that is all, and of 6 and 7 it is a half."""
     chance = group_of(make("chance", None))
-    found = outcome(chance)
-    assert chance.diagonal[6].value == 1.0
-    assert found.reach is None
-    assert found.first is not None
-    assert found.first.at == {"count": 7}
-    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in finding([chance])
-    reach = outcome(group_of(make("lstm", 13))).reach
+    found = group_result(chance)
+    assert chance.diagonal[6].score == 1.0
+    assert found.farthest_point is None
+    assert found.first_ood_point is not None
+    assert found.first_ood_point.coordinates == {"count": 7}
+    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in finding_sentence([chance])
+    reach = group_result(group_of(make("lstm", 13))).farthest_point
     assert reach is not None
-    assert reach.at == {"count": 12}
+    assert reach.coordinates == {"count": 12}
 
 
 def test_clearly_above_a_floor_is_at_least_half_of_what_it_leaves() -> None:
-    assert above(0.99, 0.98)
-    assert not above(0.985, 0.98)
-    assert not above(1.0, 1.0), "nothing is left"
-    assert above(0.0, None)
+    assert is_clearly_above(0.99, 0.98)
+    assert not is_clearly_above(0.985, 0.98)
+    assert not is_clearly_above(1.0, 1.0), "nothing is left"
+    assert is_clearly_above(0.0, None)
 
 
 def test_the_floor_of_the_curve_by_count_is_the_same_whatever_is_measured(make: Make) -> None:
     group = group_of(make("lstm", 8))
     lines = []
     for metric in METRICS:
-        found = counted(replace(group, metric=metric))
+        found = count_curve(replace(group, metric=metric))
         assert found is not None
         lines.append(floor_line([found]))
         assert found.floor == group.floor
@@ -214,18 +214,20 @@ def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> 
         for line in lines:
             if line["cell"]["count"] == TRAINED:
                 right = np.array([[True] * TRAINED + [False]] * 2)
-                line["labels"] = Labels.of(right, np.ones_like(right), trained=TRAINED).record()
+                line["labels"] = LabelCounts.from_arrays(
+                    right, np.ones_like(right), max_training_labels=TRAINED
+                ).record()
                 line |= {"correct": 0, "low": 0.0}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
 
     group = group_of(with_sums(make("lstm", 12)))
-    assert group.measure == "unseen"
-    trained = group.regions[0]["in_distribution"]
+    assert group.resolved_metric == "unseen"
+    trained = group.region_scores[0]["in_distribution"]
     assert trained.labels is not None
-    assert trained.labels.share("unseen") == 0.0
-    assert trained.share.value == trained.labels.share("accuracy") == pytest.approx(30 / 32)
-    assert group.diagonal[TRAINED].value == pytest.approx(5 / 6)
+    assert trained.labels.score("unseen") == 0.0
+    assert trained.score.value == trained.labels.score("accuracy") == pytest.approx(30 / 32)
+    assert group.diagonal[TRAINED].score == pytest.approx(5 / 6)
 
 
 def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: Make, tmp_path: Path) -> None:
@@ -237,8 +239,8 @@ def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: 
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     assert "never on the lengths tested" not in page
     assert "did best on OOD validation, which is excluded from its results" in page
-    report = run_page(read(folders[0]))
-    table = report[report.index("<h2>Checkpoints and placements") :].split("</table>")[0]
+    report = run_page(read_run(folders[0]))
+    table = report[report.index("<h2>Checkpoints and position offsets") :].split("</table>")[0]
     validation = table.split("</th>")[:-1].index(
         next(cell for cell in table.split("</th>") if "OOD validation" in cell)
     )
@@ -262,7 +264,7 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
         for name, (knows, recipe) in schemes.items()
         for seed in (0, 1)
     ]
-    groups = grouped(read_each(folders))
+    groups = group_runs(read_runs(folders))
     rows = {row[0]: row for row in success_rows(groups)[1]}
     assert rows["nope"][2] == "0/2 by a symmetry"
     assert rows["nope"][4].startswith("0/2 [0, 66] 50")
@@ -272,7 +274,7 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
     assert "gru did not converge in this budget" in text
     assert "2 of 4 schemes converged" in text
     assert "nope up to" not in text
-    curves, missed = by_length(groups)
+    curves, missed = length_curves(groups)
     assert curves[0].label == "nope (2 seeds, at chance by a symmetry)"
     assert missed == "Not drawn, as no seed converged: gru (0 of 2)."
     page = write_comparison(folders, tmp_path / "page.html").read_text()
@@ -287,7 +289,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
 
     folders = [make(f"three{i}", 8, recipe=recipe(3, 8 * i)) for i in range(1, 15)]
     folders += [make(f"four{i}", 8, recipe=recipe(4, 8 * i)) for i in (1, 2)]
-    groups = grouped(read_each(folders))
+    groups = group_runs(read_runs(folders))
     three, four = counts_figure(groups).axes
     assert len(four.get_legend().get_texts()) == 2
     assert len(three.get_legend().get_texts()) == 8
@@ -300,31 +302,31 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
     folder = make("lstm", 8)
     (folder / "evaluation.jsonl").unlink()
-    with pytest.raises(UserError, match="lstm, which was not evaluated"):
-        by_metric([group_of(folder)], "unseen")
+    with pytest.raises(UserError, match="lstm must be evaluated first"):
+        with_metric([group_of(folder)], "unseen")
     both = [group_of(folder), group_of(make("rnn", 8))]
-    assert "not evaluated yet: lstm" in finding(by_metric(both, "unseen"))
+    assert "not evaluated yet: lstm" in finding_sentence(with_metric(both, "unseen"))
 
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:
     folders = [make("lstm", knows, seed) for seed, knows in enumerate((8, 12, 10))]
-    found = counted(group_of(*folders))
+    found = count_curve(group_of(*folders))
     assert found is not None
-    assert list(found.t) == list(range(1, LONGEST + 1))
+    assert list(found.counts) == list(range(1, LONGEST + 1))
     ninth = [0.0, 1.0, 1.0]
-    assert (found.value[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
-    page = by_count([group_of(*folders)])
+    assert (found.accuracy[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
+    page = count_section([group_of(*folders)])
     assert page.count('class="floor"') == 2, "the line and its key"
-    assert "what memorising gives" in page
+    assert "score of memorization" in page
     assert ">in distribution</text>" in page
 
 
 def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
     folder = make("sine", [12, 5])
     group = group_of(folder)
-    alone = [group_of(make(f"alone{knows}", knows)).diagonal[12].value for knows in (12, 5)]
-    assert group.diagonal[12].value == pytest.approx(sum(alone) / 2)
-    page = run_page(read(folder))
+    alone = [group_of(make(f"alone{knows}", knows)).diagonal[12].score for knows in (12, 5)]
+    assert group.diagonal[12].score == pytest.approx(sum(alone) / 2)
+    page = run_page(read_run(folder))
     assert "means over 2 fixed position offsets" in page
     assert ">mean of 2</td>" in page
     for metric in METRICS:
@@ -335,27 +337,27 @@ def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path:
     why = "its positions see the length of the row"
     zoomed = [make("zoom", 12, seed, sees_future=why) for seed in (0, 1)]
     plain = [make("lstm", 12, seed) for seed in (0, 1)]
-    assert finding([group_of(*zoomed)]) == f"no claim of zoom: {why}."
-    assert f"no claim of zoom: {why}" in run_page(read(zoomed[0]))
-    text = comparison_text(grouped(read_each([*plain, *zoomed])))
-    assert f"no claim of zoom: {why}" in text
+    assert finding_sentence([group_of(*zoomed)]) == f"no claim about zoom: {why}."
+    assert f"no claim about zoom: {why}" in run_page(read_run(zoomed[0]))
+    text = comparison_text(group_runs(read_runs([*plain, *zoomed])))
+    assert f"no claim about zoom: {why}" in text
     assert "lstm / zoom" not in text, "no test of a pair"
-    _, rows = success_rows(grouped(read_each([*plain, *zoomed])))
+    _, rows = success_rows(group_runs(read_runs([*plain, *zoomed])))
     found = {row[0]: row[3] for row in rows}
     assert found["zoom"] == f"no claim: {why}"
     assert found["lstm"].startswith("2/2")
     path = write_comparison([*plain, *zoomed], tmp_path / "page.html")
-    assert f"<strong>no claim of zoom: {why}</strong>" in path.read_text()
+    assert f"<strong>no claim about zoom: {why}</strong>" in path.read_text()
 
 
 def test_a_comparison_has_the_curve_the_floor_and_all_measures(make: Make, tmp_path: Path) -> None:
     folders = [make("lstm", 12, seed) for seed in (0, 1)] + [make("nope", 5, seed) for seed in (0, 1)]
     page = write_comparison(folders, tmp_path / "page.html").read_text()
-    for words in ("Accuracy per count", "correct prefix, %", "floor", "accuracy on unseen counts"):
+    for words in ("Accuracy per count", "correct prefix, %", "floor", "accuracy at positions beyond training"):
         assert words in page
     assert write_comparison(folders, tmp_path / "again.html").read_text() == page
     last = write_comparison(folders, tmp_path / "last.html", metric="last").read_text()
-    assert "last label right" in last
+    assert "last label correct" in last
 
 
 def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
@@ -365,7 +367,7 @@ def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
     first = write_plot("counts", folders, tmp_path / "a.svg").read_bytes()
     assert b"floor" in first
     assert write_plot("counts", folders, tmp_path / "b.svg").read_bytes() == first
-    with pytest.raises(UserError, match="are no labels"):
+    with pytest.raises(UserError, match="plot: counts needs runs whose answers are labels"):
         write_plot("counts", [make_run("abacus", lambda n: 1.0)], tmp_path / "c.svg")
 
 
@@ -403,9 +405,9 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
     from numerate.tokenizers.layout import TokenClassification
 
     recipe = {"task": to_tree(task), "model": to_tree(model), "tokenizer": to_tree(tokenizer)}
-    assert same_everywhere(recipe) is theorem
+    assert has_equal_states(recipe) is theorem
     exam = EvaluationData(task, tokenizer, TokenClassification())
-    batch = exam.batch(task.pinned(count=7).examples("test", 0, 0, 1))
+    batch = exam.batch(task.at_cell(count=7).examples("test", 0, 0, 1))
     built = replace(model, hidden_size=16).build(exam.vocabulary, 0).double().eval()
     with torch.no_grad():
         for parameter in built.parameters():
@@ -416,5 +418,7 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
 
 def test_the_finding_says_where_chance_is_a_theorem(make: Make) -> None:
     blind = RECIPE | {"model": to_tree(BLIND)}
-    assert "of nope chance follows from a symmetry" in finding([group_of(make("nope", 1, recipe=blind))])
-    assert "theorem" not in finding([group_of(make("lstm", 1))])
+    assert "for nope, chance-level accuracy follows from a symmetry" in finding_sentence(
+        [group_of(make("nope", 1, recipe=blind))]
+    )
+    assert "theorem" not in finding_sentence([group_of(make("lstm", 1))])

@@ -9,10 +9,10 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.reports.compare import comparison_page, comparison_text
-from numerate.reports.groups import grouped
-from numerate.reports.language_page import run_body
+from numerate.reports.groups import group_runs
+from numerate.reports.language_page import run_sections
 from numerate.reports.plots import write_plot
-from numerate.reports.records import Records, read_each
+from numerate.reports.records import Records, read_runs
 
 Make = Callable[..., Path]
 
@@ -70,9 +70,9 @@ QUICK = {
 def test_one_experiment_with_two_budgets_under_two_titles_is_two_groups(make: Make) -> None:
     folders = [make("equal_width", 100, seed, {"final": 2.0 + seed / 100}) for seed in (0, 1)]
     folders += [make("equal_time", 170, seed, {"final": 1.5 + seed / 100}) for seed in (0, 1)]
-    groups = grouped(read_each(folders), {"equal_width": "equal width", "equal_time": "equal time"})
+    groups = group_runs(read_runs(folders), {"equal_width": "equal width", "equal_time": "equal time"})
     assert [(group.label, len(group.runs)) for group in groups] == [("equal width", 2), ("equal time", 2)]
-    assert len(grouped(read_each(folders))) == 2
+    assert len(group_runs(read_runs(folders))) == 2
     page = comparison_page(groups)
     assert "equal time is lowest, before equal width, by 0.5000 nats per token" in page
     assert "training.steps" in page
@@ -80,23 +80,23 @@ def test_one_experiment_with_two_budgets_under_two_titles_is_two_groups(make: Ma
 
 def test_two_labels_of_a_study_are_two_groups_even_where_no_seed_is_twice(make: Make) -> None:
     folders = [make("equal_width", 100, 0, {"final": 2.0}), make("equal_time", 170, 1, {"final": 1.5})]
-    runs = read_each(folders)
-    assert len(grouped(runs)) == 1
-    assert [group.label for group in grouped(runs, {"equal_width": "a", "equal_time": "b"})] == ["a", "b"]
+    runs = read_runs(folders)
+    assert len(group_runs(runs)) == 1
+    assert [group.label for group in group_runs(runs, {"equal_width": "a", "equal_time": "b"})] == ["a", "b"]
 
 
 def test_a_final_checkpoint_that_is_the_best_is_shown_once(make: Make) -> None:
     one = make("one", 100, 0, {"final": 2.0, "best": 2.0}, QUICK)
-    assert "final, best" in comparison_text(grouped(read_each([one])))
+    assert "final, best" in comparison_text(group_runs(read_runs([one])))
     other = make("two", 100, 0, {"final": 2.0, "best": 1.9}, QUICK)
-    assert "final, best" not in comparison_text(grouped(read_each([other])))
+    assert "final, best" not in comparison_text(group_runs(read_runs([other])))
 
 
 def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make) -> None:
     one, other = make("one", 100, 0, {"final": 2.0}, QUICK), make("two", 100, 0, {"final": 1.9})
-    (run,) = read_each([one])
-    body = "".join(run_body(run))
-    text = comparison_text(grouped(read_each([one, other])))
+    (run,) = read_runs([one])
+    body = "".join(run_sections(run))
+    text = comparison_text(group_runs(read_runs([one, other])))
     for words in ("share of limit", "31 %", "peak memory", "454 MB", "12,345"):
         assert words in body
         assert words in text
@@ -105,20 +105,20 @@ def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make)
 
 
 def test_a_column_of_which_nothing_is_known_is_left_out(make: Make) -> None:
-    runs: list[Records] = read_each([make("one", 100, 0, {"final": 2.0}), make("two", 100, 0, {"final": 1.9})])
-    text = comparison_text(grouped(runs))
+    runs: list[Records] = read_runs([make("one", 100, 0, {"final": 2.0}), make("two", 100, 0, {"final": 1.9})])
+    text = comparison_text(group_runs(runs))
     assert "tokens/s" not in text
     assert "peak memory" not in text
 
 
 def test_a_prompt_without_text_says_so(make: Make) -> None:
-    (run,) = read_each([make("one", 100, 0, {"final": 2.0})])
-    assert "(the beginning of a document)" in "".join(run_body(run))
+    (run,) = read_runs([make("one", 100, 0, {"final": 2.0})])
+    assert "(the beginning of a document)" in "".join(run_sections(run))
 
 
 def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(make: Make) -> None:
     folders = [make("stories", 40, 0, {"final": 4.0}), make("stories", 40, 1, {}), make("others", 40, 0, {})]
-    text = " ".join(comparison_text(grouped(read_each(folders))).split())
+    text = " ".join(comparison_text(group_runs(read_runs(folders))).split())
     assert "2 of 3 runs are not evaluated on the whole validation text yet and not compared" in text
     assert f"`numerate evaluate {folders[1]}` does it, and so on." in text
 
@@ -127,13 +127,13 @@ def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_
     make: Make, tmp_path: Path
 ) -> None:
     text = make("text", 100, 0, {"final": 2.0})
-    with pytest.raises(UserError, match="validation is right for it"):
+    with pytest.raises(UserError, match="use validation for language modeling runs"):
         write_plot("pair", [text], tmp_path / "pair.png")
     sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
     sums.mkdir(parents=True)
     (sums / "recipe.yaml").write_text(json.dumps({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
-    with pytest.warns(UserWarning, match="sums: of no running text"):
+    with pytest.warns(UserWarning, match="plot: sums: not language modeling"):
         assert write_plot("training", [text, sums], tmp_path / "both.png").stat().st_size > 10_000
-    shown = comparison_text(grouped(read_each([text, sums])))
+    shown = comparison_text(group_runs(read_runs([text, sums])))
     assert "sums\n====" in shown
-    assert ">sums</h1>" in comparison_page(grouped(read_each([text, sums])))
+    assert ">sums</h1>" in comparison_page(group_runs(read_runs([text, sums])))

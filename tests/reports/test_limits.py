@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.grid import PlotGrid, points
-from numerate.reports.groups import Group, grouped
-from numerate.reports.limits import drawn, listed
-from numerate.reports.plots import KINDS
-from numerate.reports.records import read
+from numerate.reports.grid import PlotGrid, aggregate_seeds
+from numerate.reports.groups import Group, group_runs
+from numerate.reports.limits import groups_to_draw, join_names
+from numerate.reports.plots import FIGURES
+from numerate.reports.records import read_run
 from numerate.reports.sheet import style
-from numerate.reports.small_map import small_map
+from numerate.reports.small_map import map_image
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
             for b in range(1, high + 1):
                 n = max(a, b)
                 correct = 100 if n <= max(reach, 3) else (37 * a + 11 * b + seed) % 40
-                low, high_ = wilson(correct, 100)
+                low, high_ = wilson_interval(correct, 100)
                 cell = {"first_digits": a, "second_digits": b}
                 line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
                 line |= {
@@ -85,21 +85,21 @@ def test_one_run_each_of_two_hundred_makes_a_short_finding(make: Callable[..., P
     assert "v002, v005" in finding[1]
     assert "and 11 others" in finding[1]
     assert len(finding[1]) < 600
-    terminal = comparison_text(grouped([read(run) for run in runs]))
+    terminal = comparison_text(group_runs([read_run(run) for run in runs]))
     assert "These are 8 of 60 groups" in terminal
     assert len(terminal.splitlines()) < 200
 
 
 def test_drawn_are_the_first_and_the_best_in_their_order(make: Callable[..., Path]) -> None:
-    groups = grouped([read(make(f"v{v}", 0, reach)) for v, reach in enumerate([3, 4, 6, 3, 5])])
-    assert drawn(groups, 5) == groups
-    assert [group.label for group in drawn(groups, 3)] == ["v0", "v2", "v4"]
+    groups = group_runs([read_run(make(f"v{v}", 0, reach)) for v, reach in enumerate([3, 4, 6, 3, 5])])
+    assert groups_to_draw(groups, 5) == groups
+    assert [group.label for group in groups_to_draw(groups, 3)] == ["v0", "v2", "v4"]
 
 
 def test_names_beyond_a_sentence_are_counted() -> None:
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(list("abcdef"), most=3) == "a, b and 4 others"
+    assert join_names(["a"]) == "a"
+    assert join_names(["a", "b", "c"]) == "a, b and c"
+    assert join_names(list("abcdef"), max_names=3) == "a, b and 4 others"
 
 
 def test_maps_that_are_too_large_become_pictures(
@@ -110,21 +110,21 @@ def test_maps_that_are_too_large_become_pictures(
     assert "data:image/png" not in page
     assert page.count("data-tip=") == (2 + 4) * 36
     assert "the numbers as CSV" in page
-    monkeypatch.setattr("numerate.reports.overview.MOST_CSV_ROWS", 100)
-    monkeypatch.setattr("numerate.reports.compare.MOST_SEED_CELLS", 100)
+    monkeypatch.setattr("numerate.reports.overview.MAX_CSV_ROWS", 100)
+    monkeypatch.setattr("numerate.reports.compare.MAX_SEED_MAP_CELLS", 100)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 4
     assert "The numbers of all 144 cells, too many for this page, stand in evaluation.jsonl of each run." in page
     assert page.count("data-tip=") == 2 * 36
-    monkeypatch.setattr("numerate.reports.overview.MOST_MAP_CELLS", 50)
+    monkeypatch.setattr("numerate.reports.overview.MAX_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 6
     assert "The maps are too large for tooltips with numbers" in page
 
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
-    (grid,) = grouped([read(make("a", 0, 4))])[0].grids
-    drawing = small_map(PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
+    (grid,) = group_runs([read_run(make("a", 0, 4))])[0].grids
+    drawing = map_image(PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
     light, dark = (base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)", drawing))
     for picture, name in ((light, "l"), (dark, "d")):
         assert picture.startswith(b"\x89PNG\r\n\x1a\n")
@@ -138,7 +138,7 @@ def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path
         lines = [pixels[i * 8 + 1 : (i + 1) * 8] for i in range(6)]
         assert lines[0][6] == 0  # not evaluated: clear
         for (row, column), point in grid.points.items():
-            percent = round(100 * point.value)
+            percent = round(100 * point.score)
             colour = palette[lines[row - 1][column - 1]]
             assert f".p{percent}{{" in style()
             rule = re.search(rf"\.p{percent}\{{([^}}]*)\}}", style())
@@ -156,25 +156,25 @@ def test_curves_by_step_are_thinned_and_keep_both_ends(make: Callable[..., Path]
     )
     assert drawing is not None
     at = [float(pair.split(",")[0]) for pair in drawing[1].split()]
-    assert len(at) == limits.MOST_STEPS
+    assert len(at) == limits.MAX_CURVE_POINTS
     assert (at[0], at[-1]) == (pytest.approx(50 + 324 / 300, abs=0.1), 374.0)
 
 
 def test_the_study_figure_of_many_groups_has_curves_and_no_row_of_maps(large: list[Path]) -> None:
-    groups: list[Group] = grouped([read(folder) for folder in large])
-    figure = KINDS["compare"](groups)
+    groups: list[Group] = group_runs([read_run(folder) for folder in large])
+    figure = FIGURES["compare"](groups)
     assert figure.get_figwidth() < 8
     assert len(figure.axes) == 1
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("v")]
     assert len(lines) == 8
-    few = KINDS["compare"](groups[:3])
+    few = FIGURES["compare"](groups[:3])
     assert len(few.axes) == 3 + 1 + 1
 
 
 def test_a_tip_of_many_seeds_counts_them() -> None:
-    from numerate.reports.drawing import tip
+    from numerate.reports.drawing import tooltip
     from numerate.reports.records import Cell
 
     cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "ood_test")] for i in range(20)]
-    assert tip(points(cells)[0]).endswith("\n20 seeds")
-    assert tip(points(cells[:3])[0]).endswith("\neach: 0, 1, 2")
+    assert tooltip(aggregate_seeds(cells)[0]).endswith("\n20 seeds")
+    assert tooltip(aggregate_seeds(cells[:3])[0]).endswith("\neach: 0, 1, 2")

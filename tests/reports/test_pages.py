@@ -10,10 +10,10 @@ import pytest
 from numerate.errors import OperationalError, UserError
 from numerate.reports import figures
 from numerate.reports.compare import write_comparison
-from numerate.reports.groups import grouped
+from numerate.reports.groups import group_runs
 from numerate.reports.overview import length_chart
-from numerate.reports.page import fragment, write_page
-from numerate.reports.records import read
+from numerate.reports.page import run_iframe, write_run_report
+from numerate.reports.records import read_run
 from numerate.reports.sections import training_charts
 
 VOID = {"meta", "br", "col"}
@@ -65,13 +65,15 @@ def test_a_folder_whose_name_is_no_utf_8_gets_a_page_and_a_figure(make_run, tmp_
     except OSError:
         pytest.skip("this file system has no such names")
     run = folder / made.name
-    assert "\N{REPLACEMENT CHARACTER}-sums" in outline(write_page(run)).text
-    groups = grouped([read(run)])
-    figures.save(figures.comparison({g.label: g.grids[0] for g in groups}, length_chart(groups)), tmp_path / "a.png")
+    assert "\N{REPLACEMENT CHARACTER}-sums" in outline(write_run_report(run)).text
+    groups = group_runs([read_run(run)])
+    figures.save_figure(
+        figures.comparison_figure({g.label: g.grids[0] for g in groups}, length_chart(groups)), tmp_path / "a.png"
+    )
 
 
 def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):
-    path = write_page(pair[0])
+    path = write_run_report(pair[0])
     assert path == pair[0] / "report.html"
     page = outline(path)
     assert page.fetched == []
@@ -81,14 +83,14 @@ def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):
 
 
 def test_the_page_of_a_run_holds_all_that_it_should(make_run):
-    page = outline(write_page(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
+    page = outline(write_run_report(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
     for expected in (
         "addition_abacus solves what it was trained on",
         "in distribution, mean",
         "OOD validation",
-        "OOD validation: the band just beyond",
+        "OOD validation: sizes slightly above those of training",
         "Training loss",
-        "Development, in distribution",
+        "Validation, in distribution",
         "12+9=",
         "21+9=12",
         "numerate run addition_abacus",
@@ -101,14 +103,14 @@ def test_the_page_of_a_run_holds_all_that_it_should(make_run):
 
 
 def test_every_cell_has_a_tooltip_with_value_and_interval(pair):
-    cells = outline(write_page(pair[0])).cells
+    cells = outline(write_run_report(pair[0])).cells
     assert len(cells) == 64
-    assert cells[-1][1] == "8+8 digits\n0 % right [0, 3.7]\n0 of 100 questions"
+    assert cells[-1][1] == "8+8 digits\n0 % correct [0, 3.7]\n0 of 100 questions"
 
 
 def test_the_same_records_give_the_same_bytes(pair):
-    first = write_page(pair[0]).read_bytes()
-    assert write_page(pair[0]).read_bytes() == first
+    first = write_run_report(pair[0]).read_bytes()
+    assert write_run_report(pair[0]).read_bytes() == first
 
 
 def test_names_and_samples_cannot_break_the_page(make_run):
@@ -122,7 +124,7 @@ def test_names_and_samples_cannot_break_the_page(make_run):
         "right": False,
     }
     (folder / "samples.jsonl").write_text(json.dumps(sample | {"as_written": evil}) + "\n")
-    page = outline(write_page(folder))
+    page = outline(write_run_report(folder))
     assert "script" not in page.tags
     assert page.text.count(evil) >= 4
 
@@ -131,14 +133,14 @@ def test_a_run_without_results_yet_still_has_a_page(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     for name in ("metrics.jsonl", "evaluation.jsonl", "samples.jsonl"):
         (folder / name).unlink()
-    assert "Nothing was evaluated yet" in outline(write_page(folder)).text
+    assert "Nothing has been evaluated yet" in outline(write_run_report(folder)).text
 
 
 def test_wrong_letters_are_marked_in_samples(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     sample = {"cell": {"first_digits": 2, "second_digits": 2}, "question": "12+34=", "gold": "46", "said": "56"}
     (folder / "samples.jsonl").write_text(json.dumps(sample | {"right": False, "as_written": ""}) + "\n")
-    assert "<mark>5</mark>6" in write_page(folder).read_text()
+    assert "<mark>5</mark>6" in write_run_report(folder).read_text()
 
 
 def test_several_checkpoints_and_placements_get_a_row_each(make_run):
@@ -148,8 +150,8 @@ def test_several_checkpoints_and_placements_get_a_row_each(make_run):
         file.writelines(
             json.dumps(line | {"position_offset": 3, "correct": 50, "low": 0.4, "high": 0.6}) + "\n" for line in lines
         )
-    page = outline(write_page(folder))
-    assert "Checkpoints and placements" in page.text
+    page = outline(write_run_report(folder))
+    assert "Checkpoints and position offsets" in page.text
     assert len(page.cells) == 64
 
 
@@ -161,14 +163,14 @@ def test_a_task_with_one_axis_is_a_curve_without_a_map(make_run):
         for n in range(1, 8)
     ]
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = outline(write_page(folder))
+    page = outline(write_run_report(folder))
     assert page.cells == []
     assert "By length" in page.text
     assert "length 1 to 3" in page.text
 
 
 def test_a_notebook_gets_a_frame_of_its_own(pair):
-    assert re.fullmatch(r"<iframe [^<>]*></iframe>", fragment(pair[0]))
+    assert re.fullmatch(r"<iframe [^<>]*></iframe>", run_iframe(pair[0]))
 
 
 def test_a_comparison_shows_both_maps_what_differs_and_how_to_read_it(pair, tmp_path):
@@ -210,41 +212,41 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):
     failed = [("abacus seed 1", "the loss is nan <b>\n at step 7 " + "x" * 200)]
-    text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed=failed).read_text()
+    text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed_runs=failed).read_text()
     warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="finding">', text)[1]
     error = "the loss is nan &lt;b&gt; at step 7 "
     shown = error + "x" * (100 - len("the loss is nan <b> at step 7 ")) + "..."
     assert warning == f"1 of 3 runs failed and is not in anything below: abacus seed 1 ({shown})."
     failed = [(f"lstm seed {seed}", "out of memory") for seed in range(8)]
-    text = outline(write_comparison(pair, tmp_path / "many.html", failed=failed, absent=["lstm"])).text
+    text = outline(write_comparison(pair, tmp_path / "many.html", failed_runs=failed, missing_variants=["lstm"])).text
     assert "8 of 10 runs failed and are not in anything below: lstm seed 0 (out of memory), " in text
-    assert "lstm seed 5 (out of memory) and 2 more. No run is left of lstm." in text
+    assert "lstm seed 5 (out of memory) and 2 more. No run of lstm succeeded." in text
     assert "failed" not in outline(write_comparison(pair, tmp_path / "none.html")).text
 
 
 def test_a_comparison_of_nothing_or_of_no_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match="no runs are named"):
         write_comparison([], tmp_path / "report.html")
-    with pytest.raises(UserError, match="no run"):
+    with pytest.raises(UserError, match="not a run folder"):
         write_comparison([tmp_path], tmp_path / "report.html")
 
 
 def test_a_full_disk_harms_neither_the_records_nor_an_earlier_page(pair, monkeypatch):
-    earlier = write_page(pair[0]).read_text()
+    earlier = write_run_report(pair[0]).read_text()
 
     def full(self, *args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
     with pytest.raises(OperationalError, match=r"report\.html: could not be written: No space left on device"):
-        write_page(pair[0])
+        write_run_report(pair[0])
     assert (pair[0] / "report.html").read_text() == earlier
     assert not list(pair[0].glob(".report*"))
 
 
 def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
-    groups = grouped([read(run) for run in pair])
-    figure = figures.comparison({g.label: g.grids[0] for g in groups}, length_chart(groups))
+    groups = group_runs([read_run(run) for run in pair])
+    figure = figures.comparison_figure({g.label: g.grids[0] for g in groups}, length_chart(groups))
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[:3] == ["addition_abacus", "addition_rotary", "Both numbers n digits long"]
     numbers = [text.get_text() for text in figure.axes[1].texts]
@@ -257,21 +259,21 @@ def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_figures_are_written_as_their_name_ends_and_alike_each_time(pair, tmp_path, ending):
-    group = grouped([read(pair[0])])[0]
-    paths = [figures.save(figures.heat_maps(group.grids), tmp_path / f"{name}.{ending}") for name in "ab"]
+    group = group_runs([read_run(pair[0])])[0]
+    paths = [figures.save_figure(figures.heat_maps(group.grids), tmp_path / f"{name}.{ending}") for name in "ab"]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert paths[0].stat().st_size > 1000
 
 
 def test_a_figure_of_training_has_loss_and_exact_match(pair):
-    loss, *exact = figures.charts_figure(training_charts(grouped([read(pair[0])]))).axes
+    loss, *exact = figures.charts_figure(training_charts(group_runs([read_run(pair[0])]))).axes
     assert loss.get_yscale() == "log"
     assert [list(line.get_ydata()) for axes in exact for line in axes.get_lines()] == [[50.0, 50.0], [50.0, 50.0]]
 
 
 def test_a_figure_in_another_format_or_of_nothing_is_refused(pair, tmp_path):
-    group = grouped([read(pair[0])])[0]
+    group = group_runs([read_run(pair[0])])[0]
     with pytest.raises(UserError, match="png, svg, pdf"):
-        figures.save(figures.charts_figure([length_chart([group])]), tmp_path / "map.gif")
+        figures.save_figure(figures.charts_figure([length_chart([group])]), tmp_path / "map.gif")
     with pytest.raises(UserError, match="evaluate the run first"):
         figures.heat_maps([])

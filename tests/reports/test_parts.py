@@ -14,19 +14,19 @@ from numerate.cli import main
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
-from numerate.reports.answers import answer_pair_sentences, pairs_by
+from numerate.reports.answers import answer_pair_sentences, compare_pairs_by_metric
 from numerate.reports.compare import write_comparison
-from numerate.reports.finding import finding
-from numerate.reports.grid import place_words
-from numerate.reports.groups import by_parts, grouped
-from numerate.reports.measure_tables import MOST_COLUMNS, _cuts, measure_rows
-from numerate.reports.measures import SAME, MeasureKey, measure_text, shown
+from numerate.reports.finding import finding_sentence
+from numerate.reports.grid import cell_label
+from numerate.reports.groups import group_runs, have_named_parts
+from numerate.reports.measure_tables import MAX_COLUMNS, _column_ranges, metric_rows
+from numerate.reports.measures import SAME_CHECKPOINT, MetricKey, format_metric, groups_at_checkpoints
 from numerate.reports.page import run_page
-from numerate.reports.part_chart import part_chart, wrapped
-from numerate.reports.plots import KINDS, write_plot
-from numerate.reports.records import read, read_each
+from numerate.reports.part_chart import part_chart, wrap_name
+from numerate.reports.plots import FIGURES, write_plot
+from numerate.reports.records import read_run, read_runs
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation
@@ -40,14 +40,14 @@ Right = Callable[[int], int]
 
 def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str | None = None, **more: Any) -> Any:
     """The record of a part: so many answers right, the others off by so much."""
-    low, high = wilson(right, count)
+    low, high = wilson_interval(right, count)
     truth = [10 * (i + 1) for i in range(count)]
     predictions = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
     line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
     line |= {"names": {"module": name}} if name else {}
     line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "seen": False}
     line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
-    return line | {"numbers": NumberScores.of_texts(predictions, list(map(str, truth))).record()} | more
+    return line | {"numbers": NumberScores.from_texts(predictions, list(map(str, truth))).to_record()} | more
 
 
 def make(
@@ -101,12 +101,12 @@ def test_the_record_of_a_part_has_its_name_and_that_of_a_length_has_none() -> No
 
 
 def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path: Path) -> None:
-    run = read(make(tmp_path, "CrossEntropy", lambda part: 5))
-    assert {place_words(cell.at, None, cell.names) for cell in run.cells} == set(NAMES)
+    run = read_run(make(tmp_path, "CrossEntropy", lambda part: 5))
+    assert {cell_label(cell.coordinates, None, cell.names) for cell in run.cells} == set(NAMES)
     assert run.samples[0].names == {"module": "add_big"}
-    old = read(make(tmp_path / "old", "CrossEntropy", lambda part: 5, names=None))
-    (group,) = grouped([old])
-    assert by_parts([group])
+    old = read_run(make(tmp_path / "old", "CrossEntropy", lambda part: 5, names=None))
+    (group,) = group_runs([old])
+    assert have_named_parts([group])
     page = run_page(old)
     assert "module 3" in page
     assert "<polyline" not in page.split("<h2>Training")[0]
@@ -114,8 +114,8 @@ def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path:
 
 def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
     folders = losses(tmp_path / "runs", 2)
-    groups = grouped(read_each(folders))
-    assert all(group.parts and not group.diagonal for group in groups)
+    groups = group_runs(read_runs(folders))
+    assert all(group.has_named_parts and not group.diagonal for group in groups)
     page = write_comparison(folders, tmp_path / "a.html").read_text()
     assert "<polyline" not in page
     for word in ("length", "OOD validation", "converged", "n ="):
@@ -128,7 +128,7 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
 
 
 def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
-    groups = grouped(read_each(losses(tmp_path, 2)))
+    groups = group_runs(read_runs(losses(tmp_path, 2)))
     chart = part_chart(groups, "exact")
     assert chart.index(">in-distribution modules<") < chart.index(">add<") < chart.index('class="limit"')
     assert chart.index('class="limit"') < chart.index(">OOD test modules<") < chart.index(">add_big<")
@@ -136,12 +136,12 @@ def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
 
 
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
-    (one,) = shown(grouped(read_each(losses(tmp_path, 3, ("CrossEntropy",)))))
-    first = MeasureKey("in_distribution", 1)
+    (one,) = groups_at_checkpoints(group_runs(read_runs(losses(tmp_path, 3, ("CrossEntropy",)))))
+    first = MetricKey("in_distribution", 1)
     assert sorted(one.values(first, "exact")) == [0.2, 0.25, 0.3]
     assert one.interval(first, "exact") == (0.2, 0.3)
-    (alone,) = shown(grouped([read(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
-    assert alone.interval(first, "exact") == pytest.approx(wilson(4, 20))
+    (alone,) = groups_at_checkpoints(group_runs([read_run(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
+    assert alone.interval(first, "exact") == pytest.approx(wilson_interval(4, 20))
     assert alone.interval(first, "log_mae") is None
 
 
@@ -151,22 +151,22 @@ def test_regions_have_pooled_metrics_and_the_mean_of_their_parts(tmp_path: Path)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (one,) = shown(grouped([read(run)]))
-    assert one.values(MeasureKey("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
-    assert one.values(MeasureKey("in_distribution"), "exact (mean of modules)") == [
+    (one,) = groups_at_checkpoints(group_runs([read_run(run)]))
+    assert one.values(MetricKey("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
+    assert one.values(MetricKey("in_distribution"), "exact (mean of modules)") == [
         pytest.approx(fmean([9 / 10, 8 / 20]))
     ]
-    assert one.values(MeasureKey("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
-    assert one.values(MeasureKey("in_distribution"), "mae (mean of modules)") == [
+    assert one.values(MetricKey("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
+    assert one.values(MetricKey("in_distribution"), "mae (mean of modules)") == [
         pytest.approx(fmean([1 / 10, 12 / 20]))
     ]
 
 
 def test_final_and_best_are_both_shown_and_once_where_they_are_the_same(tmp_path: Path) -> None:
-    same = grouped([read(make(tmp_path, "CrossEntropy", lambda part: 5))])
-    assert [one.checkpoint for one in shown(same)] == [SAME]
-    apart = grouped([read(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
-    found = {one.checkpoint: one.values(MeasureKey("ood_test"), "exact") for one in shown(apart)}
+    same = group_runs([read_run(make(tmp_path, "CrossEntropy", lambda part: 5))])
+    assert [one.checkpoint for one in groups_at_checkpoints(same)] == [SAME_CHECKPOINT]
+    apart = group_runs([read_run(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
+    found = {one.checkpoint: one.values(MetricKey("ood_test"), "exact") for one in groups_at_checkpoints(apart)}
     assert found == {"final": [0.25], "best": [0.75]}
     page = run_page(apart[0].runs[0])
     assert '<td class="quiet">best</td>' in page
@@ -174,23 +174,23 @@ def test_final_and_best_are_both_shown_and_once_where_they_are_the_same(tmp_path
     assert '<td class="quiet">best</td>' not in run_page(same[0].runs[0])
 
 
-@pytest.mark.parametrize("count", [1, MOST_COLUMNS, MOST_COLUMNS + 1, 15, 40])
+@pytest.mark.parametrize("count", [1, MAX_COLUMNS, MAX_COLUMNS + 1, 15, 40])
 def test_no_table_is_wider_than_a_page(count: int) -> None:
-    cuts = _cuts(count)
+    cuts = _column_ranges(count)
     assert [i for begin, end in cuts for i in range(begin, end)] == list(range(count))
-    assert max(end - begin for begin, end in cuts) <= MOST_COLUMNS
+    assert max(end - begin for begin, end in cuts) <= MAX_COLUMNS
 
 
 def test_long_names_are_broken_and_lose_nothing() -> None:
     for name in (*NAMES, "numbers__round_number_composed", "a test of many words"):
-        lines = wrapped(name)
+        lines = wrap_name(name)
         assert "".join(lines) == name.replace(" ", "") or " ".join(lines) == name
         assert all(len(line) <= 22 for line in lines)
 
 
 def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
-    section = page.split("<h2>Which groups differ by more than chance</h2>")[1].split("<h2>")[0]
+    section = page.split("<h2>Significant differences between groups</h2>")[1].split("<h2>")[0]
     assert "log_mae, mean of seeds" in section
     assert "exact, mean of seeds" in section
     assert "sign-flip test, seed by seed" in section
@@ -206,12 +206,14 @@ def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: P
         for i, name in enumerate(names)
         for seed in range(5)
     ]
-    found = [pair for pair in pairs_by(grouped(read_each(folders)), "log_mae") if pair.region == "ood_test"]
+    found = [
+        pair for pair in compare_pairs_by_metric(group_runs(read_runs(folders)), "log_mae") if pair.region == "ood_test"
+    ]
     assert len(found) == 2 * 3
     for pair in found:
-        assert pair.one.runs[0].recipe["model"] == pair.other.runs[0].recipe["model"]
-    assert {pair.tested.p <= pair.tested.adjusted <= 3 * pair.tested.p for pair in found} == {True}
-    assert any(pair.tested.apart for pair in found), (
+        assert pair.first.runs[0].recipe["model"] == pair.second.runs[0].recipe["model"]
+    assert {pair.test.p_value <= pair.test.adjusted_p_value <= 3 * pair.test.p_value for pair in found} == {True}
+    assert any(pair.test.is_significant for pair in found), (
         "five seeds of two models with three losses can differ significantly"
     )
 
@@ -223,7 +225,7 @@ def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) 
         for i in range(7)
         for seed in range(5)
     ]
-    found = pairs_by(grouped(read_each(folders)), "exact")
+    found = compare_pairs_by_metric(group_runs(read_runs(folders)), "exact")
     assert {(pair.region, pair.family) for pair in found} == {
         (r, f) for r in ("in_distribution", "ood_test") for f in (0, 1)
     }
@@ -235,20 +237,20 @@ def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) 
 
 
 def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
-    text = finding(grouped(read_each(losses(tmp_path, 2))))
+    text = finding_sentence(group_runs(read_runs(losses(tmp_path, 2))))
     assert text.startswith("On the in-distribution modules (add, mul_of")
     assert "on the OOD test modules (add_big, mul_big), exact match is" in text
     assert "for CrossEntropy_64" in text
     assert "log_mae is the mean absolute error" in text
     assert "median of 2 seeds" in text
-    many = finding(grouped(read_each(losses(tmp_path / "b", 1, ("A", "B", "C", "D", "E", "F")))))
+    many = finding_sentence(group_runs(read_runs(losses(tmp_path / "b", 1, ("A", "B", "C", "D", "E", "F")))))
     assert "exact match is highest, of 6, with" in many
     assert "F_64" in many
     assert "(last: " in many
     assert "owes some of its lead to chance" in many
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"counts", "pair", "training", "validation"}))
+@pytest.mark.parametrize("kind", sorted(set(FIGURES) - {"counts", "pair", "training", "validation"}))
 def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
     folders = losses(tmp_path, 2)
     out = write_plot(kind, folders, tmp_path / f"{kind}.svg")
@@ -262,7 +264,7 @@ def test_a_terminal_has_parts_by_their_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folders = losses(tmp_path / "runs", 2)
-    header, rows = measure_rows(grouped(read_each(folders)))
+    header, rows = metric_rows(group_runs(read_runs(folders)))
     assert header == ["module", "region", "CrossEntropy_64", "NumberToken_64"]
     assert [row[0] for row in rows] == [*NAMES[:2], "all", "mean", *NAMES[2:], "all", "mean"]
     assert main(["compare", *map(str, folders)]) == 0
@@ -281,4 +283,4 @@ def test_a_terminal_has_parts_by_their_names(
     ],
 )
 def test_measures_as_tables_have_them(measure: str, value: float, text: str) -> None:
-    assert measure_text(measure, value) == text
+    assert format_metric(measure, value) == text

@@ -11,18 +11,18 @@ from numerate.errors import UserError
 from numerate.evaluation.statistics import (
     holm,
     interquartile_mean,
-    paired_permutation,
-    permutation,
-    stratified_bootstrap,
-    wilson,
+    paired_permutation_test,
+    permutation_test,
+    stratified_bootstrap_interval,
+    wilson_interval,
 )
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.estimates import seeds_of
-from numerate.reports.forest import forest, forest_figure
-from numerate.reports.groups import Group, grouped
-from numerate.reports.pairs import pair_rows, pair_sentences, pair_table, pairs_of
+from numerate.reports.estimates import estimate_group
+from numerate.reports.forest import forest_figure, forest_plot_html
+from numerate.reports.groups import Group, group_runs
+from numerate.reports.pairs import compare_pairs, pair_rows, pair_sentences, pair_table_html
 from numerate.reports.plots import write_plot
-from numerate.reports.records import read
+from numerate.reports.records import read_run
 
 Make = Callable[..., list[Path]]
 
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Make:
             for n in lengths:
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = round(1000 * ((trained[i] if trained else 1.0) if n <= 4 else share))
-                low, high = wilson(correct, 1000)
+                low, high = wilson_interval(correct, 1000)
                 line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
                 line |= {"seed": first + i, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
                 lines.append(line | {"seen": False, "method": "one pass"})
@@ -61,101 +61,101 @@ def make(tmp_path: Path) -> Make:
 
 
 def groups_of(*folders: list[Path]) -> list[Group]:
-    return grouped([read(folder) for some in folders for folder in some])
+    return group_runs([read_run(folder) for some in folders for folder in some])
 
 
 def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:
     values = [0.2, 0.4, 0.5, 0.6, 0.9]
     (group,) = groups_of(make("abacus", values))
-    estimate = seeds_of(group).regions["ood_validation"]
+    estimate = estimate_group(group).regions["ood_validation"]
     assert estimate.values == tuple(values)
-    assert estimate.middle == pytest.approx(interquartile_mean(values))
-    assert estimate.interval == stratified_bootstrap([values], "report")
-    assert estimate.interval[0] < estimate.middle < estimate.interval[1]
+    assert estimate.iqm == pytest.approx(interquartile_mean(values))
+    assert estimate.interval == stratified_bootstrap_interval([values], "report")
+    assert estimate.interval[0] < estimate.iqm < estimate.interval[1]
     assert estimate.median_interval[0] in values
-    assert estimate.words == f"50 [{100 * estimate.interval[0]:g}, {100 * estimate.interval[1]:g}]"
+    assert estimate.text == f"50 [{100 * estimate.interval[0]:g}, {100 * estimate.interval[1]:g}]"
 
 
 def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) -> None:
     few, one = groups_of(make("few", [0.2, 0.4, 0.9]), make("one", [0.5]))
-    assert seeds_of(few).regions["ood_validation"].interval == (0.2, 0.9)
-    assert seeds_of(few).regions["ood_validation"].words == "45, 20 to 90"
-    assert seeds_of(one).regions["ood_validation"].words == "50, one seed"
-    page = forest([few, one])
+    assert estimate_group(few).regions["ood_validation"].interval == (0.2, 0.9)
+    assert estimate_group(few).regions["ood_validation"].text == "45, 20 to 90"
+    assert estimate_group(one).regions["ood_validation"].text == "50, one seed"
+    page = forest_plot_html([few, one])
     assert 'class="span"' in page
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
     assert "bootstrap" not in page
-    assert forest([one]) == ""
-    with pytest.raises(UserError, match="every group has one seed"):
+    assert forest_plot_html([one]) == ""
+    with pytest.raises(UserError, match="intervals: needs groups with several seeds"):
         forest_figure([one])
 
 
 def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_else(make: Make) -> None:
     (group,) = groups_of(make("abacus", [0.5, 0.6, 0.7, 0.1], trained=[1.0, 1.0, 0.995, 0.6]))
-    found = seeds_of(group)
+    found = estimate_group(group)
     assert found.converged_text == "3/4"
-    assert found.converged is not None
-    assert (found.converged.low, found.converged.high) == wilson(3, 4)
+    assert found.convergence_rate is not None
+    assert (found.convergence_rate.low, found.convergence_rate.high) == wilson_interval(3, 4)
     assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
     assert found.regions["ood_validation"].values == (0.5, 0.6, 0.7)
-    assert found.regions["ood_validation"].missed == (0.1,)
-    assert 'class="missed"' in forest([group])
-    assert "Crosses: seeds that did not converge" in forest([group])
+    assert found.regions["ood_validation"].unconverged_values == (0.1,)
+    assert 'class="missed"' in forest_plot_html([group])
+    assert "Crosses: seeds that did not converge" in forest_plot_html([group])
 
 
 def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
     found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
-    assert seeds_of(found[0]).regions["ood_validation"].words == "none converged"
-    assert "none converged" in forest(found)
+    assert estimate_group(found[0]).regions["ood_validation"].text == "none converged"
+    assert "none converged" in forest_plot_html(found)
 
 
 def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(make: Make) -> None:
     found = groups_of(*(make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05]) for i in range(6)))
-    pairs = pairs_of(found[:4])
+    pairs = compare_pairs(found[:4])
     assert [pair.label for pair in pairs.pairs][:2] == ["kind0 / kind1", "kind0 / kind2"]
     assert len(pairs.pairs) == 6
     assert pairs.baseline is None
-    pairs = pairs_of(found)
+    pairs = compare_pairs(found)
     assert [pair.label for pair in pairs.pairs] == [f"kind{i} / kind0" for i in range(1, 6)]
     assert pairs.baseline is found[0]
-    assert "Each group against the first, kind0." in pair_table(found)
+    assert "Each group against the first, kind0." in pair_table_html(found)
 
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
     scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
-    pairs = pairs_of(groups_of(*(make(label, values) for label, values in scores.items()))).of("ood")
-    expected = [permutation(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
-    assert [tested.p for _, tested in pairs] == pytest.approx(expected)
-    assert [tested.adjusted for _, tested in pairs] == pytest.approx(holm(expected))
+    pairs = compare_pairs(groups_of(*(make(label, values) for label, values in scores.items()))).pairs_with("ood")
+    expected = [permutation_test(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
+    assert [tested.p_value for _, tested in pairs] == pytest.approx(expected)
+    assert [tested.adjusted_p_value for _, tested in pairs] == pytest.approx(holm(expected))
     assert pairs[0][1].difference == pytest.approx(0.698)
-    assert pairs[0][1].apart
-    assert not pairs[2][1].apart
+    assert pairs[0][1].is_significant
+    assert not pairs[2][1].is_significant
 
 
 def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
     first, second = [0.1 * i for i in range(1, 8)], [0.1 * i - 0.05 for i in range(1, 8)]
-    (pair,) = pairs_of(groups_of(make("a", first), make("b", second))).pairs
-    assert pair.tests["ood"].test == "sign-flip test, seed by seed"
-    assert pair.tests["ood"].p == paired_permutation(first, second) == 2 / 2**7
-    (pair,) = pairs_of(groups_of(make("c", first), make("d", second, first=1))).pairs
-    assert pair.tests["ood"].test == "permutation test"
-    (pair,) = pairs_of(groups_of(make("e", first[:5]), make("f", second[:5]))).pairs
-    assert pair.tests["ood"].test == "permutation test"
+    (pair,) = compare_pairs(groups_of(make("a", first), make("b", second))).pairs
+    assert pair.tests["ood"].test_name == "sign-flip test, seed by seed"
+    assert pair.tests["ood"].p_value == paired_permutation_test(first, second) == 2 / 2**7
+    (pair,) = compare_pairs(groups_of(make("c", first), make("d", second, first=1))).pairs
+    assert pair.tests["ood"].test_name == "permutation test"
+    (pair,) = compare_pairs(groups_of(make("e", first[:5]), make("f", second[:5]))).pairs
+    assert pair.tests["ood"].test_name == "permutation test"
 
 
 def test_the_pairs_of_a_seed_by_seed_test_are_those_of_one_seed_in_whatever_order_they_come(make: Make) -> None:
     first, second = make("a", [0.1 * i for i in range(1, 8)]), make("b", [0.1 * i - 0.05 for i in range(1, 8)])
-    (pair,) = pairs_of(groups_of(first[::-1], second)).pairs
-    assert pair.tests["ood"].p == 2 / 2**7
+    (pair,) = compare_pairs(groups_of(first[::-1], second)).pairs
+    assert pair.tests["ood"].p_value == 2 / 2**7
 
 
 def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(make: Make) -> None:
     able = make("able", [0.5, 0.6, 0.7, 0.5, 0.6])
     unable = make("unable", [0.0] * 5, trained=[0.5] * 5)
-    found = pairs_of(groups_of(able, unable))
+    found = compare_pairs(groups_of(able, unable))
     (pair,) = found.pairs
     assert set(pair.tests) == {"converged"}
-    assert pair.tests["converged"].p == pytest.approx(2 / 252)
+    assert pair.tests["converged"].p_value == pytest.approx(2 / 252)
     assert pair_sentences(found) == [
         "How many seeds converge: able is above unable.",
         "Not compared out of distribution, as fewer than two of their seeds converged: unable.",
@@ -166,25 +166,25 @@ def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(
 def test_only_shared_cells_are_compared(make: Make) -> None:
     short = make("short", [0.5, 0.6], lengths=range(1, 6))
     long = make("long", [0.5, 0.6], lengths=range(1, 9))
-    (pair,) = pairs_of(groups_of(short, long)).pairs
+    (pair,) = compare_pairs(groups_of(short, long)).pairs
     assert pair.tests["ood"].difference == pytest.approx(0.0)
     apart = make("apart", [0.5, 0.6], lengths=[1, 2, 3, 4, 9])
-    (pair,) = pairs_of(groups_of(short, apart)).pairs
+    (pair,) = compare_pairs(groups_of(short, apart)).pairs
     assert "ood" not in pair.tests
 
 
 def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(make: Make) -> None:
-    found = pairs_of(groups_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2])))
-    assert found.far_words == "length 6"
+    found = compare_pairs(groups_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2])))
+    assert found.farthest_label == "length 6"
     assert found.pairs[0].tests["far"].first == (0.95, 0.2)
-    assert pairs_of(groups_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))).of("far") == []
+    assert compare_pairs(groups_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))).pairs_with("far") == []
 
 
 def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
-    notes = pair_sentences(pairs_of(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
+    notes = pair_sentences(compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
     assert notes[0] == (
         "How many seeds converge: no significant difference. With these seeds no difference can be significant: "
-        "the smallest possible p is 0.1; 4 seeds each would do."
+        "the smallest possible p is 0.1; 4 seeds each would suffice."
     )
     assert notes[1] == "All OOD cells: no significant difference. The same holds."
 
@@ -192,7 +192,7 @@ def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
 def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
     seeds = [0.01 * i for i in range(5)]
     shares = {"base": 0.5, "best": 0.9, "good": 0.8, "alike": 0.5, "worst": 0.1}
-    found = pairs_of(groups_of(*(make(label, [share + one for one in seeds]) for label, share in shares.items())))
+    found = compare_pairs(groups_of(*(make(label, [share + one for one in seeds]) for label, share in shares.items())))
     assert pair_sentences(found)[1] == (
         "All OOD cells: above base are best and good; below it is worst; no significant difference from it: alike."
     )
@@ -200,7 +200,7 @@ def test_sentences_name_who_is_above_and_below_the_baseline(make: Make) -> None:
 
 def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
     folders = make("a", [1.0]) + make("b", [0.0])
-    assert pairs_of(groups_of(folders)).pairs == ()
+    assert compare_pairs(groups_of(folders)).pairs == ()
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     for heading in ("Over seeds", "more than chance"):
         assert heading not in page
@@ -212,7 +212,7 @@ def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(
     page = write_comparison(folders, tmp_path / "page.html", baseline="kind3").read_text()
     assert "Each group against the first, kind3." in page
     assert "kind0 / kind3" in page
-    text = comparison_text(grouped([read(folder) for folder in folders]))
+    text = comparison_text(group_runs([read_run(folder) for folder in folders]))
     assert "kind4 / kind0" in text
     assert "Significant means p < 0.05" in text
     with pytest.raises(UserError, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):

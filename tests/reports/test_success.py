@@ -10,18 +10,18 @@ import pytest
 import yaml
 
 from numerate.errors import UserError
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.drawing import chart_svg
-from numerate.reports.groups import grouped
-from numerate.reports.limits import drawn
+from numerate.reports.groups import group_runs
+from numerate.reports.limits import groups_to_draw
 from numerate.reports.overview import length_chart
-from numerate.reports.page import write_page
-from numerate.reports.plots import KINDS, write_plot
-from numerate.reports.records import read
+from numerate.reports.page import write_run_report
+from numerate.reports.plots import FIGURES, write_plot
+from numerate.reports.records import read_run
 from numerate.reports.sections import region_rows, region_table
-from numerate.reports.success import study_finding, success_rows, successes, table_lengths, unconverged
+from numerate.reports.success import convergence_results, study_finding, success_rows, table_lengths, unconverged_notes
 
 Share = Callable[[int], float]
 
@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         for checkpoint, found in (("final", share), ("best", best)):
             for n in range(1, longest + 1) if found else ():
                 correct = round(100 * found(n))  # type: ignore[misc]
-                low, high = wilson(correct, 100)
+                low, high = wilson_interval(correct, 100)
                 cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
                 lines.append(
                     {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high, "seen": n == 1}
@@ -73,7 +73,7 @@ def study(make: Callable[..., Path]) -> list[Path]:
 
 
 def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: list[Path]) -> None:
-    header, rows = success_rows(grouped([read(folder) for folder in study]))
+    header, rows = success_rows(group_runs([read_run(folder) for folder in study]))
     assert header == ["scheme", "checkpoint", "converged", *(f"n={n}" for n in (6, 7, 8, 9, 12, 15, 18))]
     table = {(row[0], row[1]): row[2:] for row in rows}
     assert list(table) == [(s, c) for s, c in (("abacus", "final"), ("abacus", "best"))] + [
@@ -86,11 +86,11 @@ def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: l
 
 
 def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> None:
-    groups = grouped([read(folder) for folder in study])
+    groups = group_runs([read_run(folder) for folder in study])
     rows = {row[0]: row for row in success_rows(groups)[1]}
     assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100] 100"]
     assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
-    looped, nope = unconverged(groups)
+    looped, nope = unconverged_notes(groups)
     assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) right")
     assert nope.startswith("nope (final) did not converge in this budget: 40 % (seed 0), 40 % (seed 1), 40 % (seed 2)")
     text = study_finding(groups)
@@ -101,19 +101,19 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
 
 
 def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
-    assert table_lengths(successes(grouped([read(study[0])]))) == [6, 7, 8, 9, 12, 15, 18]
+    assert table_lengths(convergence_results(group_runs([read_run(study[0])]))) == [6, 7, 8, 9, 12, 15, 18]
 
 
 def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: Callable[..., Path]) -> None:
-    found = successes(grouped([read(make("abacus", lambda n: 1.0, longest=30))]))
+    found = convergence_results(group_runs([read_run(make("abacus", lambda n: 1.0, longest=30))]))
     assert table_lengths(found) == [6, 7, 9, 12, 18, 24, 30]
 
 
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
     page = write_comparison(study, tmp_path / "page.html").read_text()
-    assert "Which seeds converged, and how far those go" in page
+    assert "Converged seeds and their length generalization" in page
     assert "did not converge in this budget: 40 % (seed 0), 40 % (seed 1)" in page
-    text = comparison_text(grouped([read(folder) for folder in study]))
+    text = comparison_text(group_runs([read_run(folder) for folder in study]))
     assert "did not converge" in text
     lines = [
         line for line in text.splitlines() if line.startswith(("scheme ", "abacus ", "rotary ", "looped ", "nope "))
@@ -125,18 +125,18 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
 def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
     runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
     assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
-    assert study_finding(grouped([read(run) for run in runs])) == ""
+    assert study_finding(group_runs([read_run(run) for run in runs])) == ""
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
-    (grid,) = grouped([read(study[0])])[0].grids
+    (grid,) = group_runs([read_run(study[0])])[0].grids
     assert (grid.row_axis, grid.column_axis, len(grid.columns)) == ("", "digits of each number", 18)
 
 
 @pytest.mark.parametrize(
     ("kind", "ending"),
     [
-        *((kind, "svg") for kind in KINDS if kind not in ("pair", "counts", "validation")),
+        *((kind, "svg") for kind in FIGURES if kind not in ("pair", "counts", "validation")),
         ("curves", "png"),
         ("compare", "pdf"),
     ],
@@ -169,13 +169,13 @@ def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
     text = write_plot("pair", [run], tmp_path / "pair.svg").read_text()
     assert "sorting: exact match" in text
     assert "sorting: first label" in text
-    first = grouped([read(run)])[0].first
-    assert {point.value for point in first} == {0.6}
-    assert (first[0].low, first[0].high) == wilson(60, 100)
+    first = group_runs([read_run(run)])[0].first_token_points
+    assert {point.score for point in first} == {0.6}
+    assert (first[0].low, first[0].high) == wilson_interval(60, 100)
     lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
     square = [line | {"cell": {"digits": n, "items": m}} for line in lines[:1] for n in (1, 2) for m in (1, 2)]
     (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in square))
-    page = write_page(run).read_text()
+    page = write_run_report(run).read_text()
     assert "First label right, %" in page
     text = write_plot("grid", [run], tmp_path / "grid.svg").read_text()
     assert ">digits<" in text
@@ -187,10 +187,10 @@ def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Cal
     line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[0])
     del line["first_correct"]
     (run / "evaluation.jsonl").write_text(json.dumps(line | {"first_wrong": [30, 20]}) + "\n")
-    assert [cell.first_correct for cell in read(run).cells] == [70]
+    assert [cell.first_correct for cell in read_run(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
-    assert read(run).cells[0].of_first() is None
-    with pytest.raises(UserError, match="do not say how often the first token is right"):
+    assert read_run(run).cells[0].with_first_token() is None
+    with pytest.raises(UserError, match="plot: the records of old have no first-token accuracy"):
         write_plot("pair", [run], run / "a.png")
 
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
     for arguments, words in [
         (("gird", study, "a.png"), r"plot: there is no 'gird'; there are: grid, .*Did you mean 'grid'"),
         (("grid", [], "a.png"), r"plot: no runs are named"),
-        (("grid", study, "a.jpg"), r"a.jpg: figures are written as png, svg, pdf"),
+        (("grid", study, "a.jpg"), r"a.jpg: the suffix must be one of png, svg, pdf"),
     ]:
         with pytest.raises(UserError, match=words):
             write_plot(*arguments)
@@ -214,7 +214,7 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
 
 
 def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
-    from numerate.reports.grid import regions
+    from numerate.reports.grid import score_regions
 
     run = make("far", lambda n: 1.0)
     with open(run / "evaluation.jsonl", "a") as file:
@@ -223,41 +223,43 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
         file.write(
             json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "low": 0.0, "first_correct": 0}) + "\n"
         )
-    found = regions(read(run).select())
+    found = score_regions(read_run(run).select_cells())
     assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]
-    assert found["100+"].share.value == 0
-    assert found["ood"].cells == 13
+    assert found["100+"].score.value == 0
+    assert found["ood"].num_cells == 13
 
 
 def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
-    header, rows = region_rows(grouped([read(folder) for folder in study]))
+    header, rows = region_rows(group_runs([read_run(folder) for folder in study]))
     assert header[-1] == "seeds at 99 %"
     reached = {(row[0], row[1]): row[-1] for row in rows}
     assert reached["looped", "in distribution"] == "2 of 3"
     assert reached["looped", "OOD validation"] == "2 of 2 converged"
     assert reached["nope", "in distribution"] == "0 of 3"
-    assert reached["nope", "OOD test"] == "no converged"
+    assert reached["nope", "OOD test"] == "none converged"
     assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged, and are not counted" in region_table(grouped([read(folder) for folder in study]))
-    assert "not converged" not in region_table(grouped([read(study[0])]))
+    assert "have not converged, and are not counted" in region_table(group_runs([read_run(folder) for folder in study]))
+    assert "not converged" not in region_table(group_runs([read_run(study[0])]))
 
 
 def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[..., Path]) -> None:
     runs = [make(kind, lambda n: 0.4, seed) for kind in ("nope", "fire", "alibi", "none") for seed in (0, 1)]
-    assert study_finding(grouped([read(run) for run in runs])).startswith("nope, fire, alibi and none did not converge")
+    assert study_finding(group_runs([read_run(run) for run in runs])).startswith(
+        "nope, fire, alibi and none did not converge"
+    )
 
 
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
     runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
-    groups = grouped([read(run) for run in runs])
-    figure = KINDS["curves"](groups)
+    groups = group_runs([read_run(run) for run in runs])
+    figure = FIGURES["curves"](groups)
     assert isinstance(figure, Figure)
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
     assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
     assert "These are 8 of 12 groups" in " ".join(text.get_text().replace("\n", " ") for text in figure.axes[0].texts)
-    classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(drawn(groups))))
+    classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(groups_to_draw(groups))))
     assert len(set(classes)) == len(classes) == len(SERIES)
 
 

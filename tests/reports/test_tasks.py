@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from numerate.config import to_tree
-from numerate.evaluation.statistics import wilson
-from numerate.reports.compare import comparison_page, comparison_text, write_comparison, write_figure
-from numerate.reports.groups import Group, grouped
-from numerate.reports.pairs import pairs_of
+from numerate.evaluation.statistics import wilson_interval
+from numerate.reports.compare import comparison_page, comparison_text, write_comparison, write_comparison_figure
+from numerate.reports.groups import Group, group_runs
+from numerate.reports.pairs import compare_pairs
 from numerate.reports.plots import compare_figure
-from numerate.reports.records import read_each
-from numerate.reports.tasks import by_task
+from numerate.reports.records import read_runs
+from numerate.reports.tasks import group_by_task
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
@@ -46,13 +46,13 @@ def make(tmp_path: Path) -> Make:
             for n in range(1, 7):
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = 1000 if n <= 4 else round(1000 * share)
-                low, high = wilson(correct, 1000)
+                low, high = wilson_interval(correct, 1000)
                 line = {"cell": dict.fromkeys(axes, n), "correct": correct, "count": 1000, "low": low, "high": high}
                 line |= {"seed": seed, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
                 lines.append(line | {"seen": False, "method": "one pass"} | more)
             (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             folders.append(folder)
-        (group,) = grouped(read_each(folders), {folders[0].parent.name: label})
+        (group,) = group_runs(read_runs(folders), {folders[0].parent.name: label})
         return group
 
     return made
@@ -78,13 +78,13 @@ def folders_of(groups: Sequence[Group]) -> list[Path]:
 def test_pairs_are_tested_and_corrected_within_their_task_alone(laptop: list[Group]) -> None:
     page, text = comparison_page(laptop), comparison_text(laptop)
     for task in (laptop[0::2][:2], [laptop[1], *laptop[3:]]):
-        for pair in pairs_of(task).pairs:
+        for pair in compare_pairs(task).pairs:
             assert f">{pair.label}</td>" in page
             assert pair.label in text
         alone = comparison_text(task)
         assert alone in text, "the tables, tests and finding of a task are those it has without the others"
     assert "modulo 10: RNN / shifted" not in page + text
-    assert page.count("Which groups differ by more than chance") == 2
+    assert page.count("Significant differences between groups") == 2
     assert "corrected for the pairs of that task alone" in page
 
 
@@ -97,7 +97,7 @@ def test_a_page_of_several_tasks_says_what_was_found_of_each_and_then_shows_each
     part = page[shown[0] : shown[1]]
     assert "modulo 10: LSTM" in part
     assert "shifted: LSTM" not in part
-    assert page.count("<h2>To run it again</h2>") == page.count("<h1>") == 1
+    assert page.count("<h2>Reproduce</h2>") == page.count("<h1>") == 1
     assert "modulus=10" in page[: shown[0]], "what each task is stands before them"
 
 
@@ -114,8 +114,8 @@ def test_the_figure_has_a_panel_for_each_task_with_its_own_lines(laptop: list[Gr
     legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in panels]
     assert [len(legend) for legend in legends] == [2, 3]
     assert all(label.startswith("shifted") for label in legends[1])
-    first = write_figure(folders_of(laptop), tmp_path / "a.png").read_bytes()
-    assert write_figure(folders_of(laptop), tmp_path / "b.png").read_bytes() == first
+    first = write_comparison_figure(folders_of(laptop), tmp_path / "a.png").read_bytes()
+    assert write_comparison_figure(folders_of(laptop), tmp_path / "b.png").read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_figure_has_a_panel_for_each_task_with_its_own_lines(laptop: list[Gr
 )
 def test_what_is_trained_on_and_how_it_is_written_is_no_other_task(make: Make, one: Any, other: Any) -> None:
     groups = [make("a", one), make("b", other)]
-    (task,) = by_task(groups)
+    (task,) = group_by_task(groups)
     assert list(task.groups) == groups
 
 
@@ -151,10 +151,10 @@ def test_what_is_trained_on_and_how_it_is_written_is_no_other_task(make: Make, o
 )
 def test_a_task_is_named_by_what_its_groups_share(make: Make, one: Task, other: Task, names: list[str]) -> None:
     groups = [make("a", one), make("b", other), make("c", one), make("d", other)]
-    found = by_task(groups)
+    found = group_by_task(groups)
     assert [task.name for task in found] == names
     assert [list(task.groups) for task in found] == [groups[::2], groups[1::2]]
-    assert [task.name for task in by_task(groups[:2])] == ["a", "b"], "single groups lend their labels"
+    assert [task.name for task in group_by_task(groups[:2])] == ["a", "b"], "single groups lend their labels"
 
 
 def test_an_evaluation_may_select_one_of_several_tasks(make: Make) -> None:
@@ -164,4 +164,4 @@ def test_an_evaluation_may_select_one_of_several_tasks(make: Make) -> None:
         make("minus", both, settings={"task.task_index": 1}),
         make("alone", Arithmetic("-")),
     ]
-    assert [task.groups for task in by_task(groups)] == [(groups[0],), (groups[1], groups[2])]
+    assert [task.groups for task in group_by_task(groups)] == [(groups[0],), (groups[1], groups[2])]

@@ -9,27 +9,27 @@ import pytest
 
 from numerate.reports import colour, curve, table
 from numerate.reports.colour import (
-    DARK,
-    DARK_256,
-    LIGHT,
+    COLORMAP_DARK,
+    COLORMAP_DARK_256,
+    COLORMAP_LIGHT,
     TerminalStyle,
+    colormap,
     contrast,
-    ink,
     luminance,
-    nearest_of_256,
-    ramp,
-    rgb,
+    nearest_256_color,
+    parse_hex_color,
+    text_color,
 )
 from numerate.reports.compare import comparison_text
 from numerate.reports.curve import length_curve, sparkline
-from numerate.reports.grid import grids, points
-from numerate.reports.groups import grouped
-from numerate.reports.heat_map import heat_map, legend
-from numerate.reports.records import Cell, read
-from numerate.reports.table import beside, markdown_table, text_table, text_width
+from numerate.reports.grid import aggregate_seeds, make_grids
+from numerate.reports.groups import group_runs
+from numerate.reports.heat_map import terminal_heat_map, terminal_legend
+from numerate.reports.records import Cell, read_run
+from numerate.reports.table import markdown_table, side_by_side, text_table, text_width
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-COLOURS = TerminalStyle(colours=2**24, unicode=True, width=120)
+COLOURS = TerminalStyle(num_colors=2**24, unicode=True, width=120)
 
 
 def grid(high=3, trained=2, right=lambda a, b: 100):
@@ -45,7 +45,7 @@ def grid(high=3, trained=2, right=lambda a, b: 100):
         for a in range(1, high + 1)
         for b in range(1, high + 1)
     ]
-    return grids(points([cells]))[0]
+    return make_grids(aggregate_seeds([cells]))[0]
 
 
 class Terminal(io.StringIO):
@@ -61,7 +61,7 @@ def test_the_examples_in_the_documentation_are_true(module):
 
 
 def test_a_map_without_colours_is_numbers_in_a_frame():
-    shown = heat_map(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), TerminalStyle())
+    shown = terminal_heat_map(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), TerminalStyle())
     assert shown.split("\n") == [
         "     1   2   3",
         "  ┏━━━━━━━┓",
@@ -75,8 +75,8 @@ def test_a_map_without_colours_is_numbers_in_a_frame():
 
 def test_a_map_for_a_plain_terminal_is_ascii_alone():
     both = (
-        heat_map(grid(), TerminalStyle(unicode=False))
-        + legend(TerminalStyle(unicode=False))
+        terminal_heat_map(grid(), TerminalStyle(unicode=False))
+        + terminal_legend(TerminalStyle(unicode=False))
         + sparkline([1, 2, 3], TerminalStyle(unicode=False))
     )
     assert both.isascii()
@@ -84,15 +84,17 @@ def test_a_map_for_a_plain_terminal_is_ascii_alone():
 
 
 def test_colours_change_nothing_but_colours():
-    plain, coloured = (heat_map(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS))
+    plain, coloured = (
+        terminal_heat_map(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS)
+    )
     assert [line.rstrip() for line in ESCAPE.sub("", coloured).split("\n")] == plain.split("\n")
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
 
 
 def test_every_cell_has_the_colour_of_its_share():
-    coloured = heat_map(grid(high=1, right=lambda a, b: 40), COLOURS)
-    red, green, blue = ramp(0.4, DARK)
+    coloured = terminal_heat_map(grid(high=1, right=lambda a, b: 40), COLOURS)
+    red, green, blue = colormap(0.4, COLORMAP_DARK)
     assert f"48;2;{red};{green};{blue}" in coloured
 
 
@@ -109,19 +111,19 @@ def test_every_cell_has_the_colour_of_its_share():
 def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_match_the_legend(width, high, titled, row):
     look = TerminalStyle(width=width)
     found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
-    shown = heat_map(found, look)
+    shown = terminal_heat_map(found, look)
     *lines, _ = shown.split("\n")
     assert max(map(text_width, lines)) <= width
     assert (titled in shown.split("\n")[0]) if titled else ("tenths" not in shown and "means" not in shown)
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
-    text = legend(look, [found])
+    text = terminal_legend(look, [found])
     assert ("in tenths: 4 is 40-49 % right, 0 under 10 %" in text) == (titled == "in tenths")
     assert ("% right, · is 0" in text) == (titled != "in tenths")
 
 
 def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
-    shown = heat_map(grid(high=40, trained=8), TerminalStyle(width=40))
+    shown = terminal_heat_map(grid(high=40, trained=8), TerminalStyle(width=40))
     assert "means of 5 x 5 cells" in shown
     assert shown.count("┏━━━┓") == 1
 
@@ -129,14 +131,14 @@ def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
 @pytest.mark.parametrize("colours", [0, 2**24])
 @pytest.mark.parametrize(("trained", "framed"), [(8, True), (2, False)])
 def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, framed, colours):
-    found, look = grid(high=40, trained=trained), TerminalStyle(width=40, colours=colours, unicode=True)
-    assert ("┏" in heat_map(found, look)) == framed
-    assert ("in distribution" in legend(look, [found])) == framed
+    found, look = grid(high=40, trained=trained), TerminalStyle(width=40, num_colors=colours, unicode=True)
+    assert ("┏" in terminal_heat_map(found, look)) == framed
+    assert ("in distribution" in terminal_legend(look, [found])) == framed
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
     cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
-    assert " 1  50\n" in heat_map(grids(points([cells]))[0], TerminalStyle())
+    assert " 1  50\n" in terminal_heat_map(make_grids(aggregate_seeds([cells]))[0], TerminalStyle())
 
 
 @pytest.mark.parametrize(
@@ -150,46 +152,48 @@ def test_cells_that_were_not_evaluated_stay_empty():
     ],
 )
 def test_the_colours_of_a_terminal_are_detected(environ, colours):
-    assert TerminalStyle.of(Terminal(), environ).colours == colours
+    assert TerminalStyle.from_stream(Terminal(), environ).num_colors == colours
 
 
 def test_a_file_gets_no_colours_unless_they_are_forced():
-    assert TerminalStyle.of(io.StringIO(), {"TERM": "xterm-256color"}).colours == 0
-    assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1"}).colours == 256
-    assert TerminalStyle.of(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colours == 0
-    assert TerminalStyle.of(io.StringIO(), {"COLUMNS": "57"}).width == 57
+    assert TerminalStyle.from_stream(io.StringIO(), {"TERM": "xterm-256color"}).num_colors == 0
+    assert TerminalStyle.from_stream(io.StringIO(), {"FORCE_COLOR": "1"}).num_colors == 256
+    assert TerminalStyle.from_stream(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).num_colors == 0
+    assert TerminalStyle.from_stream(io.StringIO(), {"COLUMNS": "57"}).width == 57
 
 
 def test_a_stream_that_cannot_encode_boxes_gets_none():
-    assert not TerminalStyle.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode
-    assert TerminalStyle.of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode
+    assert not TerminalStyle.from_stream(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode
+    assert TerminalStyle.from_stream(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode
 
 
-@pytest.mark.parametrize(("stops", "sign"), [(LIGHT, -1), (DARK, 1), (DARK_256, 1)])
+@pytest.mark.parametrize(("stops", "sign"), [(COLORMAP_LIGHT, -1), (COLORMAP_DARK, 1), (COLORMAP_DARK_256, 1)])
 def test_lightness_runs_one_way_so_that_grey_print_keeps_the_order(stops, sign):
-    steps = [luminance(ramp(i / 100, stops)) for i in range(101)]
+    steps = [luminance(colormap(i / 100, stops)) for i in range(101)]
     assert all(sign * (after - before) > 0 for before, after in pairwise(steps))
 
 
-@pytest.mark.parametrize("stops", [LIGHT, DARK, DARK_256])
+@pytest.mark.parametrize("stops", [COLORMAP_LIGHT, COLORMAP_DARK, COLORMAP_DARK_256])
 def test_numbers_can_be_read_on_every_colour_of_the_map(stops):
-    assert min(contrast(ramp(i / 100, stops), ink(ramp(i / 100, stops))) for i in range(101)) >= 4.5
+    assert min(contrast(colormap(i / 100, stops), text_color(colormap(i / 100, stops))) for i in range(101)) >= 4.5
 
 
 def test_the_256_colours_are_colours_of_such_a_terminal():
-    assert nearest_of_256((255, 0, 0)) == 196
-    assert nearest_of_256((8, 8, 8)) == 232
+    assert nearest_256_color((255, 0, 0)) == 196
+    assert nearest_256_color((8, 8, 8)) == 232
     levels = {0, 95, 135, 175, 215, 255}
-    assert all(set(rgb(stop)) <= levels or len(set(rgb(stop))) == 1 for stop in DARK_256)
+    assert all(
+        set(parse_hex_color(stop)) <= levels or len(set(parse_hex_color(stop))) == 1 for stop in COLORMAP_DARK_256
+    )
 
 
 def test_blocks_stand_side_by_side_where_they_fit_and_below_each_other_where_not():
-    assert beside(["ab\nc", "xy"], 8) == "ab    xy\nc"
-    assert beside(["ab\nc", "xy"], 7) == "ab\nc\n\nxy"
+    assert side_by_side(["ab\nc", "xy"], 8) == "ab    xy\nc"
+    assert side_by_side(["ab\nc", "xy"], 7) == "ab\nc\n\nxy"
 
 
 def test_coloured_text_is_as_wide_as_it_looks():
-    assert text_width(COLOURS.paint("abc", front=(1, 2, 3), bold=True)) == 3
+    assert text_width(COLOURS.colorize("abc", foreground=(1, 2, 3), bold=True)) == 3
 
 
 def test_tables_keep_their_columns_with_empty_cells_and_pipes():
@@ -201,7 +205,7 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
 
 def test_a_bar_shows_the_share_and_its_interval():
     cell = Cell({"n": 6}, 50, 100, 0.4, 0.6, "ood_test")
-    line = length_curve({"run": {6: points([[cell]])[0]}}, TerminalStyle()).split("\n")[-1]
+    line = length_curve({"run": {6: aggregate_seeds([[cell]])[0]}}, TerminalStyle()).split("\n")[-1]
     assert line == "  6  ██████████──           50 [40, 60]"
 
 
@@ -214,7 +218,7 @@ def test_a_sparkline_keeps_the_order_of_what_it_shows():
 
 def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_finding(make_run):
     runs = [make_run("abacus", lambda n: n <= 7), make_run("rotary", lambda n: n <= 5)]
-    text = comparison_text(grouped([read(run) for run in runs]), TerminalStyle(width=120))
+    text = comparison_text(group_runs([read_run(run) for run in runs]), TerminalStyle(width=120))
     assert "addition_abacus" in text.split("\n")[0]
     assert "addition_rotary" in text.split("\n")[0]
     assert "all OOD" in text

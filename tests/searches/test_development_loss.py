@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from numerate.errors import UserError
-from numerate.searches.trials import measured
+from numerate.searches.trials import run_result
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run_folder import RunFolder
@@ -19,7 +19,7 @@ def test_a_trial_is_worth_its_lowest_development_loss(tmp_path: Path) -> None:
         line = {"loss": loss, "low": loss - 0.1, "high": loss + 0.1, "perplexity": 7.0, "accuracy": 0.5}
         folder.append("metrics.jsonl", {"step": step, "split": "development", **line})
     recipe = Recipe(training=Training(steps=30))  # what was trained beyond does not count
-    found = measured(folder, recipe, "development_loss")
+    found = run_result(folder, recipe, "development_loss")
     assert (found["value"], found["low"], found["best_step"], found["loss"]) == (2.0, 1.9, 20, 9.0)
 
 
@@ -28,5 +28,5 @@ def test_it_is_refused_where_there_is_no_running_text() -> None:
     from numerate.searches.search import search
 
     recipe = replace(Recipe(), task=Arithmetic())
-    with pytest.raises(UserError, match="metric: development_loss is of running text, and Arithmetic is none"):
+    with pytest.raises(UserError, match="metric: validation_loss needs a language modeling task, not Arithmetic"):
         search(recipe, ["model.hidden_size=32,64"], trials=1, metric="development_loss")

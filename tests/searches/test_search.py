@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from numerate.cli import COMMANDS, parsed
-from numerate.commands.search import parse
+from numerate.cli import COMMANDS, parse_args
+from numerate.commands.search import parse_search
 from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.executors.executor import Executor, Failure, Finished, Work, WorkerContext
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
-from numerate.searches.space import Between, Choice, Space
-from numerate.studies.naming import named_recipe
+from numerate.searches.space import Choice, NumberRange, Space
+from numerate.studies.naming import load_recipe
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
@@ -38,11 +38,11 @@ from numerate.training.stopping import Stop
 pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numerate[search]'")
 
 from numerate.searches import trials as trials_file
-from numerate.searches.journal import STARTS, Journal, Trial
+from numerate.searches.journal import MAX_STARTS, Journal, Trial
 from numerate.searches.sampling import SamplingPlan, make_pruner
 from numerate.searches.search import search
 from numerate.searches.searched import SearchResult
-from numerate.searches.trials import SearchPlan, Trials, measured, summary
+from numerate.searches.trials import SearchPlan, Trials, run_result, summarize_runs
 
 TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),
@@ -54,7 +54,7 @@ TINY = Recipe(
     title="rotary",
 )
 RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 32]}
-SPACE = Space.read(TINY, RATES)
+SPACE = Space.parse(TINY, RATES)
 
 
 def points(found: SearchResult) -> list[Mapping[str, Any]]:
@@ -69,7 +69,7 @@ def values(found: SearchResult) -> list[Any]:
 
 
 def test_a_space_is_read_as_settings_are_with_spans_beside() -> None:
-    space = Space.read(
+    space = Space.parse(
         TINY,
         [
             "optimizer.learning_rate=log(1e-4,1e-2)",
@@ -80,17 +80,22 @@ def test_a_space_is_read_as_settings_are_with_spans_beside() -> None:
         ],
     )
     assert space.items == (
-        Between("optimizer.learning_rate", 1e-4, 1e-2, log=True),
-        Between("optimizer.weight_decay", 0.0, 0.1),
-        Between("training.batch_size", 16, 120, step=16),
+        NumberRange("optimizer.learning_rate", 1e-4, 1e-2, log=True),
+        NumberRange("optimizer.weight_decay", 0.0, 0.1),
+        NumberRange("training.batch_size", 16, 120, step=16),
         Choice("model.mixer", ("Attention(num_heads=1)", "Attention(num_heads=2)")),
         "training.steps=500",
     )
     whole, share = space.fields[2], space.fields[1]
-    assert isinstance(whole, Between)
-    assert isinstance(share, Between)
-    assert (whole.whole, whole.top, whole.size(), list(whole.all())) == (True, 112, 7, list(range(16, 113, 16)))
-    assert (share.whole, share.size()) == (False, None)
+    assert isinstance(whole, NumberRange)
+    assert isinstance(share, NumberRange)
+    assert (whole.is_integer, whole.max_value, whole.size(), list(whole.iter_values())) == (
+        True,
+        112,
+        7,
+        list(range(16, 113, 16)),
+    )
+    assert (share.is_integer, share.size()) == (False, None)
     assert space.size() is None
 
 
@@ -101,10 +106,10 @@ def test_a_point_of_a_space_is_the_settings_that_a_command_takes() -> None:
 
 
 def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None:
-    from_python = Space.read(
+    from_python = Space.parse(
         TINY, {"model.hidden_size": [16, 32], "training.steps": 8, "optimizer.learning_rate": "log(1e-4,1e-2)"}
     )
-    from_text = Space.read(
+    from_text = Space.parse(
         TINY, ["model.hidden_size=16,32", "training.steps=8", "optimizer.learning_rate=log(1e-4,1e-2)"]
     )
     assert from_python == from_text
@@ -115,23 +120,23 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
     [
         (["optimizer.learning_rat=log(1e-4,1e-2)"], "Did you mean 'learning_rate'"),
         (["model.mixer=Attention(num_heads=2),Atention"], "Did you mean 'Attention'"),
-        (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: 'fast'"),
-        (["training.batch_size=between(1.5,8)"], "'1.5' is no int"),
-        (["optimizer.learning_rate=between(1e-2,1e-4)"], "is empty"),
+        (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: must be float, not 'fast'"),
+        (["training.batch_size=between(1.5,8)"], "training.batch_size: must be int, not '1.5'"),
+        (["optimizer.learning_rate=between(1e-2,1e-4)"], "low must be below high"),
         (["optimizer.learning_rate=log(0,1)"], "begins above 0"),
         (["optimizer.learning_rate=log(1,2,0.5)"], "has no step"),
         (["optimizer.learning_rate=between(1,2,3)"], "does not lead from 1 to 2"),
-        (["optimizer.learning_rate=between(1)"], "is no span of numbers"),
-        (["optimizer.learning_rate=between(a,b)"], "is no span of numbers"),
+        (["optimizer.learning_rate=between(1)"], "must be a range of numbers"),
+        (["optimizer.learning_rate=between(a,b)"], "must be a range of numbers"),
         (["task.operator=between(1,2)"], "task.operator"),
-        (["training.steps=4,8"], "make the same run"),
-        (["training.steps=between(4,8)"], "make the same run"),
-        (["model.hidden_size=16,16"], "make the same run"),
+        (["training.steps=4,8"], "give the same run"),
+        (["training.steps=between(4,8)"], "give the same run"),
+        (["model.hidden_size=16,16"], "give the same run"),
         (["model.hidden_size=16,32", "model.hidden_size=between(16,32)"], "given twice"),
         (["model.hidden_size=16,32", "model.hidden_size=64"], "given twice"),
         (["seed=0,1"], "seed= of the search"),
         (["model.hidden_size=16"], "nothing to search over"),
-        (["trial"], "changes no setting.*Did you mean 'trials'"),
+        (["trial"], "'trial' must be path=value.*Did you mean 'trials'"),
     ],
 )
 def test_what_cannot_be_searched_is_reported_before_anything_runs(
@@ -143,10 +148,10 @@ def test_what_cannot_be_searched_is_reported_before_anything_runs(
 
 
 def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -> None:
-    space = Space.read(TINY, ["task.digits=1:2,1:3", "task.operator=+,x", "model.mixer.logit_scale=log,1.5"])
+    space = Space.parse(TINY, ["task.digits=1:2,1:3", "task.operator=+,x", "model.mixer.logit_scale=log,1.5"])
     assert space.size() == 8
     positions = ["model.positions=[Rotary],[Learned]", "model.mixer=Attention,LSTM"]
-    assert Space.read(TINY, positions).size() == 4, "LSTM goes with Learned alone"
+    assert Space.parse(TINY, positions).size() == 4, "LSTM goes with Learned alone"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +160,9 @@ def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -
         ({"metric": "test"}, "metric: 'test' is none of: beyond-development, development, loss"),
         ({"sampler": "tp"}, "sampler: 'tp'.*Did you mean 'tpe'"),
         ({"pruner": "hyperband"}, "pruner: 'hyperband'"),
-        ({"trials": 0}, "trials: 0"),
-        ({"seeds": 0}, "seeds: 0"),
-        ({"sampler": "grid"}, "a grid needs values that can be counted"),
+        ({"trials": 0}, "trials: must be at least 1, not 0"),
+        ({"seeds": 0}, "seeds: must be at least 1, not 0"),
+        ({"sampler": "grid"}, "a grid needs a finite number of values"),
     ],
 )
 def test_options_that_there_are_not_are_reported(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -167,8 +172,8 @@ def test_options_that_there_are_not_are_reported(settings: dict[str, Any], messa
 
 @pytest.mark.parametrize("line", COMMANDS["search"][2].splitlines())
 def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
-    name, settings, executor, options = parse(parsed(shlex.split(line)[1:]))
-    space = Space.read(named_recipe(name), settings)
+    name, settings, executor, options = parse_search(parse_args(shlex.split(line)[1:]))
+    space = Space.parse(load_recipe(name), settings)
     assert space.fields
     assert executor.workers == (2 if "workers=2" in line else None)
     assert set(options) <= {"trials", "metric", "sampler", "pruner", "seed", "seeds", "name", "runs_dir"}
@@ -176,7 +181,7 @@ def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
 
 def test_without_optuna_the_line_that_installs_it_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"needs the package optuna; pip install 'numerate\[search\]'"):
+    with pytest.raises(UserError, match=r"the package optuna is not installed; pip install 'numerate\[search\]'"):
         search(TINY, RATES, runs_dir=tmp_path)
 
 
@@ -193,16 +198,16 @@ def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Sear
     assert values(again) == values(found)[:3]
     other = search(TINY, RATES, trials=1, metric="loss", runs_dir=tmp_path / "b", seed=1, quiet=True)
     assert points(other)[0] != points(found)[0]
-    assert other.trials[0].found["runs"][0]["seed"] == 1
+    assert other.trials[0].results["runs"][0]["seed"] == 1
 
 
 def test_a_trial_is_an_ordinary_run(found: SearchResult) -> None:
-    trial = found.winner
-    folder = found.path.parent / trial.found["runs"][0]["run"]
-    trained = train(found.best, runs_dir=found.path.parent, quiet=True)
+    trial = found.best_trial
+    folder = found.path.parent / trial.results["runs"][0]["run"]
+    trained = train(found.best_recipe, runs_dir=found.path.parent, quiet=True)
     assert trained.run.path == folder
-    assert trained.why == "done"
-    assert RunFolder(folder).head()["group"] == found.path.name
+    assert trained.stop_reason == "done"
+    assert RunFolder(folder).metadata()["group"] == found.path.name
     assert len(trained.run.evaluate("1:2x1:2", count=4)) == 4
     (folder / "evaluation.jsonl").unlink()
 
@@ -226,12 +231,12 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found
 def test_the_best_is_what_the_metric_says_and_shown_first(found: SearchResult) -> None:
     losses = {trial.number: trial.objective for trial in found.trials}
     assert None not in losses.values()
-    assert found.winner.number == min(losses, key=lambda number: losses[number] or 0.0)
-    assert found.best == replace(override(TINY, found.settings(found.winner)), group=found.best.group)
+    assert found.best_trial.number == min(losses, key=lambda number: losses[number] or 0.0)
+    assert found.best_recipe == replace(override(TINY, found.settings(found.best_trial)), group=found.best_recipe.group)
     table = str(found).splitlines()
     assert table[0].split()[:2] == ["trial", "loss"]
-    assert table[2].split()[0] == str(found.winner.number)
-    assert "chosen on the last training loss, not on the questions of a test" in str(found)
+    assert table[2].split()[0] == str(found.best_trial.number)
+    assert "selected by the last training loss, not on test questions" in str(found)
 
 
 def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: SearchResult) -> None:
@@ -239,30 +244,30 @@ def test_the_files_beside_the_journal_hold_every_trial_the_best_first(found: Sea
     assert [line["trial"] for line in lines] == [0, 1, 2, 3, 4]
     assert lines == json.loads(json.dumps(found.records()))
     rows = list(csv.DictReader((found.path / "results.csv").read_text().splitlines()))
-    assert [int(row["trial"]) for row in rows] == [trial.number for trial in found.ranked]
+    assert [int(row["trial"]) for row in rows] == [trial.number for trial in found.ranked_trials]
     assert [float(row["optimizer.learning_rate"]) for row in rows] == [
-        t.parameters["optimizer.learning_rate"] for t in found.ranked
+        t.parameters["optimizer.learning_rate"] for t in found.ranked_trials
     ]
 
 
 def test_the_winner_is_to_be_measured_on_seeds_it_was_not_chosen_by(found: SearchResult) -> None:
-    rate, width = (found.winner.parameters[path] for path in ("optimizer.learning_rate", "model.hidden_size"))
+    rate, width = (found.best_trial.parameters[path] for path in ("optimizer.learning_rate", "model.hidden_size"))
     command = f"numerate run rotary optimizer.learning_rate={rate} model.hidden_size={width} seed=1,2,3,4,5"
     assert found.next_command() == command
     assert command in str(found)
     called = ("my recipes/it.py:tiny", "--parts", "my.py")
-    several = replace(found, plan=replace(found.plan, seeds=(0, 1, 2)), called=called)
+    several = replace(found, plan=replace(found.plan, seeds=(0, 1, 2)), command_words=called)
     assert several.next_command().startswith("numerate run 'my recipes/it.py:tiny' ")
     assert several.next_command().endswith("seed=3,4,5,6,7 --parts my.py")
 
 
 def test_a_best_at_the_end_of_a_span_is_reported(found: SearchResult) -> None:
-    at_the_end = replace(found.winner, parameters={"optimizer.learning_rate": 0.0098, "model.hidden_size": "16"})
-    inside = replace(found.winner, parameters={"optimizer.learning_rate": 0.001, "model.hidden_size": "16"})
-    assert "optimizer.learning_rate=0.0098 is at the high end of its span, 0.01" in str(
+    at_the_end = replace(found.best_trial, parameters={"optimizer.learning_rate": 0.0098, "model.hidden_size": "16"})
+    inside = replace(found.best_trial, parameters={"optimizer.learning_rate": 0.001, "model.hidden_size": "16"})
+    assert "optimizer.learning_rate=0.0098 is at the upper bound of its range, 0.01" in str(
         replace(found, trials=(at_the_end,))
     )
-    assert "end of its span" not in str(replace(found, trials=(inside,)))
+    assert "bound of its range" not in str(replace(found, trials=(inside,)))
 
 
 def test_the_same_search_again_trains_nothing_and_a_larger_one_continues(found: SearchResult) -> None:
@@ -294,25 +299,25 @@ def test_a_search_does_not_go_on_where_its_files_have_changed(tmp_path: Path) ->
     search(recipe, space, metric="loss", trials=1, runs_dir=tmp_path, quiet=True)
     file.write_text("1+2=3\n2+4=6\n3+4=7\n")
     with pytest.raises(
-        UserError, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was begun"
+        UserError, match=r"the contents of .*sums\.txt have changed since .*rotary-search-\w+ was started"
     ):
         search(recipe, space, metric="loss", trials=2, runs_dir=tmp_path, quiet=True)
 
 
 def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(tmp_path: Path) -> None:
-    space = Space.read(TINY, {"model.hidden_size": [16, 32], "training.batch_size": "between(8,24,8)"})
+    space = Space.parse(TINY, {"model.hidden_size": [16, 32], "training.batch_size": "between(8,24,8)"})
     for sampler, seed in product(("grid", "tpe", "random"), (0, 1)):
-        journal = Journal(tmp_path / f"{sampler}{seed}", space, minimise=False)
+        journal = Journal(tmp_path / f"{sampler}{seed}", space, minimize=False)
         way = SamplingPlan(sampler, seed, trials=space.size() or 0)  # type: ignore[arg-type]
         for _ in range(6):
-            with journal.taken(way, "me") as trial:
+            with journal.take_trial(way, "me") as trial:
                 assert trial is not None
                 journal.tell(trial.number, float(trial.parameters["training.batch_size"]), {})
         tried = [tuple(trial.parameters.values()) for trial in journal.trials()]
         assert sorted(tried) == sorted((width, batch) for width in ("16", "32") for batch in (8, 16, 24))
     found = search(TINY, {"model.hidden_size": [16, 32]}, trials=9, runs_dir=tmp_path, quiet=True)
     assert len(found.trials) == 2
-    assert found.left == 0
+    assert found.num_left == 0
 
 
 def test_numbers_that_are_tried_are_short_and_inside_their_span(found: SearchResult) -> None:
@@ -339,38 +344,38 @@ def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: 
 def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths(tmp_path: Path) -> None:
     long = replace(TINY, training=replace(TINY.training, steps=30))
     run = recorded(tmp_path, (10, 0.2, 0.5), (20, 0.9, 0.5), (30, 1.0, 0.25), (40, 1.0, 1.0))
-    best = measured(run, long, "beyond-development")
+    best = run_result(run, long, "beyond-development")
     assert (best["value"], best["low"], best["best_step"], best["steps"]) == (0.5, 0.25, 20, 30)
     assert best["metric"] == "beyond-development"
     assert (best["development"], best["loss"]) == (0.9, 1 / 30)
-    assert measured(run, long, "development")["value"] == 1.0
-    assert measured(run, long, "loss")["objective"] == 1 / 30
+    assert run_result(run, long, "development")["value"] == 1.0
+    assert run_result(run, long, "loss")["objective"] == 1 / 30
     short = recorded(tmp_path, (10, 0.2, None), (20, 0.9, None))
-    fallen_back = measured(short, long, "beyond-development")
+    fallen_back = run_result(short, long, "beyond-development")
     assert (fallen_back["metric"], fallen_back["value"]) == ("development", 0.9)
     with pytest.raises(UserError, match="ended before any evaluation"):
-        measured(recorded(tmp_path), long, "beyond-development")
+        run_result(recorded(tmp_path), long, "beyond-development")
 
 
 def test_ties_on_the_next_lengths_are_settled_by_the_trained_ones(tmp_path: Path) -> None:
     worse, better = (
-        measured(recorded(tmp_path, (4, right, beyond)), TINY, "beyond-development")["objective"]
+        run_result(recorded(tmp_path, (4, right, beyond)), TINY, "beyond-development")["objective"]
         for right, beyond in ((0.9, 0.5), (1.0, 0.5))
     )
-    more_beyond = measured(recorded(tmp_path, (4, 0.0, 0.5 + 1 / 256)), TINY, "beyond-development")["objective"]
+    more_beyond = run_result(recorded(tmp_path, (4, 0.0, 0.5 + 1 / 256)), TINY, "beyond-development")["objective"]
     assert worse < better < more_beyond
 
 
 def test_a_trial_of_several_seeds_is_worth_their_median(tmp_path: Path) -> None:
-    runs = [measured(recorded(tmp_path, (4, 1.0, right)), TINY, "beyond-development") for right in (0.25, 1.0, 0.5)]
-    objective, what = summary(runs, "beyond-development")
+    runs = [run_result(recorded(tmp_path, (4, 1.0, right)), TINY, "beyond-development") for right in (0.25, 1.0, 0.5)]
+    objective, what = summarize_runs(runs, "beyond-development")
     assert objective == pytest.approx(0.5, abs=1e-5)
     assert (what["value"], what["low"], what["high"]) == (0.5, 0.25, 1.0)
 
 
 def test_each_trial_is_trained_on_every_seed(tmp_path: Path) -> None:
     found = search(TINY, {"model.hidden_size": [16, 32]}, trials=1, seeds=2, seed=5, runs_dir=tmp_path, quiet=True)
-    assert [run["seed"] for run in found.winner.found["runs"]] == [5, 6]
+    assert [run["seed"] for run in found.best_trial.results["runs"]] == [5, 6]
     assert "of 2 seeds" in str(found)
     assert len(list(tmp_path.glob("rotary/*"))) == 2
 
@@ -384,12 +389,12 @@ def test_a_combination_that_is_refused_is_a_failed_trial_and_not_the_end(tmp_pat
     refused = [trial for trial in found.trials if trial.state == "failed"]
     assert len(refused) == 2
     assert all("heads" in str(trial.error) and "num_heads=3" in str(trial.parameters) for trial in refused)
-    assert len(found.ranked) == 2
+    assert len(found.ranked_trials) == 2
     assert f"trial {refused[0].number} failed: " in str(found)
 
 
 def test_a_search_whose_trials_all_fail_alike_ends_with_their_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"all 3 trials failed alike.*cuda:99"):
+    with pytest.raises(UserError, match=r"all 3 trials failed with the same error.*cuda:99"):
         search(replace(TINY, device="cuda:99"), RATES, trials=9, runs_dir=tmp_path, quiet=True)
 
 
@@ -408,11 +413,11 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
 
 
 def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(SamplingPlan(trials=2), "greedy"):
-        assert journal.fail_of("greedy", "out of memory") is None, "it is alive"
-    assert journal.fail_of("another", "out of memory") is None
-    assert journal.fail_of("greedy", "out of memory") == 0
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=2), "greedy"):
+        assert journal.fail_trial_of("greedy", "out of memory") is None, "it is alive"
+    assert journal.fail_trial_of("another", "out of memory") is None
+    assert journal.fail_trial_of("greedy", "out of memory") == 0
     assert journal.trials()[0].error == "out of memory"
 
 
@@ -420,7 +425,7 @@ def test_trials_begin_with_the_weights_of_the_run_that_was_the_latest_before_the
     source = train(TINY, runs_dir=tmp_path, quiet=True).run
     base = replace(TINY, init_from="latest", title="further")
     found = search(base, RATES | {"model.hidden_size": 16}, trials=2, runs_dir=tmp_path, quiet=True)
-    heads = [RunFolder(tmp_path / trial.found["runs"][0]["run"]).head() for trial in found.trials]
+    heads = [RunFolder(tmp_path / trial.results["runs"][0]["run"]).metadata() for trial in found.trials]
     assert [head["recipe"]["init_from"] for head in heads] == [source.folder.id] * 2
 
 
@@ -430,23 +435,23 @@ class Elsewhere(Executor):
 
     why: str = ""
 
-    def run(self, work: Work, items: Sequence[Any], **more: Any) -> Iterator[Finished]:
+    def run(self, work: Work, items: Sequence[Any], **more: Any) -> Iterator[ItemOutcome]:
         failure = Failure(self.why, "some reason", 0) if self.why else None  # type: ignore[arg-type]
-        yield from (Finished(index, failure=failure) for index in range(len(items)))
+        yield from (ItemOutcome(index, failure=failure) for index in range(len(items)))
 
 
 def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tmp_path: Path) -> None:
     found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
-    assert (found.left, found.status) == (2, 0)
-    assert "0 of 2 trials are complete, 2 not over; the same command resumes" in str(found)
+    assert (found.num_left, found.exit_status) == (2, 0)
+    assert "0 of 2 trials are complete, 2 not finished; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
-        _ = found.best
+        _ = found.best_recipe
 
 
 @pytest.mark.parametrize(
     ("why", "error", "message"),
     [
-        ("", OperationalError, "no worker takes one up"),
+        ("", OperationalError, "no worker starts one"),
         ("mistake", UserError, "some reason"),
         ("fault", OperationalError, "some reason"),
     ],
@@ -457,10 +462,10 @@ def test_an_executor_that_gets_nothing_done_is_reported(why: str, error: Any, me
 
 
 def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
-    plan = SearchPlan(SPACE, way=SamplingPlan(trials=1), timeout=1e-9)
+    plan = SearchPlan(SPACE, sampling=SamplingPlan(trials=1), timeout=1e-9)
     do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(WorkerContext("me", 1, Stop()))
     assert do(0) == 0
-    (trial,) = Journal(tmp_path / "s", SPACE, minimise=False).trials()
+    (trial,) = Journal(tmp_path / "s", SPACE, minimize=False).trials()
     assert trial.error == "took longer than timeout=1e-09 s"
     assert do(1) is None
 
@@ -478,9 +483,9 @@ def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "report", stopping)
         stopped = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path, quiet=True)
-    assert stopped.status == 143
+    assert stopped.exit_status == 143
     assert [trial.state for trial in stopped.trials] == ["complete", "running"]
-    assert stopped.left == 2
+    assert stopped.num_left == 2
     again = search(TINY, RATES, trials=3, metric="loss", runs_dir=tmp_path, quiet=True)
     assert values(again) == values(found)[:3]
 
@@ -495,20 +500,20 @@ def test_a_trial_that_a_pruner_gives_up_ends_early_and_its_run_can_go_on(
     monkeypatch.setattr(trials_file, "make_pruner", lambda kind, steps: First())
     found = search(TINY, RATES, trials=2, metric="loss", pruner="median", runs_dir=tmp_path, quiet=True)
     assert [trial.state for trial in found.trials] == ["pruned", "complete"]
-    assert found.trials[0].found["runs"][0]["steps"] < 4
-    assert found.winner.number == 1
+    assert found.trials[0].results["runs"][0]["steps"] < 4
+    assert found.best_trial.number == 1
     going_on = train(override(TINY, found.settings(found.trials[0])), runs_dir=tmp_path, quiet=True)
-    assert going_on.why == "budget"
-    assert going_on.run.folder.head()["ended"]["step"] == 4
+    assert going_on.stop_reason == "budget"
+    assert going_on.run.folder.metadata()["ended"]["step"] == 4
 
 
 @pytest.mark.parametrize("minimise", [False, True])
 def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path: Path, minimise: bool) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=minimise)
+    journal = Journal(tmp_path / "s", SPACE, minimize=minimise)
     pruner, sign = make_pruner("median", 8), -1 if minimise else 1
 
     def trial(value: float) -> bool:
-        with journal.taken(SamplingPlan(trials=20), "me") as taken:
+        with journal.take_trial(SamplingPlan(trials=20), "me") as taken:
             assert taken is not None
             pruned = journal.report(taken.number, 4, sign * value, pruner)
             journal.tell(taken.number, sign * value, {})
@@ -525,78 +530,78 @@ def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(tmp_path:
 def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = Space.read(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.learning_rate=log(1e-4,1e-2)"])
-    journal = Journal(tmp_path / "s", space, minimise=False)
-    with journal.taken(SamplingPlan(trials=1), "me"):
+    space = Space.parse(TINY, ["model.positions=[]", "model.mixer=LSTM,GRU", "optimizer.learning_rate=log(1e-4,1e-2)"])
+    journal = Journal(tmp_path / "s", space, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=1), "me"):
         pass
     assert space.settings(journal.trials()[0].parameters)[1] in ("model.mixer=LSTM", "model.mixer=GRU")
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     text = journal.path.read_text()
     journal.path.write_text(text.replace("LSTM", "evil.py:Bad").replace("GRU", "evil.py:Worse"))
     monkeypatch.chdir(tmp_path)
-    (trial,) = Journal(tmp_path / "s", space, minimise=False).trials()
+    (trial,) = Journal(tmp_path / "s", space, minimize=False).trials()
     with pytest.raises(
-        UserError, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', which the journal has, is no such value"
+        UserError, match=r"model\.mixer=LSTM,GRU: 'evil\.py:\w+', in the journal, is not in this search space"
     ):
         override(TINY, space.settings(trial.parameters))
     for wrong in ({"model.mixer": "GRU", "optimizer.learning_rate": "evil.py:Bad"}, {"model.mixer": "GRU"}):
-        with pytest.raises(UserError, match="which the journal has"):
+        with pytest.raises(UserError, match="in the journal, is not in this search space"):
             space.settings(wrong)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_path: Path) -> None:
-    here, there = (Journal(tmp_path / "s", SPACE, minimise=False) for _ in range(2))
-    with here.taken(SamplingPlan(trials=2), "here") as first:
+    here, there = (Journal(tmp_path / "s", SPACE, minimize=False) for _ in range(2))
+    with here.take_trial(SamplingPlan(trials=2), "here") as first:
         assert first is not None
-        with there.taken(SamplingPlan(trials=2), "there") as second:
+        with there.take_trial(SamplingPlan(trials=2), "there") as second:
             assert second is not None
             assert (first.number, second.number) == (0, 1)
-            assert there.left(SamplingPlan(trials=2)) == 0
-            with here.taken(SamplingPlan(trials=2), "third") as third:
+            assert there.num_available(SamplingPlan(trials=2)) == 0
+            with here.take_trial(SamplingPlan(trials=2), "third") as third:
                 assert third is None
-    assert here.left(SamplingPlan(trials=2)) == 2
-    with there.taken(SamplingPlan(trials=2), "there") as again:
+    assert here.num_available(SamplingPlan(trials=2)) == 2
+    with there.take_trial(SamplingPlan(trials=2), "there") as again:
         assert again is not None
         assert (again.number, again.parameters) == (0, first.parameters)
 
 
 def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path: Path) -> None:
-    plan = SearchPlan(SPACE, way=SamplingPlan(trials=1))
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    for _ in range(STARTS):
-        with journal.taken(plan.way, "me") as trial:
+    plan = SearchPlan(SPACE, sampling=SamplingPlan(trials=1))
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+    for _ in range(MAX_STARTS):
+        with journal.take_trial(plan.sampling, "me") as trial:
             assert trial is not None
-            assert journal.survived(trial.number, at=0)
+            assert journal.record_start(trial.number, step=0)
     Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(WorkerContext("me", 1, Stop()))(0)
-    assert journal.trials()[0].error == "its process died 3 times without getting further"
+    assert journal.trials()[0].error == "its process died 3 times without progress"
 
 
 def test_a_trial_that_gets_further_or_is_stopped_in_good_order_may_begin_as_often_as_it_likes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(SamplingPlan(trials=1), "me"):
-        assert all(journal.survived(0, at=step) for step in range(3 * STARTS))
-        for _ in range(3 * STARTS):
-            assert journal.survived(0, at=0)
-            journal.released(0)
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=1), "me"):
+        assert all(journal.record_start(0, step=step) for step in range(3 * MAX_STARTS))
+        for _ in range(3 * MAX_STARTS):
+            assert journal.record_start(0, step=0)
+            journal.reset_starts(0)
 
 
 def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_moment: Any, tmp_path: Path) -> None:
     way, pruner = SamplingPlan(trials=2), make_pruner("none", None)
 
     def one(place: Path) -> None:
-        journal = Journal(place / "s", SPACE, minimise=False)
-        with journal.taken(way, "me") as trial:
+        journal = Journal(place / "s", SPACE, minimize=False)
+        with journal.take_trial(way, "me") as trial:
             if trial is not None:
                 journal.report(trial.number, 2, 0.25, pruner)
                 journal.tell(trial.number, 0.5, {"runs": []})
 
     def check(place: Path, ended: bool) -> None:
-        there = Journal(place / "s", SPACE, minimise=False)
+        there = Journal(place / "s", SPACE, minimize=False)
         current = there.trials()
         assert [trial.state for trial in current[:1]] == ["complete"]
         assert not ended or [trial.state for trial in current] == ["complete"] * 2
-        while there.left(way):
+        while there.num_available(way):
             one(place)
         points = [trial.parameters for trial in there.trials()]
         assert [trial.state for trial in there.trials()] == ["complete"] * 2
@@ -608,21 +613,21 @@ def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_m
 
 def test_a_full_disk_leaves_the_journal_whole(small_disk: Any) -> None:
     place = small_disk(64 * 1024)
-    journal = Journal(place / "s", SPACE, minimise=False)
-    with journal.taken(SamplingPlan(trials=2), "me"):
+    journal = Journal(place / "s", SPACE, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=2), "me"):
         journal.tell(0, 0.5, {})
     _fill(place / "other")
 
     def write_on() -> None:
         for _ in range(200):
-            with journal.taken(SamplingPlan(trials=2), "me"):
-                journal.survived(1, at=0)
+            with journal.take_trial(SamplingPlan(trials=2), "me"):
+                journal.record_start(1, step=0)
 
     with pytest.raises(OperationalError, match="the disk is full"):
         write_on()
     (place / "other").unlink()
-    again = Journal(place / "s", SPACE, minimise=False)
-    with again.taken(SamplingPlan(trials=2), "me") as trial:
+    again = Journal(place / "s", SPACE, minimize=False)
+    with again.take_trial(SamplingPlan(trials=2), "me") as trial:
         assert trial is not None
         again.tell(1, 0.75, {})
     assert [trial.objective for trial in again.trials()] == [0.5, 0.75]
@@ -636,35 +641,35 @@ def _fill(path: Path) -> None:
 
 
 def test_half_a_line_that_a_killed_process_left_is_cut_away(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(SamplingPlan(trials=3), "me"):
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=3), "me"):
         journal.tell(0, 0.5, {})
     with open(journal.path, "a") as file:
         file.write('{"op_code":4,"worker_id":"half a li')
-    other = Journal(tmp_path / "s", SPACE, minimise=False)
+    other = Journal(tmp_path / "s", SPACE, minimize=False)
     assert [trial.state for trial in other.trials()] == ["complete"]
-    with other.taken(SamplingPlan(trials=3), "me"):
+    with other.take_trial(SamplingPlan(trials=3), "me"):
         other.tell(1, 0.75, {})
     assert [trial.objective for trial in journal.trials()] == [0.5, 0.75]
     assert all(json.loads(line) for line in journal.path.read_text().splitlines())
 
 
 def test_a_journal_that_cannot_be_read_is_reported_with_its_line_and_left_alone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
-    with journal.taken(SamplingPlan(trials=3), "me"):
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+    with journal.take_trial(SamplingPlan(trials=3), "me"):
         journal.tell(0, 0.5, {})
     spoilt = journal.path.read_text().replace("\n", "\nwhat is this\n", 1)
     journal.path.write_text(spoilt)
     with pytest.raises(UserError, match=r"journal\.log, line 2: damaged: "):
-        Journal(tmp_path / "s", SPACE, minimise=False)
+        Journal(tmp_path / "s", SPACE, minimize=False)
     assert journal.path.read_text() == spoilt
 
 
 def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimise=False)
+    journal = Journal(tmp_path / "s", SPACE, minimize=False)
     for number in range(12):
         assert bool(journal.importances()) == (number >= 10)
-        with journal.taken(SamplingPlan(trials=12), "me") as trial:
+        with journal.take_trial(SamplingPlan(trials=12), "me") as trial:
             assert trial is not None
             journal.tell(number, float(trial.parameters["optimizer.learning_rate"]), {})
     shares = journal.importances()
@@ -700,8 +705,8 @@ def searching(place: Path, *words: str) -> "subprocess.Popen[str]":
 
 
 def trials_in(place: Path) -> list[Trial]:
-    space = Space.read(TINY, ["optimizer.learning_rate=log(1e-4,1e-2)"])
-    return Journal(place / "runs" / "s", space, minimise=False).trials()
+    space = Space.parse(TINY, ["optimizer.learning_rate=log(1e-4,1e-2)"])
+    return Journal(place / "runs" / "s", space, minimize=False).trials()
 
 
 def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp_path: Path) -> None:
@@ -725,7 +730,7 @@ def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp
     assert [trial.state for trial in after] == ["complete"] * 6
     assert [trial.parameters for trial in after[: len(before)]] == [trial.parameters for trial in before]
     assert any("6 of 6 trials are complete" in message for message, _ in ended)
-    runs = {trial.number: RunFolder(tmp_path / "runs" / trial.found["runs"][0]["run"]) for trial in after}
+    runs = {trial.number: RunFolder(tmp_path / "runs" / trial.results["runs"][0]["run"]) for trial in after}
     assert {run.path for run in runs.values()} == set((tmp_path / "runs" / "tiny").iterdir())
     for trial in after:
         cut_short = trial.number < len(before) and before[trial.number].state == "running"

@@ -18,17 +18,17 @@ from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
-from numerate.stacking.flat_optimizer import Flat
-from numerate.stacking.folding import Folding
+from numerate.stacking.flat_optimizer import FlatParameters
+from numerate.stacking.folding import FoldedAttentionMode
 from numerate.stacking.stacked_trainer import StackedTrainer
 from numerate.tokenizers.layout import Continuation, TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.distributed import World
-from numerate.training.objective import Objective, Progressive, Supervised, SupervisedPart
+from numerate.training.objective import Objective, Progressive, Supervised, SupervisedModule
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
-from numerate.training.trainer import Outcome, Trainer
+from numerate.training.trainer import Trainer, TrainingResult
 from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
@@ -61,7 +61,7 @@ class Quiet(Trainer):
         """Nothing."""
 
     def save(self) -> None:
-        self._settle()
+        self._flush_metrics()
 
 
 def trainers(recipes: Sequence[Recipe]) -> list[Trainer]:
@@ -86,19 +86,22 @@ def trained_alone(recipes: Sequence[Recipe]) -> list[Trainer]:
 def trained_as_one(recipes: Sequence[Recipe]) -> list[Trainer]:
     found = trainers(recipes)
     outcomes = StackedTrainer(found).train(Stop())
-    assert all(isinstance(outcome, Outcome) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, TrainingResult) for outcome in outcomes), outcomes
     return found
 
 
 def states(trainer: Trainer) -> dict[str, Tensor]:
     """Weights and moments by name."""
-    return {**trainer.parallel.weights(), **trainer.parallel.moments(trainer.optimizer)}
+    return {
+        **trainer.parallel_strategy.full_state_dict(),
+        **trainer.parallel_strategy.full_optimizer_state(trainer.optimizer),
+    }
 
 
 def same(alone: Trainer, other: Trainer, rtol: float = 1e-4, atol: float = 1e-6) -> None:
     for name in ("step", "examples", "tokens", "flops"):
-        assert getattr(alone.progress, name) == getattr(other.progress, name), name
-    assert other.progress.sums == pytest.approx(alone.progress.sums, rel=1e-4)
+        assert getattr(alone.state, name) == getattr(other.state, name), name
+    assert other.state.sums == pytest.approx(alone.state.sums, rel=1e-4)
     expected, found = states(alone), states(other)
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
@@ -184,9 +187,9 @@ def test_a_loop_whose_turns_are_drawn_stacks_as_alone(objective: Progressive) ->
 def test_half_precision_stacks_as_alone_up_to_its_own_rounding() -> None:
     recipes = two(small("training.precision=bf16"))
     for alone, other in zip(trained_alone(recipes), trained_as_one(recipes), strict=True):
-        assert other.progress.sums == pytest.approx(alone.progress.sums, rel=1e-2)
-        for name, tensor in alone.parallel.weights().items():
-            torch.testing.assert_close(other.parallel.weights()[name], tensor, rtol=1e-2, atol=2e-4)
+        assert other.state.sums == pytest.approx(alone.state.sums, rel=1e-2)
+        for name, tensor in alone.parallel_strategy.full_state_dict().items():
+            torch.testing.assert_close(other.parallel_strategy.full_state_dict()[name], tensor, rtol=1e-2, atol=2e-4)
 
 
 @dataclass(frozen=True)
@@ -197,9 +200,9 @@ class Unknown(Objective):
         return UnknownPart(Supervised(), vocabulary)
 
 
-class UnknownPart(SupervisedPart):
-    def form(self, model: Model, draw: StepContext) -> Hashable:
-        return super(SupervisedPart, self).form(model, draw)
+class UnknownPart(SupervisedModule):
+    def forward_key(self, model: Model, draw: StepContext) -> Hashable:
+        return super(SupervisedModule, self).forward_key(model, draw)
 
     def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
         terms = super().forward(model, batch, draw)
@@ -215,14 +218,14 @@ def test_members_computed_in_several_goes_are_what_they_are_in_one(
     most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes: list[int] = []
-    counted = stacked._Pile._differentiate
+    counted = stacked._Stack._compute_gradients
 
     def noting(pile: Any, step: Any, group: list[int]) -> None:
         goes.append(len(group))
         counted(pile, step, group)
 
-    monkeypatch.setattr(stacked, "TOGETHER", most)
-    monkeypatch.setattr(stacked._Pile, "_differentiate", noting)
+    monkeypatch.setattr(stacked, "MAX_STACKED_FLOPS", most)
+    monkeypatch.setattr(stacked._Stack, "_compute_gradients", noting)
     agree([small(f"seed={seed}") for seed in range(4)])
     assert len(goes) > 2, "there are two steps"
     assert set(goes) == {1} if most == 1.0 else max(goes) > 1
@@ -238,7 +241,7 @@ def test_members_with_smaller_budgets_leave_and_the_others_go_on() -> None:
     StackedTrainer(found).train(Stop(), lambda index, outcome: left.append(index))
     assert left == [1, 0, 3, 2]
     for trainer in found:
-        own = [*trainer.model.parameters(), *trainer.parallel.moments(trainer.optimizer).values()]
+        own = [*trainer.model.parameters(), *trainer.parallel_strategy.full_optimizer_state(trainer.optimizer).values()]
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own), "nobody else's memory is kept"
     for alone, other in zip(trained_alone(recipes), found, strict=True):
         same(alone, other)
@@ -253,21 +256,21 @@ def test_a_loss_that_is_not_finite_ends_its_own_run_and_no_other() -> None:
             with torch.no_grad():
                 next(found[1].model.parameters()).fill_(torch.nan)
 
-    found[1].listen = spoil
+    found[1].on_event = spoil
     outcomes = StackedTrainer(found).train(Stop())
     assert isinstance(outcomes[1], OperationalError)
     assert "step 4: the loss is not finite" in str(outcomes[1])
     for index, alone in enumerate(trained_alone(recipes)):
         if index != 1:
-            assert isinstance(outcomes[index], Outcome)
+            assert isinstance(outcomes[index], TrainingResult)
             same(alone, found[index])
 
 
 def test_being_stopped_ends_all_of_them_at_the_end_of_a_step() -> None:
     found, stop = trainers([small(f"seed={seed}", "training.steps=50") for seed in range(3)]), Stop()
-    found[1].listen = lambda kind, record: stop.ask() if record.get("step") == 3 else None
+    found[1].on_event = lambda kind, record: stop.request() if record.get("step") == 3 else None
     outcomes = StackedTrainer(found).train(stop)
-    assert [(outcome.why, outcome.progress.step) for outcome in outcomes] == [("stopped", 3)] * 3  # type: ignore[union-attr]
+    assert [(outcome.stop_reason, outcome.state.step) for outcome in outcomes] == [("stopped", 3)] * 3  # type: ignore[union-attr]
 
 
 def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
@@ -303,12 +306,12 @@ def test_a_parameter_without_a_gradient_is_neither_stepped_nor_decays() -> None:
     settings = {"a": (1.0, True), "b": (1.0, True), "c": (1.0, True)}
     spec = AdamW(learning_rate=0.1, weight_decay=0.5)
     optimizers = [spec.build(model, settings) for model in models]
-    flat = Flat(models, optimizers, settings)
+    flat = FlatParameters(models, optimizers, settings)
     gradient = torch.full((2, 2, 2), 3.0)
     for _ in range(2):
-        flat.take([0, 1], [gradient, None, gradient])
+        flat.set_gradients([0, 1], [gradient, None, gradient])
         flat.step([spec, spec], [0.1, 0.2])
-    flat.settle()
+    flat.sync_step_counts()
     alone = nn.Parameter(torch.ones(2, 2))
     optimizer = spec.build(nn.ParameterDict({"a": alone}), settings)
     for _ in range(2):
@@ -325,9 +328,9 @@ def test_a_parameter_without_a_gradient_is_neither_stepped_nor_decays() -> None:
 def test_each_members_gradient_is_clipped_by_its_own_norm() -> None:
     models = [nn.Linear(2, 1, bias=False) for _ in range(3)]
     settings = {"weight": (1.0, True)}
-    flat = Flat(models, [AdamW().build(model, settings) for model in models], settings)
-    flat.take([0, 1, 2], [torch.tensor([[[3.0, 4.0]], [[0.3, 0.4]], [[30.0, 40.0]]])])
-    norms = flat.clip(torch.tensor([1.0, 1.0, float("inf")]))
+    flat = FlatParameters(models, [AdamW().build(model, settings) for model in models], settings)
+    flat.set_gradients([0, 1, 2], [torch.tensor([[[3.0, 4.0]], [[0.3, 0.4]], [[30.0, 40.0]]])])
+    norms = flat.clip_grad_norm(torch.tensor([1.0, 1.0, float("inf")]))
     assert norms.tolist() == pytest.approx([5.0, 0.5, 50.0])
     expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [30.0, 40.0]])
     torch.testing.assert_close(flat.gradients, expected, rtol=1e-5, atol=0.0)
@@ -351,7 +354,7 @@ def test_folded_attention_is_that_of_each_member(mask: str, mapped: bool, learne
     every = None if given[0] is None else torch.stack(given) if mapped else given[0]
     if learned and every is not None and every.is_floating_point():
         every.requires_grad_()
-    with Folding():
+    with FoldedAttentionMode():
         dims = (0, 0, 0, 0 if mapped and every is not None else None)
         out = torch.vmap(scaled_dot_product_attention, in_dims=dims)(queries, keys, values, every)
     each = [every if every is None or not mapped else every[member] for member in range(6)]
@@ -365,20 +368,21 @@ def test_folded_attention_is_that_of_each_member(mask: str, mapped: bool, learne
 def test_rows_of_several_runs_draw_what_they_draw_in_their_own(
     any_position_ids: Any, make_tokens: Any, vocabulary: Vocabulary
 ) -> None:
-    kinds = torch.from_numpy(vocabulary.kinds).long()
+    kinds = torch.from_numpy(vocabulary.token_kinds).long()
     tokens = [make_tokens([6, 3, 8], seed=seed, width=8) for seed in range(3)]
     draws = [StepContext(seed, step) for seed, step in ((0, 5), (1, 5), (2**40, 7))]
     joined = replace(
-        tokens[0], **{name: torch.cat([getattr(own, name) for own in tokens]) for name in ("ids", "lengths", "row")}
+        tokens[0],
+        **{name: torch.cat([getattr(own, name) for own in tokens]) for name in ("ids", "lengths", "example_indices")},
     )
-    found = any_position_ids.assign(joined, kinds[joined.ids], StepContext.of_several(draws, 3)).expand(9, -1)
+    found = any_position_ids.assign(joined, kinds[joined.ids], StepContext.from_contexts(draws, 3)).expand(9, -1)
     for member, (own, draw) in enumerate(zip(tokens, draws, strict=True)):
         alone = any_position_ids.assign(own, kinds[own.ids], draw).expand(3, -1)
         assert torch.equal(found[3 * member : 3 * member + 3], alone)
 
 
 def test_layers_that_share_a_bias_keep_their_own_weights_after_a_step() -> None:
-    found = trainers(two(replace(small(), model=Decoder(hidden_size=16, positions=(FIRE(shared=True),)))))
+    found = trainers(two(replace(small(), model=Decoder(hidden_size=16, positions=(FIRE(share_across_layers=True),)))))
     names = [name for name, _ in found[0].model.named_parameters()]
     StackedTrainer(found).train(Stop())
     for trainer in found:

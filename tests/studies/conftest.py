@@ -19,7 +19,7 @@ import pytest
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors import local
-from numerate.executors.executor import Executor, Failure, Finished, Work
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
 from numerate.executors.local import Local
 from numerate.executors.worker import Worker
 from numerate.models.decoder import Decoder
@@ -74,20 +74,20 @@ class Here(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
-        worker = Worker(threads=1, limit=None)
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
+        worker = Worker(threads=1, memory_limit=None)
         worker.stop = stop or Stop()  # type: ignore[assignment]
         if (refused := worker.open(pickle.dumps(work))) is not None:
             raise AssertionError(refused)
         for index, item in enumerate(items):
             if worker.stop.requested:
-                yield Finished(index, failure=Failure("not begun", "not begun", 130))
+                yield ItemOutcome(index, failure=Failure("not begun", "not begun", 130))
                 continue
-            reply = worker.do(pickle.dumps(item))
-            tick()
+            reply = worker.run_item(pickle.dumps(item))
+            on_tick()
             result = None if reply.failure else pickle.loads(reply.result)
-            yield Finished(index, result, reply.failure, reply.seconds, worker.name)
+            yield ItemOutcome(index, result, reply.failure, reply.seconds, worker.name)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def quietly() -> Callable[[Study, Path], None]:
 
     def quietly(study: Study, runs: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(studies, "_report", _no_report)
+            patch.setattr(studies, "_write_report", _no_report)
             _, done = run_study(study, runs_dir=runs, executor=Here())
         assert [one.error for one in done] == [None] * len(done)
 
@@ -140,12 +140,12 @@ class Command:
             os.dup2(number, 1)
             os.dup2(number, 2)
             sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-            studies._report = _no_report
+            studies._write_report = _no_report
             context = multiprocessing.get_context("fork")
             local.multiprocessing.get_context = lambda kind: context  # type: ignore[attr-defined]
             more = {"executor": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)
-            status = max(one.status for one in done)
+            status = max(one.exit_status for one in done)
         except BaseException:
             traceback.print_exc()
         finally:

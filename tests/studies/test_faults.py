@@ -21,7 +21,7 @@ from numerate.executors import pool
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 from numerate.studies.folder import StudyFolder
-from numerate.studies.status import standing, standing_text
+from numerate.studies.status import status_text, study_status
 from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe
 
@@ -35,7 +35,7 @@ from numerate.training.schedule import Schedule
 class Endless(Schedule):
     """Never comes to its end."""
     warmup: float = setting(0, "none")
-    def after(self, progress, warm):
+    def decay_factor(self, progress, warmup_end):
         while True:
             time.sleep(0.01)
 
@@ -43,14 +43,14 @@ class Endless(Schedule):
 class Hungry(Schedule):
     """Takes more memory than there is."""
     warmup: float = setting(0, "none")
-    def after(self, progress, warm):
+    def decay_factor(self, progress, warmup_end):
         return float(len(bytearray(10**11)))
 
 @dataclass(frozen=True)
 class Deadly(Schedule):
     """Ends its process."""
     warmup: float = setting(0, "none")
-    def after(self, progress, warm):
+    def decay_factor(self, progress, warmup_end):
         os._exit(7)
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Moody(Schedule):
     """Raises while a file is there."""
     warmup: float = setting(0, "none")
     file: str = setting("", "path of the file")
-    def after(self, progress, warm):
+    def decay_factor(self, progress, warmup_end):
         if os.path.exists(self.file):
             raise ValueError("not today")
         return 1.0
@@ -68,7 +68,7 @@ class Moody(Schedule):
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A user's own schedules, as of `--parts mine.py`."""
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     monkeypatch.setattr(user_parts, "_files", {})
     for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
         monkeypatch.delitem(sys.modules, name)
@@ -83,9 +83,9 @@ def called(tiny: Recipe, title: str, **more: Any) -> Recipe:
 
 def kinds(title: str, runs: Path) -> dict[str, str]:
     """How each run of a study ended, by its label."""
-    folder = StudyFolder.of(title, runs)
+    folder = StudyFolder.from_title(title, runs)
     results = folder.results()
-    return {one.label: results[one.at].get("kind", results[one.at]["status"]) for one in folder.plan()}
+    return {one.label: results[one.result_key].get("kind", results[one.result_key]["status"]) for one in folder.plan()}
 
 
 # A run that raises ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here:
     explodes = override(called(tiny, "explodes"), ["optimizer.learning_rate=1e30"])
     page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, executor=here)
     assert page is not None
-    assert [one.status for one in done] == [2, 1, 0]
+    assert [one.exit_status for one in done] == [2, 1, 0]
     assert "cuda:99" in str(done[0].error)
     assert "is not finite" in str(done[1].error)
     assert kinds("s", tmp_path) == {"wrong": "mistake", "explodes": "fault", "rotary": "done"}
@@ -115,10 +115,10 @@ def test_what_failed_is_listed_and_tried_again_only_on_request(
     started = (tmp_path / "runs" / ".starts").read_text()
     page, again = run_study(study, runs_dir=tmp_path / "runs", executor=here)
     assert [one.error for one in again] == [done[0].error, None]
-    assert [one.status for one in again] == [2, 0]
+    assert [one.exit_status for one in again] == [2, 0]
     assert page is not None
     assert (tmp_path / "runs" / ".starts").read_text() == started, "nothing is begun"
-    assert "not today" in standing_text(standing(StudyFolder.of("s", tmp_path / "runs")))
+    assert "not today" in status_text(study_status(StudyFolder.from_title("s", tmp_path / "runs")))
     _, last = run_study(study, runs_dir=tmp_path / "runs", executor=here, retry=True)
     assert [one.error for one in last] == [None, None]
     assert kinds("s", tmp_path / "runs") == {"moody": "done", "rotary": "done"}
@@ -158,7 +158,7 @@ def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
             return super().run(*given, **more)
 
     _, done = run_study(study, runs_dir=tmp_path / "runs", executor=Elsewhere())
-    assert [one.status for one in done] == [2, 0]
+    assert [one.exit_status for one in done] == [2, 0]
     assert "mine.py" in str(done[0].error)
 
 
@@ -168,7 +168,7 @@ def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
 def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     mine: ModuleType, tiny: Recipe, begin: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "STOP_TIMEOUT", 0.5)
     wrong = [
         called(tiny, "endless", schedule=mine.Endless()),
         called(tiny, "hungry", schedule=mine.Hungry()),
@@ -185,9 +185,9 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     assert "out of memory in hungry" in output
     assert "2.0 GB" in output
     assert "deadly: its worker ended by itself with exit status 7" in output
-    now = standing(StudyFolder.of("s", runs))
+    now = study_status(StudyFolder.from_title("s", runs))
     assert sorted(planned.label for planned, _ in now.failed) == ["endless", "hungry"]
-    assert (now.done, now.left) == (2, 1), "a run whose worker died is simply begun again"
+    assert (now.num_done, now.num_remaining) == (2, 1), "a run whose worker died is simply begun again"
     second = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
     assert second.wait(60) == 1
     assert kinds("s", runs) == expected
@@ -198,9 +198,9 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
 
 
 def test_ctrl_c_ends_a_study_at_a_good_place(pair: Study, begin: Callable[..., Any], tmp_path: Path) -> None:
-    study, runs = pair.crossed(["seeds=4"]), tmp_path / "runs"
+    study, runs = pair.sweep(["seeds=4"]), tmp_path / "runs"
     command = begin(study, runs)
-    folder = StudyFolder.of("pair", runs)
+    folder = StudyFolder.from_title("pair", runs)
     while len(folder.results()) < 2 and not command.over:
         time.sleep(0.01)
     os.kill(command.pid, signal.SIGINT)
@@ -219,7 +219,7 @@ def test_ctrl_c_ends_a_study_at_a_good_place(pair: Study, begin: Callable[..., A
 def test_a_full_disk_is_reported_once_and_the_same_command_continues(
     pair: Study, begin: Callable[..., Any], quietly: Any, small_disk: Any, tmp_path: Path
 ) -> None:
-    study = pair.crossed(["seeds=4"])
+    study = pair.sweep(["seeds=4"])
     quietly(study, tmp_path / "undisturbed")
     used = sum(path.stat().st_size for path in (tmp_path / "undisturbed").rglob("*") if path.is_file())
     place = small_disk(used * 2 // 3)
@@ -228,15 +228,15 @@ def test_a_full_disk_is_reported_once_and_the_same_command_continues(
     assert command.wait() == 1
     output = command.output
     assert output.count("the disk is full (") == 1, output
-    folder = StudyFolder.of("pair", runs)
-    done = dict(folder.done(folder.plan()))
+    folder = StudyFolder.from_title("pair", runs)
+    done = dict(folder.done_results(folder.plan()))
     assert 0 < len(done) < 8
     assert not [record for record in folder.results().values() if record["status"] == "failed"]
     for path in runs.rglob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_bytes().splitlines()), path
     subprocess.run(["mount", "-o", f"remount,size={4 * used}", str(place)], check=True)
     assert begin(study, runs).wait() == 0
-    assert len(folder.done(folder.plan())) == 8
+    assert len(folder.done_results(folder.plan())) == 8
     for planned in folder.plan():
         files = [Path(planned.run) / "evaluation.jsonl", Path(planned.run) / "metrics.jsonl"]
         for file in files:

@@ -17,12 +17,12 @@ from numerate.config import from_tree, identity, override, setting, to_tree
 from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_done, is_failed
-from numerate.studies.patch import patch, patched
-from numerate.studies.status import standing
+from numerate.studies.patch import apply_diff, tree_diff
+from numerate.studies.status import study_status
 from numerate.studies.study import Study
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, all_runs, find, latest
+from numerate.training.run_folder import RunFolder, all_runs, find_run, latest_run
 
 # What differs ---------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ TREES = st.recursive(
 @given(TREES, TREES)
 def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, tree: Any) -> None:
     before = json.dumps([base, tree])
-    found = patched(base, json.loads(json.dumps(patch(base, tree))))
+    found = apply_diff(base, json.loads(json.dumps(tree_diff(base, tree))))
     assert json.dumps(found) == json.dumps(tree), "the same text, so that True stays True and 1.0 stays 1.0"
     assert json.dumps([base, tree]) == before
 
@@ -49,10 +49,10 @@ def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, t
 def test_only_what_differs_is_reported() -> None:
     base = {"kind": "A", "seed": 0, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 1}]}}
     other = {"kind": "A", "seed": 1, "model": {"kind": "D", "hidden_size": 8, "positions": [{"kind": "P", "base": 2}]}}
-    assert patch(base, base) == {}
-    assert patch(base, other) == {"seed": 1, "model.positions.0.base": 2}
-    assert patch(base, {**base, "model": {"kind": "E"}}) == {"model": {"kind": "E"}}
-    assert patch({"a": [1]}, {"a": [1, 2]}) == {"a": [1, 2]}
+    assert tree_diff(base, base) == {}
+    assert tree_diff(base, other) == {"seed": 1, "model.positions.0.base": 2}
+    assert tree_diff(base, {**base, "model": {"kind": "E"}}) == {"model": {"kind": "E"}}
+    assert tree_diff({"a": [1]}, {"a": [1, 2]}) == {"a": [1, 2]}
 
 
 # The plan -------------------------------------------------------------------------------------------------------------
@@ -64,30 +64,30 @@ def requested(*recipes: Recipe) -> list[RequestedRun]:
 
 def test_a_recipe_with_any_model_comes_back_from_the_plan(any_model: Any, tiny: Recipe, tmp_path: Path) -> None:
     recipes = [tiny, replace(tiny, model=any_model, seed=1)]
-    StudyFolder(tmp_path / "study").ask(requested(*recipes))
+    StudyFolder(tmp_path / "study").update_plan(requested(*recipes))
     assert [planned.tree for planned in StudyFolder(tmp_path / "study").plan()] == list(map(to_tree, recipes))
 
 
 def test_a_recipe_with_any_task_comes_back_from_the_plan(any_task: Any, tiny: Recipe, tmp_path: Path) -> None:
     recipes = [tiny, replace(tiny, task=any_task, seed=1)]
-    StudyFolder(tmp_path / "study").ask(requested(*recipes))
+    StudyFolder(tmp_path / "study").update_plan(requested(*recipes))
     plan = StudyFolder(tmp_path / "study").plan()
-    assert [from_tree(planned.tree, "plan", declared=Recipe) for planned in plan] == recipes
+    assert [from_tree(planned.tree, "plan", expected_class=Recipe) for planned in plan] == recipes
 
 
 def test_numbers_that_json_has_no_word_for_come_back_too(tiny: Recipe, tmp_path: Path) -> None:
     endless = override(tiny, ["optimizer.max_grad_norm=inf"])
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(requested(tiny, endless))
+    folder.update_plan(requested(tiny, endless))
     (tmp_path / "study/plan.jsonl").read_text().encode("ascii")
     for line in (tmp_path / "study/plan.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert from_tree(folder.plan()[1].tree, "plan", declared=Recipe) == endless
+    assert from_tree(folder.plan()[1].tree, "plan", expected_class=Recipe) == endless
 
 
 def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
+    folder.update_plan(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(5))), question="Why?")
     lines = [json.loads(line) for line in (folder.path / "plan.jsonl").read_text().splitlines()]
     assert (lines[0]["runs"], sorted(lines[0])) == (5, ["format", "runs", "sha256"])
     assert [sorted(line) for line in lines[1:]] == [
@@ -95,40 +95,40 @@ def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp
         *[["base", "differs", "key", "label", "run", "seed"]] * 4,
     ]
     assert [line.get("differs") for line in lines[2:]] == [{"seed": seed} for seed in range(1, 5)]
-    assert folder.head()["question"] == "Why?"
+    assert folder.metadata()["question"] == "Why?"
 
 
 def test_a_new_plan_replaces_the_old_one_which_is_kept_and_marked(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(requested(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
+    folder.update_plan(requested(tiny, override(tiny, ["seed=1"])), labels={"rotary": "R"})
     longer = override(tiny, ["training.steps=8"])
     wider = override(tiny, ["model.hidden_size=32"])
-    planned = folder.ask(requested(longer, wider))
+    planned = folder.update_plan(requested(longer, wider))
     assert [one.run for one in folder.plan()] == [requested(one)[0].run for one in (tiny, wider)]
-    assert [(one.run, one.current) for one in folder.every()[2:]] == [
+    assert [(one.run, one.current) for one in folder.all_runs()[2:]] == [
         (requested(override(tiny, ["seed=1"]))[0].run, False)
     ]
     assert folder.plan()[0].key == content_key(longer) != content_key(tiny)
     assert [one.tree for one in planned] == [to_tree(longer), to_tree(wider)]
-    assert folder.head()["labels"] == {"rotary": "R"}
+    assert folder.metadata()["labels"] == {"rotary": "R"}
 
 
 def test_seeds_share_a_label_and_variants_are_distinguished_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
-    runs = Study("s", "?", [tiny]).crossed(["model.hidden_size=16,32", "seeds=2"]).recipes
+    runs = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,32", "seeds=2"]).recipes
     recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
     named = override(tiny, ["name=mine", "group=all", "device=cpu", "training.log_every=1", "seed=7"])
-    plan = StudyFolder(tmp_path / "s").ask(requested(*runs, recurrent, named), labels={"rotary": "Rotary"})
+    plan = StudyFolder(tmp_path / "s").update_plan(requested(*runs, recurrent, named), labels={"rotary": "Rotary"})
     assert [planned.label for planned in plan] == [
         *["Rotary (model.hidden_size=16)"] * 2,
         *["Rotary (model.hidden_size=32)"] * 2,
         "lstm",
         "Rotary (model.hidden_size=16)",
     ]
-    assert [planned.called for planned in plan][:2] == [
+    assert [planned.display_name for planned in plan][:2] == [
         "Rotary (model.hidden_size=16)",
         "Rotary (model.hidden_size=16) seed 1",
     ]
-    alone = StudyFolder(tmp_path / "t").ask(requested(override(tiny, ["name=mine"])))
+    alone = StudyFolder(tmp_path / "t").update_plan(requested(override(tiny, ["name=mine"])))
     assert alone[0].label == "mine"
 
 
@@ -136,10 +136,10 @@ def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tin
     folder = StudyFolder(tmp_path / "study")
     runs = requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
     older = [replace(one, tree={key: value for key, value in one.tree.items() if key != "paper"}) for one in runs]
-    folder.ask(older)
-    folder.ask(runs[:1])
-    assert [planned.tree for planned in folder.every()] == [runs[0].tree, older[1].tree, older[2].tree]
-    folder.ask(runs)
+    folder.update_plan(older)
+    folder.update_plan(runs[:1])
+    assert [planned.tree for planned in folder.all_runs()] == [runs[0].tree, older[1].tree, older[2].tree]
+    folder.update_plan(runs)
     assert [planned.differs for planned in folder.plan()] == [{}, {"seed": 1}, {"seed": 2}]
 
 
@@ -151,27 +151,27 @@ def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) ->
         if child == 0:
             try:
                 for seed in range(number * 10, number * 10 + 10):
-                    StudyFolder(tmp_path / "study").ask(requested(override(tiny, [f"seed={seed}"])))
+                    StudyFolder(tmp_path / "study").update_plan(requested(override(tiny, [f"seed={seed}"])))
                 os._exit(0)
             finally:
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert sorted(planned.seed for planned in folder.every()) == list(range(40))
+    assert sorted(planned.seed for planned in folder.all_runs()) == list(range(40))
     assert len(folder.plan()) == 1
 
 
 def test_planning_without_writing_writes_nothing(tiny: Recipe, tmp_path: Path) -> None:
-    plan = StudyFolder(tmp_path / "study").ask(requested(tiny), write=False)
+    plan = StudyFolder(tmp_path / "study").update_plan(requested(tiny), write=False)
     assert [planned.run for planned in plan] == [requested(tiny)[0].run]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_asking_for_the_same_again_leaves_the_files_as_they_are(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(requested(tiny), question="Why?")
+    folder.update_plan(requested(tiny), question="Why?")
     before = {path.name: path.stat().st_ino for path in folder.path.iterdir()}
-    folder.ask(requested(tiny), question="Why?")
+    folder.update_plan(requested(tiny), question="Why?")
     assert {path.name: path.stat().st_ino for path in folder.path.iterdir()} == before
 
 
@@ -227,7 +227,7 @@ def test_a_setting_that_came_later_changes_no_key_while_it_has_its_default(tiny:
     @dataclass(frozen=True)
     class New:
         size: int = 1
-        more: int = setting(0, "came later", later=True)
+        more: int = setting(0, "came later", added_later=True)
 
     Old.__module__ = New.__module__ = "numerate.somewhere"
     New.__qualname__ = New.__name__ = "Old"
@@ -240,7 +240,7 @@ def test_parts_known_from_another_recipe_give_the_same_trees_and_keys(tiny: Reci
     names: dict[int, Any] = {}
     for change in ("seed=1", "model.hidden_size=32", "model.mixer.num_heads=2", "training.steps=8", "seed=1"):
         one = override(tiny, [change])
-        assert to_tree(one, known=trees) == to_tree(one)
+        assert to_tree(one, cache=trees) == to_tree(one)
         assert content_key(one, keys) == content_key(one)
         assert identity(one, names) == identity(one)
 
@@ -295,13 +295,13 @@ def test_a_torn_last_line_of_a_killed_worker_is_cut_before_the_next_is_written(t
 
 def test_a_run_is_done_only_while_its_folder_is_there(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    (planned,) = folder.ask(requested(tiny))
+    (planned,) = folder.update_plan(requested(tiny))
     folder.add_results("a", [{"run": planned.run, "key": planned.key, "status": "done", "took": {}}])
-    assert folder.done([planned]) == {}
+    assert folder.done_results([planned]) == {}
     (tmp_path / planned.run).mkdir(parents=True)
-    assert list(folder.done([planned])) == [planned.run]
-    (other,) = folder.ask(requested(override(tiny, ["training.steps=8"])))
-    assert folder.done([other]) == {}, "the same folder, but another budget"
+    assert list(folder.done_results([planned])) == [planned.run]
+    (other,) = folder.update_plan(requested(override(tiny, ["training.steps=8"])))
+    assert folder.done_results([other]) == {}, "the same folder, but another budget"
 
 
 def test_a_run_that_ended_by_its_cap_of_minutes_is_not_done() -> None:
@@ -334,24 +334,27 @@ def test_missing_files_are_empty(tmp_path: Path) -> None:
         (lambda lines: lines[1:], "its first line does not say how many runs there are"),
         (lambda lines: lines[:-1], "it has 2 of 3 runs"),
         (lambda lines: [*lines[:2], *lines[3:]], "it has 2 of 3 runs"),
-        (lambda lines: [*lines[:2], lines[3], lines[2]], "its checksum is another"),
-        (lambda lines: [*lines[:3], lines[3].replace('"seed": 2', '"seed": 7')], "its checksum is another"),
+        (lambda lines: [*lines[:2], lines[3], lines[2]], "its checksum differs"),
+        (lambda lines: [*lines[:3], lines[3].replace('"seed": 2', '"seed": 7')], "its checksum differs"),
         (lambda lines: [*lines[:2], lines[2][:40], lines[3]], "no JSON object"),
         (lambda lines: [*lines[:2], lines[2].replace('"seed": 1', '"seed": "1"'), lines[3]], '`seed` is "1"; a whole'),
-        (lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]], "a folder below"),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]],
+            "a path below the runs folder",
+        ),
     ],
 )
 def test_a_damaged_plan_is_refused_and_left_as_it_is(change: Any, message: str, tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
-    folder.ask(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
+    folder.update_plan(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
     plan = folder.path / "plan.jsonl"
     plan.write_text("".join(f"{line}\n" for line in change(plan.read_text().splitlines())))
     before = plan.read_bytes()
     for action in (
         folder.plan,
-        lambda: standing(folder),
+        lambda: study_status(folder),
         lambda: results_of(folder.path),
-        lambda: folder.ask(requested(tiny)),
+        lambda: folder.update_plan(requested(tiny)),
     ):
         with pytest.raises(UserError, match=rf"plan\.jsonl.*damaged: .*{message}.*numerate run") as error:
             action()
@@ -381,8 +384,8 @@ def test_a_damaged_state_is_warned_of_and_counts_as_none(tmp_path: Path) -> None
 
 
 def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(tiny: Recipe, tmp_path: Path) -> None:
-    StudyFolder.of("my study", tmp_path).ask(requested(tiny))
-    StudyFolder.of("abacus_laptop", tmp_path).ask(requested(tiny))
+    StudyFolder.from_title("my study", tmp_path).update_plan(requested(tiny))
+    StudyFolder.from_title("abacus_laptop", tmp_path).update_plan(requested(tiny))
     assert StudyFolder.find("abacus-laptop", tmp_path).title == "abacus_laptop"
     assert StudyFolder.find("my-study", tmp_path).path == tmp_path / "my-study"
     assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
@@ -396,37 +399,37 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(t
     ("change", "message"),
     [
         (lambda text: text.replace("format: 2", "format: 3"), r"format 3.*update numerate"),
-        (lambda text: text.replace("title: study", "title: other"), "damaged: it was changed .*Remove the file"),
-        (lambda text: text[: text.index("checksum")], "damaged: it was cut"),
+        (lambda text: text.replace("title: study", "title: other"), "damaged: it was modified.*Remove the file"),
+        (lambda text: text[: text.index("checksum")], "damaged: it is truncated"),
         (lambda text: "{" + text, "damaged: cannot be read as YAML"),
-        (lambda text: "", "damaged: it holds no settings"),
+        (lambda text: "", "damaged: it must be a mapping"),
     ],
 )
 def test_a_study_whose_head_is_damaged_or_of_a_later_format_is_refused(
     change: Callable[[str], str], message: str, tiny: Recipe, tmp_path: Path
 ) -> None:
     folder = StudyFolder(tmp_path / "study")
-    planned = folder.ask(requested(tiny))
+    planned = folder.update_plan(requested(tiny))
     path = folder.path / "study.yaml"
     path.write_text(change(path.read_text()))
-    for read in (folder.head, lambda: folder.ask(requested(tiny))):
+    for read in (folder.metadata, lambda: folder.update_plan(requested(tiny))):
         with pytest.raises(UserError, match=message):
             read()
     path.unlink()
-    assert folder.ask(requested(tiny)) == planned
-    assert folder.head()["title"] == "study"
+    assert folder.update_plan(requested(tiny)) == planned
+    assert folder.metadata()["title"] == "study"
 
 
 def test_the_files_of_a_study_are_taken_for_no_runs(tiny: Recipe, tmp_path: Path) -> None:
     """A sweep of one recipe is a study with the recipe's title: its runs lie beside the study's files."""
-    folder = StudyFolder.of("rotary", tmp_path)
-    folder.ask(requested(tiny))
+    folder = StudyFolder.from_title("rotary", tmp_path)
+    folder.update_plan(requested(tiny))
     folder.add_results("a", [line("x", "done", 1)])
     (folder.path / "states").mkdir()
     run = RunFolder.create(tmp_path, "rotary", requested(tiny)[0].run.partition("/")[2], {"recipe": to_tree(tiny)})
     assert [one.path for one in all_runs(tmp_path)] == [run.path]
-    assert find("rotary", tmp_path).path == run.path
-    found = latest(tmp_path)
+    assert find_run("rotary", tmp_path).path == run.path
+    found = latest_run(tmp_path)
     assert found is not None
     assert found.path == run.path
 
@@ -446,17 +449,17 @@ def test_no_moment_of_being_killed_leaves_a_plan_that_cannot_be_read(
     second = override(tiny, ["seed=1"])
 
     def prepare(place: Path) -> None:
-        StudyFolder(place / "study").ask(requested(tiny), question="Why?")
+        StudyFolder(place / "study").update_plan(requested(tiny), question="Why?")
 
     def check(place: Path, whole: bool) -> None:
         folder = StudyFolder(place / "study")
         found = [planned.seed for planned in folder.plan()]
         assert found == [1] if whole else found in ([0], [1])
-        assert folder.head()["question"] in ("Why?", "And then?")
-        folder.ask(requested(second))
-        assert [planned.seed for planned in folder.every()] == [1, 0]
+        assert folder.metadata()["question"] in ("Why?", "And then?")
+        folder.update_plan(requested(second))
+        assert [planned.seed for planned in folder.all_runs()] == [1, 0]
 
     def work(place: Path) -> Any:
-        return StudyFolder(place / "study").ask(requested(second), question="And then?")
+        return StudyFolder(place / "study").update_plan(requested(second), question="And then?")
 
     assert killed_at_every_moment(tmp_path, prepare, work, check) > 5

@@ -14,7 +14,7 @@ import pytest
 
 from numerate.config import override
 from numerate.executors.executor import Executor
-from numerate.studies.folder import Planned, StudyFolder, is_done
+from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.study import Study, run_study
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
@@ -26,7 +26,7 @@ Begin = Callable[..., Any]
 @pytest.fixture(scope="module")
 def study(pair: Study) -> Study:
     """Eight runs."""
-    return pair.crossed(["seeds=4"])
+    return pair.sweep(["seeds=4"])
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def undisturbed(study: Study, quietly: Any, tmp_path_factory: pytest.TempPathFac
 
 def left_by(study: Study, runs: Path) -> dict[str, Any]:
     """All results of a study that do not depend on the machine: the lines, the evaluations, the weights."""
-    folder = StudyFolder.of(study.title, runs)
+    folder = StudyFolder.from_title(study.title, runs)
     plan = folder.plan()
     found: dict[str, Any] = {
         planned.run: {name: value for name, value in record.items() if name != "took"}
         for planned in plan
-        if (record := folder.results().get(planned.at)) is not None
+        if (record := folder.results().get(planned.result_key)) is not None
     }
     for planned in plan:
         place = runs / planned.run
@@ -53,19 +53,19 @@ def left_by(study: Study, runs: Path) -> dict[str, Any]:
     return found
 
 
-def starts(runs: Path, planned: Planned) -> int:
+def starts(runs: Path, planned: PlannedRun) -> int:
     """How often a run was begun."""
     return len((runs / planned.run / "starts.jsonl").read_text().splitlines())
 
 
 def finished(study: Study, runs: Path) -> dict[str, int]:
     """The runs that are done by now, each with how often it was begun."""
-    folder = StudyFolder.of(study.title, runs)
+    folder = StudyFolder.from_title(study.title, runs)
     results = folder.results()
     return {
         planned.run: starts(runs, planned)
         for planned in folder.plan()
-        if planned.at in results and is_done(results[planned.at])
+        if planned.result_key in results and is_done(results[planned.result_key])
     }
 
 
@@ -106,7 +106,7 @@ MOMENTS = [0.15, 0.5, 0.85]
 
 def wait_until(study: Study, runs: Path, command: Any, share: float, seed: int) -> None:
     """Waits until so many runs are done, and then a moment of chance, up to the time that a run takes."""
-    folder, began = StudyFolder.of(study.title, runs), time.monotonic()
+    folder, began = StudyFolder.from_title(study.title, runs), time.monotonic()
     while not command.over and len(folder.results()) < share * len(study.recipes):
         time.sleep(0.005)
     each = (time.monotonic() - began) / max(1, len(folder.results()))
@@ -226,8 +226,8 @@ def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
     _, done = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
     assert done[0].path == trained.run.path
     assert len((trained.run.path / "starts.jsonl").read_text().splitlines()) == 1
-    folder = StudyFolder.of("s", tmp_path)
-    record = folder.results()[folder.plan()[0].at]
+    folder = StudyFolder.from_title("s", tmp_path)
+    record = folder.results()[folder.plan()[0].result_key]
     assert (record["why"], record["step"], record["took"]["from"]) == ("budget", 4, 4)
 
 
@@ -241,8 +241,8 @@ def test_the_seconds_of_a_run_are_those_of_all_its_starts(
         patched.setattr("numerate.training.trainer.time", SimpleNamespace(monotonic=lambda: next(ticks)))
         train(override(tiny, ["training.steps=2"]), runs_dir=tmp_path, quiet=True)
     run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
-    folder = StudyFolder.of("s", tmp_path)
-    record = folder.results()[folder.plan()[0].at]
+    folder = StudyFolder.from_title("s", tmp_path)
+    record = folder.results()[folder.plan()[0].result_key]
     assert record["took"]["from"] == 2
     assert record["took"]["seconds"] > 1000
     assert results_of(folder.path)["seconds"] == [record["took"]["seconds"]]
@@ -265,7 +265,7 @@ def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Ex
     run_study(study, runs_dir=tmp_path, executor=here)
     (lines,) = (tmp_path / "s" / "results").iterdir()
     lines.write_text(lines.read_text().replace('"why": "budget"', '"why": "minutes"'))
-    folder = StudyFolder.of("s", tmp_path)
-    assert folder.done(folder.plan()) == {}
+    folder = StudyFolder.from_title("s", tmp_path)
+    assert folder.done_results(folder.plan()) == {}
     run_study(study, runs_dir=tmp_path, executor=here)
-    assert [record["why"] for record in folder.done(folder.plan()).values()] == ["budget"]
+    assert [record["why"] for record in folder.done_results(folder.plan()).values()] == ["budget"]

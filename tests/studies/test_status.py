@@ -14,39 +14,39 @@ import pytest
 
 from numerate.cli import main
 from numerate.config import identity, override, to_tree
-from numerate.studies.board import CHATTY, Board
-from numerate.studies.folder import Planned, RequestedRun, StudyFolder, content_key
-from numerate.studies.state import State, gone, silent
-from numerate.studies.status import Pace, standing, standing_text, time_left
+from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
+from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
+from numerate.studies.state import WorkerStateFile, has_ended, is_lost
+from numerate.studies.status import RunDurations, status_text, study_status, time_left
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 
-Make = Callable[[int], tuple[StudyFolder, list[Planned]]]
+Make = Callable[[int], tuple[StudyFolder, list[PlannedRun]]]
 
 
 @pytest.fixture
 def make(tiny: Recipe, tmp_path: Path) -> Make:
     """make(5): a study of five seeds that is planned and not begun."""
 
-    def make(count: int) -> tuple[StudyFolder, list[Planned]]:
+    def make(count: int) -> tuple[StudyFolder, list[PlannedRun]]:
         recipes = [override(tiny, [f"seed={seed}"]) for seed in range(count)]
         folder = StudyFolder(tmp_path / "runs" / "study")
         requested = [RequestedRun(f"rotary/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
-        return folder, folder.ask(requested, question="Why?")
+        return folder, folder.update_plan(requested, question="Why?")
 
     return make
 
 
-def end(folder: StudyFolder, planned: Planned, status: str = "done", **more: Any) -> dict[str, Any]:
+def end(folder: StudyFolder, planned: PlannedRun, status: str = "done", **more: Any) -> dict[str, Any]:
     """Writes that a run ended."""
-    (folder.runs / planned.run).mkdir(parents=True, exist_ok=True)
+    (folder.runs_dir / planned.run).mkdir(parents=True, exist_ok=True)
     took = {"seconds": 10.0, "from": 0, "at": time.time()}
     record = {"run": planned.run, "key": planned.key, "label": planned.label, "status": status, "took": took, **more}
     folder.add_results("w", [record])
     return record
 
 
-def state(folder: StudyFolder, worker: str, planned: Planned | None, **more: Any) -> None:
+def state(folder: StudyFolder, worker: str, planned: PlannedRun | None, **more: Any) -> None:
     """Writes what a worker of this machine says, by default this very process."""
     (folder.path / "states").mkdir(exist_ok=True)
     facts = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid(), "beat": time.time()}
@@ -65,9 +65,9 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
     end(folder, plan[5])
     end(folder, plan[1], "failed", kind="mistake", error="no")
     make(2)
-    now = standing(folder)
-    assert (now.total, now.done, now.left, len(now.failed), now.earlier) == (2, 1, 0, 1, 1)
-    assert "1 done, of plans before this one" in standing_text(now)
+    now = study_status(folder)
+    assert (now.num_runs, now.num_done, now.num_remaining, len(now.failed), now.num_earlier) == (2, 1, 0, 1, 1)
+    assert "1 done, from earlier plans" in status_text(now)
     table = results_of(folder.path)
     assert [tuple(row) for row in table.select("seed", "status", "plan").rows] == [
         (0, "done", "current"),
@@ -76,7 +76,7 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
     ]
     assert "1 of earlier plans" in str(table)
     make(6)
-    assert (standing(folder).left, standing(folder).earlier) == (3, 0)
+    assert (study_status(folder).num_remaining, study_status(folder).num_earlier) == (3, 0)
     assert "plan" not in results_of(folder.path).names
 
 
@@ -88,11 +88,11 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
     state(folder, "a", plan[3])
     state(folder, "b", plan[0])  # it is done, and the worker has not reported what it does next
     state(folder, "c", None)
-    now = standing(folder)
-    assert (now.total, now.done, len(now.running), len(now.failed), now.left) == (7, 1, 1, 1, 4)
+    now = study_status(folder)
+    assert (now.num_runs, now.num_done, len(now.running), len(now.failed), now.num_remaining) == (7, 1, 1, 1, 4)
     assert [state["worker"] for state in now.running] == ["a"]
     assert now.failed[0][0].run == plan[1].run
-    text = standing_text(now)
+    text = status_text(now)
     for part in ("study: Why?", "1 of 7", "rotary seed 3", "1/4", "1.25", "the loss is not finite", "retry=true"):
         assert part in text
     assert str(folder.path) in text
@@ -102,10 +102,10 @@ def test_a_failed_run_that_is_tried_again_is_running(make: Make) -> None:
     folder, plan = make(1)
     end(folder, plan[0], "failed", kind="fault", error="no")
     state(folder, "a", plan[0])
-    now = standing(folder)
+    now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (0, 1), "it failed since its worker wrote that"
     state(folder, "a", plan[0], began=time.time() + 1)
-    now = standing(folder)
+    now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (1, 0)
 
 
@@ -116,19 +116,19 @@ def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_nam
     state(folder, "gone", plan[0], pid=process.pid)
     state(folder, "far", plan[1], host="another", pid=process.pid)
     state(folder, "silent", plan[2], host="another", beat=time.time() - 100)
-    now = standing(folder)
+    now = study_status(folder)
     assert [one["worker"] for one in now.running] == ["far"]
     assert [one["worker"] for one in now.lost] == ["silent"]
-    assert now.left == 3, "what a silent worker was at may be left"
-    assert "no heartbeat since" in standing_text(now)
-    assert "silent at rotary seed 2" in standing_text(now)
+    assert now.num_remaining == 3, "what a silent worker was at may be left"
+    assert "no heartbeat since" in status_text(now)
+    assert "silent at rotary seed 2" in status_text(now)
 
 
 def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> None:
     folder, plan = make(15)
     for planned in plan:
         end(folder, planned, "failed", kind="error", error=f"no {planned.seed}")
-    text = standing_text(standing(folder))
+    text = status_text(study_status(folder))
     assert text.count("failed: rotary") == 10
     assert "... and 5 more" in text
 
@@ -136,10 +136,10 @@ def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> N
 def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
     folder, plan = make(5)
     state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack=3)
-    now = standing(folder)
-    assert (now.left, len(now.running)) == (2, 1)
-    assert "rotary and 2 more" in standing_text(now)
-    assert "running          3" in standing_text(now)
+    now = study_status(folder)
+    assert (now.num_remaining, len(now.running)) == (2, 1)
+    assert "rotary and 2 more" in status_text(now)
+    assert "running          3" in status_text(now)
 
 
 # The time left --------------------------------------------------------------------------------------------------------
@@ -179,21 +179,21 @@ def test_a_stack_lasts_as_long_as_its_runs_together() -> None:
 
 def test_only_runs_that_were_done_in_one_go_tell_how_long_one_takes() -> None:
     done = [("a", {"took": {"seconds": 8.0, "from": 0}}), ("a", {"took": {"seconds": 1.0, "from": 5}})]
-    assert Pace(done).means() == {"a": 8.0, "": 8.0}
+    assert RunDurations(done).means() == {"a": 8.0, "": 8.0}
 
 
 # What a worker says of itself -----------------------------------------------------------------------------------------
 
 
 def test_a_worker_says_what_it_is_at_and_nothing_once_it_has_ended(tmp_path: Path) -> None:
-    one = State(tmp_path, "me")
-    with one.about(run="rotary/1", label="rotary", step=0):
+    one = WorkerStateFile(tmp_path, "me")
+    with one.publish(run="rotary/1", label="rotary", step=0):
         read = json.loads((tmp_path / "me.json").read_text())
         assert (read["run"], read["pid"], read["host"]) == ("rotary/1", os.getpid(), socket.gethostname())
-        assert not gone(read)
-        assert not silent(read)
-        one.tell(step=3)
-        one.say("hello")
+        assert not has_ended(read)
+        assert not is_lost(read)
+        one.update(step=3)
+        one.add_message("hello")
         deadline = time.monotonic() + 20
         while read["step"] != 3 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -204,9 +204,9 @@ def test_a_worker_says_what_it_is_at_and_nothing_once_it_has_ended(tmp_path: Pat
 
 
 def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    one = State(tmp_path / "missing", "me")
-    with one.about(run="rotary/1"):
-        one.say("hello")
+    one = WorkerStateFile(tmp_path / "missing", "me")
+    with one.publish(run="rotary/1"):
+        one.add_message("hello")
     assert one.messages() == [(1, "hello")]
     one.remove()
 
@@ -218,11 +218,11 @@ def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd:
     folder, plan = make(2)
     messages: list[str] = []
     state(folder, "old", plan[1], said=[[1, "before"]])
-    with Board(folder, plan, {}, messages.append) as board:
+    with StudyProgress(folder, plan, {}, messages.append) as board:
         state(folder, "a", plan[0], said=[[1, "one"], [2, "two"]])
-        board.tick()
-        board.relay("a", [[2, "two"], [3, "three"]])
-        board.over(plan[0], end(folder, plan[0]))
+        board.update()
+        board.print_worker_messages("a", [[2, "two"], [3, "three"]])
+        board.finish_run(plan[0], end(folder, plan[0]))
     assert messages == ["one", "two", "three", "rotary: done"]
     log = (folder.path / "log.txt").read_text()
     assert all(text in log for text in messages)
@@ -232,13 +232,15 @@ def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd:
 
 
 def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) -> None:
-    folder, plan = make(CHATTY + 20)
+    folder, plan = make(MAX_VERBOSE_RUNS + 20)
     messages: list[str] = []
-    with Board(folder, plan, {}, messages.append) as board:
-        board.relay("a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]])
-        board.over(plan[0], end(folder, plan[0]))
+    with StudyProgress(folder, plan, {}, messages.append) as board:
+        board.print_worker_messages(
+            "a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]]
+        )
+        board.finish_run(plan[0], end(folder, plan[0]))
         for planned in plan[1:30]:
-            board.over(planned, end(folder, planned, "failed", kind="error", error="no"))
+            board.finish_run(planned, end(folder, planned, "failed", kind="error", error="no"))
     assert messages[0] == "warning: 3 cells are beyond training"
     assert [text for text in messages if "warning" in text] == messages[:1]
     assert messages.count("rotary seed 1: no") == 1
@@ -252,7 +254,7 @@ def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) ->
 def test_the_command_shows_a_study_by_its_title_or_path(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     folder, plan = make(3)
     end(folder, plan[0])
-    for words in (["study", f"runs_dir={folder.runs}"], [str(folder.path)]):
+    for words in (["study", f"runs_dir={folder.runs_dir}"], [str(folder.path)]):
         assert main(["status", *words]) == 0
         assert "1 of 3" in capsys.readouterr().out
 
@@ -261,10 +263,10 @@ def test_a_study_that_is_not_there_is_a_user_error_that_names_the_nearest(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = make(1)
-    assert main(["status", "studdy", f"runs_dir={folder.runs}"]) == 2
+    assert main(["status", "studdy", f"runs_dir={folder.runs_dir}"]) == 2
     assert "Did you mean 'study'?" in capsys.readouterr().err
-    assert main(["status", f"runs_dir={folder.runs}"]) == 2
-    assert main(["status", "study", "wacth=true", f"runs_dir={folder.runs}"]) == 2
+    assert main(["status", f"runs_dir={folder.runs_dir}"]) == 2
+    assert main(["status", "study", "wacth=true", f"runs_dir={folder.runs_dir}"]) == 2
     assert "Did you mean 'watch'?" in capsys.readouterr().err
 
 
@@ -274,7 +276,7 @@ def test_watching_ends_when_all_is_done(
     folder, plan = make(3)
     left = list(plan)
     monkeypatch.setattr(time, "sleep", lambda seconds: end(folder, left.pop(0)))
-    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs}"]) == 0
+    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs_dir}"]) == 0
     shown = capsys.readouterr().out
     assert [f"{count} of 3" in shown for count in range(4)] == [True] * 4
     assert left == []
@@ -287,4 +289,4 @@ def test_ctrl_c_ends_watching(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupted)
-    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs}"]) == 0
+    assert main(["status", "study", "watch=true", f"runs_dir={folder.runs_dir}"]) == 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.commands.run import short_table
+from numerate.commands.run import variants_table
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
@@ -22,15 +22,15 @@ from numerate.reports.groups import Group
 from numerate.reports.records import Records
 from numerate.studies.folder import StudyFolder
 from numerate.studies.newcomer import quickstart
-from numerate.studies.running import effort, ordered
-from numerate.studies.study import Study, _planned, run_study, survey
+from numerate.studies.running import estimated_cost, order_items
+from numerate.studies.study import Study, _plan_runs, preview_study, run_study
 from numerate.training.recipe import Recipe
 
 # What is requested ----------------------------------------------------------------------------------------------------
 
 
 def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
-    runs = pair.crossed(["seeds=3", "model.hidden_size=16,32"]).recipes
+    runs = pair.sweep(["seeds=3", "model.hidden_size=16,32"]).recipes
     assert len(runs) == 12
     assert {(run.title, run.seed, run.model.hidden_size) for run in runs} == {  # type: ignore[attr-defined]
         (title, seed, width) for title in ("rotary", "learned") for seed in (0, 1, 2) for width in (16, 32)
@@ -38,14 +38,14 @@ def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
 
 
 def test_the_same_run_is_not_made_twice(pair: Study) -> None:
-    assert len(pair.crossed(["name=one,two"]).recipes) == 2
+    assert len(pair.sweep(["name=one,two"]).recipes) == 2
 
 
 def test_two_budgets_of_one_run_are_refused_since_only_one_would_be_done(
     pair: Study, tiny: Recipe, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"training\.steps=5,6: these are one run of"):
-        pair.crossed(["training.steps=5,6"])
+    with pytest.raises(UserError, match=r"training\.steps=5,6: these are the same run of"):
+        pair.sweep(["training.steps=5,6"])
     longer = replace(tiny, training=replace(tiny.training, steps=tiny.training.steps + 4))
     with pytest.raises(UserError, match=r"training\.steps="):
         run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
@@ -57,9 +57,9 @@ def test_a_study_is_written_as_a_list_of_recipes(tiny: Recipe) -> None:
     study = Study("mine", "Which seed?", recipes)
     assert study.recipes == tuple(recipes)
     assert len(Study("mine", "Which seed?", (one for one in recipes)).recipes) == 3  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"mine.*'rotary' is no recipe"):
+    with pytest.raises(UserError, match=r"mine.*'rotary' must be a Recipe"):
         Study("mine", "Which?", ["rotary"])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="cannot name a folder"):
+    with pytest.raises(UserError, match="must contain letters or digits to name a folder"):
         Study("///", "Which?", recipes)
 
 
@@ -81,14 +81,14 @@ def test_a_study_without_recipes_is_refused() -> None:
 
 
 def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
-    _, plan, recipes = _planned(study, tmp_path, write=False)
-    return [(job.planned.seed, job.planned.tree["model"]["hidden_size"]) for (job,) in ordered(plan, recipes)]
+    _, plan, recipes = _plan_runs(study, tmp_path, write=False)
+    return [(job.planned.seed, job.planned.tree["model"]["hidden_size"]) for (job,) in order_items(plan, recipes)]
 
 
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
     tiny: Recipe, tmp_path: Path
 ) -> None:
-    study = Study("s", "?", [tiny]).crossed(["model.hidden_size=16,64,32", "seeds=2"])
+    study = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,64,32", "seeds=2"])
     assert in_order(study, tmp_path) == [(0, 64), (0, 32), (0, 16), (1, 64), (1, 32), (1, 16)]
 
 
@@ -97,9 +97,9 @@ def test_more_examples_are_more_effort() -> None:
         "training": {"steps": 10, "batch_size": 8},
         "model": {"hidden_size": 4, "backbone": {"num_layers": 2, "num_loops": 3}},
     }
-    assert effort(small) == 10 * 8 * 4 * 4 * 2 * 3
-    assert effort({"training": {"examples": 80, "batch_size": 8}, "model": {}}) == 80
-    assert effort({}) == 1
+    assert estimated_cost(small) == 10 * 8 * 4 * 4 * 2 * 3
+    assert estimated_cost({"training": {"examples": 80, "batch_size": 8}, "model": {}}) == 80
+    assert estimated_cost({}) == 1
 
 
 # What is done ---------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executo
     run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
     folder = StudyFolder.find("pair", tmp_path)
     (planned,) = folder.plan()
-    record = folder.results()[planned.at]
+    record = folder.results()[planned.result_key]
     metrics = [json.loads(line) for line in (tmp_path / planned.run / "metrics.jsonl").read_text().splitlines()]
     last = {line.get("split"): line for line in metrics}
     cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
@@ -160,7 +160,7 @@ def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Executor
     run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
     given: list[str] = []
     watching = Watching(here, given)
-    _, done = run_study(pair.crossed(["seeds=2"]), runs_dir=tmp_path, executor=watching)
+    _, done = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, executor=watching)
     assert given == ["learned", "rotary seed 1", "learned seed 1"]
     assert [one.error for one in done] == [None] * 4
     assert len(StudyFolder.find("pair", tmp_path).plan()) == 4
@@ -175,18 +175,18 @@ class Watching(Executor):
         super().__init__(**more)
 
     def run(self, work: Any, items: Any, **more: Any) -> Any:
-        self.given.extend(work.name_of(item) for item in items)  # type: ignore[attr-defined]
+        self.given.extend(work.item_name(item) for item in items)  # type: ignore[attr-defined]
         return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
 
 
 def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
     one = replace(pair, recipes=pair.recipes[:1])
     run_study(one, runs_dir=tmp_path, executor=here)
-    _, done = run_study(one.crossed(["training.steps=6"]), runs_dir=tmp_path, executor=here)
+    _, done = run_study(one.sweep(["training.steps=6"]), runs_dir=tmp_path, executor=here)
     assert done[0].path is not None
     assert [json.loads(line)["step"] for line in (done[0].path / "metrics.jsonl").read_text().splitlines()][-1] == 6
     folder = StudyFolder.find("pair", tmp_path)
-    record = folder.results()[folder.plan()[0].at]
+    record = folder.results()[folder.plan()[0].result_key]
     assert (record["step"], record["took"]["from"]) == (6, 4)
 
 
@@ -220,7 +220,7 @@ def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
 
 def planned_runs(study: Study, runs: Path) -> list[str]:
     """The ids of the runs of rotary that are not there yet."""
-    _, plan, _ = _planned(study, runs, write=False)
+    _, plan, _ = _plan_runs(study, runs, write=False)
     ids = [planned.run.partition("/")[2] for planned in plan if planned.base == "rotary"]
     return [id for id in ids if not (runs / "rotary" / id).exists()]
 
@@ -228,18 +228,18 @@ def planned_runs(study: Study, runs: Path) -> list[str]:
 def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
     pair: Study, here: Executor, tmp_path: Path
 ) -> None:
-    study = pair.crossed(["seeds=3"])
+    study = pair.sweep(["seeds=3"])
     assert list(tmp_path.iterdir()) == []
-    found = survey(study, runs_dir=tmp_path)
-    assert (found.done, found.half, found.failed, found.new) == (0, 0, 0, 6)
+    found = preview_study(study, runs_dir=tmp_path)
+    assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (0, 0, 0, 6)
     assert list(tmp_path.iterdir()) == []
     wrong = override(pair.recipes[1], ["device=cuda:99"])
     run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, executor=here)
     (tmp_path / "rotary" / sorted(planned_runs(study, tmp_path))[0]).mkdir()
-    found = survey(study, runs_dir=tmp_path)
-    assert (found.done, found.half, found.failed, found.new) == (1, 1, 1, 3)
-    again = survey(study, runs_dir=tmp_path, retry=True)
-    assert (again.done, again.half, again.failed, again.new) == (1, 1, 0, 4)
+    found = preview_study(study, runs_dir=tmp_path)
+    assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (1, 1, 1, 3)
+    again = preview_study(study, runs_dir=tmp_path, retry=True)
+    assert (again.num_done, again.num_resumable, again.num_failed, again.num_new) == (1, 1, 0, 4)
     assert "done" in str(again)
 
 
@@ -249,7 +249,7 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
 def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_results(
     pair: Study, here: Executor, tmp_path: Path
 ) -> None:
-    study = pair.crossed(["seeds=2", "optimizer.learning_rate=1e-3,2e-3"])
+    study = pair.sweep(["seeds=2", "optimizer.learning_rate=1e-3,2e-3"])
     given: list[str] = []
     _, done = run_study(study, runs_dir=tmp_path, executor=Watching(replace(here, stack_size=8), given, stack_size=8))
     assert sorted(given) == [
@@ -258,13 +258,13 @@ def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_resul
     ]
     assert [one.error for one in done] == [None] * 8
     folder = StudyFolder.find("pair", tmp_path)
-    records = [folder.results()[planned.at] for planned in folder.plan()]
+    records = [folder.results()[planned.result_key] for planned in folder.plan()]
     assert {record["took"]["stack"] for record in records} == {4}
     assert len({record["loss"] for record in records}) == 8
 
 
 def test_of_a_stack_only_the_run_at_fault_fails(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
-    study = Study("s", "?", [tiny]).crossed(["optimizer.learning_rate=1e-3,1e30", "seeds=2"])
+    study = Study("s", "?", [tiny]).sweep(["optimizer.learning_rate=1e-3,1e30", "seeds=2"])
     _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8))
     assert ["is not finite" in str(one.error) for one in done] == [False, False, True, True]
 
@@ -273,11 +273,11 @@ def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_reported(
     tiny: Recipe, here: Executor, tmp_path: Path
 ) -> None:
     messages: list[str] = []
-    study = Study("s", "?", [override(tiny, ["training.gradient_accumulation_steps=2"])]).crossed(["seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), say=messages.append)
+    study = Study("s", "?", [override(tiny, ["training.gradient_accumulation_steps=2"])]).sweep(["seeds=2"])
+    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), on_message=messages.append)
     assert [one.error for one in done] == [None] * 2
     assert [
-        text for text in messages if "2 of 2 runs are trained one by one: training.gradient_accumulation_steps" in text
+        text for text in messages if "2 of 2 runs are trained separately: training.gradient_accumulation_steps" in text
     ]
 
 
@@ -348,14 +348,14 @@ def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[
         return {"final": {"in_distribution": {"mean": 1.0}, "ood_test": {"mean": share}}}
 
     variants = {f"width={number}": [record(number / 100), record(number / 50)] for number in range(20)}
-    text = short_table("mine", variants)
+    text = variants_table("mine", variants)
     lines = text.splitlines()
     assert lines[0].split() == ["variant", "runs", "converged", "in_distribution", "ood_test"]
     assert lines[2].split() == ["width=19", "2", "2/2", "100.0%", "28.5%"]
     assert len(lines) == 2 + 20 + 2
-    assert "Medians over runs, exact match. Converged: at least 99 % of what it was trained on." in lines[-1]
+    assert "Medians over runs, exact match. Converged: at least 99 % correct in distribution." in lines[-1]
     many = {f"width={number}": [record(0.5)] for number in range(50)}
-    assert "10 more: numerate results mine group=label" in short_table("mine", many)
+    assert "10 more: numerate results mine group=label" in variants_table("mine", many)
 
 
 def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_converge(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
         "shifted: zoom": ([record(1.0, 1.0, sees_future="it sees")], group("shifted: zoom", learned, number="before")),
         "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, number="before")),
     }
-    text = short_table(
+    text = variants_table(
         "mine", {label: one for label, (one, _) in found.items()}, {label: one for label, (_, one) in found.items()}
     )
     mod, shifted, note = (part.splitlines() for part in text.split("\n\n"))
@@ -392,7 +392,7 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
         "shifted: zoom 1 no claim 100.0% 100.0% (10.0%)",
         "shifted: sines 1 none 60.0% 20.0% (3.0%)",
     ]
-    assert "accuracy on unseen counts (trained: label accuracy), in brackets the floor" in note[0]
+    assert "accuracy at positions beyond training (trained: label accuracy), in brackets the baseline" in note[0]
 
 
 # Stopped and begun again ----------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path:
     subprocess.run([*command, f"runs_dir={tmp_path / 'whole'}"], check=True, capture_output=True, env=environment)
     status, output = interrupted(signal.SIGTERM, 75)
     assert status == 143
-    assert b"0 of 1 runs are done, 1 are left; the same command resumes" in output
+    assert b"0 of 1 runs are done, 1 remain; the same command resumes" in output
     assert interrupted(signal.SIGKILL, 150)[0] == -signal.SIGKILL
     subprocess.run([*command, f"runs_dir={parts}"], check=True, capture_output=True, env=environment)
     assert weights(parts) == weights(tmp_path / "whole")

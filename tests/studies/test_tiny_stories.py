@@ -18,8 +18,8 @@ IDS = 2048
 def size(recipe: Recipe) -> int:
     """Parameters beside the vocabulary's."""
     assert isinstance(recipe.model, Decoder)
-    words = [f"w{number}" for number in range(IDS - Vocabulary.of([]).size)]
-    model = recipe.model.build_on_meta(Vocabulary.of(words), 0)
+    words = [f"w{number}" for number in range(IDS - Vocabulary.with_digits([]).size)]
+    model = recipe.model.build_on_meta(Vocabulary.with_digits(words), 0)
     return sum(parameter.numel() for parameter in model.parameters()) - IDS * recipe.model.hidden_size
 
 
@@ -50,7 +50,7 @@ def test_one_transformer_has_more_steps_by_as_much_as_a_step_of_dual_attention_t
     assert longer.model == laptop.tiny_stories_laptop_width().model
     assert dual.training.steps is not None
     assert longer.training.steps is not None
-    assert longer.training.steps / dual.training.steps == pytest.approx(laptop.AS_SLOW, abs=0.03)
+    assert longer.training.steps / dual.training.steps == pytest.approx(laptop.STEP_TIME_RATIO, abs=0.03)
 
 
 def test_without_the_stories_the_study_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

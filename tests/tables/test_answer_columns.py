@@ -17,16 +17,19 @@ from numerate.training import disk
 
 
 def record(predicted: list[str], right: list[str]) -> dict[str, Any]:
-    numbers, texts = NumberScores.of_texts(predicted, right), TextScores.of(predicted, right, nll=2.0, tokens=4)
-    return {"numbers": numbers.record(), "texts": texts.record()}
+    numbers, texts = (
+        NumberScores.from_texts(predicted, right),
+        TextScores.from_texts(predicted, right, nll=2.0, num_tokens=4),
+    )
+    return {"numbers": numbers.to_record(), "texts": texts.to_record()}
 
 
 def study(runs: Path, *cells: dict[str, Any]) -> Table:
     """A study of one run that is done, with these cells in its trained region."""
-    folder = StudyFolder.of("numbers", runs)
+    folder = StudyFolder.from_title("numbers", runs)
     tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
-    (one,) = folder.ask([RequestedRun("a/1", "key", tree)], question="How far?", labels=None)
-    trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.of_records(cells)}
+    (one,) = folder.update_plan([RequestedRun("a/1", "key", tree)], question="How far?", labels=None)
+    trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.metrics_from_records(cells)}
     base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
     folder.add_results("w", [base | {"final": {"in_distribution": trained}}])
     (runs / one.run).mkdir(parents=True)
@@ -34,7 +37,7 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "method": "decoding"}
     place |= {"correct": 1, "count": 2, "low": 0.1, "high": 0.9, "seen": False}
     lines = [{"cell": {"module": number}, **place, **cell} for number, cell in enumerate(cells)]
-    disk.append(runs / one.run / "evaluation.jsonl", lines)
+    disk.append_records(runs / one.run / "evaluation.jsonl", lines)
     return results_of("numbers", runs)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numerate.cli import main
-from numerate.commands.run import short_table
+from numerate.commands.run import variants_table
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of
@@ -22,12 +22,12 @@ def sums(loss: float) -> Likelihoods:
 
 def study(runs: Path, losses: list[float]) -> Table:
     """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
-    folder = StudyFolder.of("texts", runs)
+    folder = StudyFolder.from_title("texts", runs)
     requested = [
         RequestedRun(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModeling"}, "seed": seed})
         for seed in range(len(losses))
     ]
-    for one, loss in zip(folder.ask(requested, question="How low?", labels=None), losses, strict=True):
+    for one, loss in zip(folder.update_plan(requested, question="How low?", labels=None), losses, strict=True):
         record = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
         record |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
         regions = {
@@ -48,7 +48,7 @@ def study(runs: Path, losses: list[float]) -> Table:
         place |= {"method": "one pass"}
         found = sums(loss)
         line = {"cell": {"context_length": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
-        disk.append(runs / one.run / "evaluation.jsonl", [line])
+        disk.append_records(runs / one.run / "evaluation.jsonl", [line])
     return results_of("texts", runs)
 
 
@@ -91,13 +91,13 @@ def test_many_variants_are_reported_in_a_short_table_lowest_first() -> None:
     def found(loss: float) -> dict[str, object]:
         return {"final": {"in_distribution": {"language": sums(loss).record()}}}
 
-    text = short_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
+    text = variants_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
     assert text.index("low ") < text.index("high ")
     assert "2.100" in text
 
 
 def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:
-    output = table.cells().text()
+    output = table.cells().to_text()
     assert "exact" not in output
     for name in ("loss", "perplexity", "bits_per_byte"):
         assert name in output

@@ -18,13 +18,13 @@ import pytest
 from numerate import cli
 from numerate.cli import main
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap, wilson
+from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval, wilson_interval
 from numerate.reports.table import text_width
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables import exporting
-from numerate.tables.exporting import write
+from numerate.tables.exporting import write_table
 from numerate.tables.results import results_of
-from numerate.tables.rows import Column, Lazily, Row, type_of
+from numerate.tables.rows import Column, LazyRows, Row, infer_type
 from numerate.tables.table import Table
 from numerate.training import disk
 
@@ -94,12 +94,12 @@ class Studies:
     def __call__(
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> Table:
-        folder = StudyFolder.of(title, self.runs)
+        folder = StudyFolder.from_title(title, self.runs)
         requested = [
             RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
             for number, (tree, _) in enumerate(runs)
         ]
-        planned = folder.ask(requested, question="How wide?", labels=labels)
+        planned = folder.update_plan(requested, question="How wide?", labels=labels)
         for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
             if record is not None:
                 base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
@@ -108,7 +108,7 @@ class Studies:
                 place.mkdir(parents=True)
                 (place / "recipe.yaml").write_text("format: 1\n")
                 if cells is not None:
-                    disk.append(place / "evaluation.jsonl", cells(number))
+                    disk.append_records(place / "evaluation.jsonl", cells(number))
         return results_of(title, self.runs)
 
 
@@ -150,10 +150,10 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
 
 def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_run_is_there(study: Studies) -> None:
     study([(recipe(seed=0), done()), (recipe(seed=1), done()), (recipe(seed=2), done())])
-    folder = StudyFolder.of("widths", study.runs)
+    folder = StudyFolder.from_title("widths", study.runs)
     keys = ("key0", "another key", "key2")
     plan = zip(folder.plan(), keys, strict=True)
-    folder.ask([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
+    folder.update_plan([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
     gone = study.runs / folder.plan()[2].run
     (gone / "recipe.yaml").unlink()
     gone.rmdir()
@@ -162,7 +162,7 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
 
 def test_a_run_that_a_worker_is_at_is_running_until_the_worker_is_gone_or_silent(study: Studies) -> None:
     study([(recipe(seed=0), None), (recipe(seed=1), failed()), (recipe(seed=2), None), (recipe(seed=3), None)])
-    folder = StudyFolder.of("widths", study.runs)
+    folder = StudyFolder.from_title("widths", study.runs)
     (folder.path / "states").mkdir()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -201,7 +201,7 @@ def test_regions_come_nearest_to_training_first_and_a_run_without_one_has_nothin
 
 def test_a_number_that_is_not_finite_is_missing(study: Studies) -> None:
     assert study([(recipe(), done(loss=float("nan")))])["loss"] == [None]
-    assert Column("loss", float).read(math.inf) is None
+    assert Column("loss", float).cast(math.inf) is None
 
 
 def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_a_setting_in_which_runs_differ_is_a_full_column_and_others_are_none(stu
         (128, 0.001, "1:5"),
         (64, 0.01, "1:9"),
     ]
-    settings = [column.name for column in table.columns if column.tells]
+    settings = [column.name for column in table.columns if column.is_identifier]
     assert settings == ["run", "label", "seed", "task.digits", "model.hidden_size", "optimizer.learning_rate"]
 
 
@@ -262,7 +262,7 @@ def test_what_differs_inside_a_list_of_parts_has_a_column(study: Studies) -> Non
 
 def test_settings_that_change_no_result_and_the_seed_are_no_columns(study: Studies) -> None:
     table = study([(recipe(), done()), (recipe(seed=1, threads=2, paper="other"), done())])
-    assert [column.name for column in table.columns if column.tells] == ["run", "label", "seed"]
+    assert [column.name for column in table.columns if column.is_identifier] == ["run", "label", "seed"]
 
 
 def test_values_of_several_types_become_text_and_whole_numbers_beside_others_become_decimals(study: Studies) -> None:
@@ -271,13 +271,13 @@ def test_values_of_several_types_become_text_and_whole_numbers_beside_others_bec
     )
     assert rows_of(table, "hidden_size", "learning_rate") == [("auto", 1.0), ("64", 0.5)]
     assert all(isinstance(rate, float) for rate in table["learning_rate"])
-    assert [type_of(values) for values in ([1, None], [2**63], [1, True], [None])] == [int, float, str, str]
+    assert [infer_type(values) for values in ([1, None], [2**63], [1, True], [None])] == [int, float, str, str]
 
 
 def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> None:
     runs = [(recipe(hidden_size=width), done()) for width in (64, 128)]
     assert study(runs, labels={"abacus": "Abacus (ours)"})["label"] == ["Abacus (ours)"] * 2
-    assert [planned.label for planned in StudyFolder.of("widths", study.runs).plan()] == [
+    assert [planned.label for planned in StudyFolder.from_title("widths", study.runs).plan()] == [
         "Abacus (ours) (model.hidden_size=64)",
         "Abacus (ours) (model.hidden_size=128)",
     ]
@@ -291,7 +291,7 @@ def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies
     assert table.select("hidden_size", "beyond_development").names == ["model.hidden_size", "beyond-development"]
     with pytest.raises(UserError, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
-    with pytest.raises(UserError, match=re.escape("there is no column 'hiden_size'. Did you mean 'hidden_size'?")):
+    with pytest.raises(UserError, match=re.escape("columns: no column 'hiden_size'. Did you mean 'hidden_size'?")):
         table.select("hiden_size")
 
 
@@ -313,9 +313,9 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
         table.where("hidden_size=65")
     with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         table.where("label=Abacus")
-    with pytest.raises(UserError, match=re.escape("model.hidden_size is a number, not 'wide'")):
+    with pytest.raises(UserError, match=re.escape("model.hidden_size must be a number, not 'wide'")):
         table.where("hidden_size=wide")
-    with pytest.raises(UserError, match="'hidden_size' is no condition"):
+    with pytest.raises(UserError, match="'hidden_size' must be a condition"):
         table.where("hidden_size")
 
 
@@ -339,7 +339,7 @@ def test_sorting_puts_what_is_missing_last_in_both_directions(study: Studies) ->
 
 
 def header(table: Table) -> list[str]:
-    return table.text().splitlines()[0].split()
+    return table.to_text().splitlines()[0].split()
 
 
 def test_people_see_what_tells_the_runs_apart_and_the_regions(study: Studies) -> None:
@@ -367,7 +367,7 @@ def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) ->
 
 def test_the_status_is_shown_where_a_run_is_not_done_and_failures_are_listed_with_their_errors(study: Studies) -> None:
     broken = [(recipe(seed=seed), failed("out of memory", "it needs 9 GB")) for seed in range(1, 6)]
-    text = study([(recipe(), done()), *broken, (recipe(seed=6), None)]).text()
+    text = study([(recipe(), done()), *broken, (recipe(seed=6), None)]).to_text()
     assert "status" in text.splitlines()[0]
     assert "7 runs: 1 done, 5 failed, 1 left" in text
     assert "failed: seed 1, seed 2, seed 3 and 2 more: out of memory: it needs 9 GB" in text
@@ -377,14 +377,14 @@ def test_shares_are_per_cent_for_people_and_never_round_an_error_away(study: Stu
     table = study([(recipe(), done(trained=0.99996, beyond=0.25))]).select(
         "final.in_distribution", "final.ood_test", "loss"
     )
-    assert table.text().splitlines()[2].split() == ["99.996", "%", "25.0", "%", "0.125"]
-    assert table.markdown().splitlines()[2] == "| 99.996 % | 25.0 % | 0.125 |"
+    assert table.to_text().splitlines()[2].split() == ["99.996", "%", "25.0", "%", "0.125"]
+    assert table.to_markdown().splitlines()[2] == "| 99.996 % | 25.0 % | 0.125 |"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_a_table_fits_a_terminal_and_no_column_is_lost(width: int, study: Studies) -> None:
     table = study([(recipe(hidden_size=width, seed=seed), done()) for width in (64, 128) for seed in (0, 1)])
-    lines = table.text(width).splitlines()
+    lines = table.to_text(width).splitlines()
     assert max(map(text_width, lines)) <= width
     heads = [line.split() for line in lines if line.startswith("seed")]
     assert all(head[:2] == ["seed", "hidden_size"] for head in heads)
@@ -394,7 +394,7 @@ def test_a_table_fits_a_terminal_and_no_column_is_lost(width: int, study: Studie
 
 
 def test_checkpoints_are_not_torn_between_blocks_where_one_fits(study: Studies) -> None:
-    lines = study([(recipe(seed=seed), done()) for seed in (0, 1)]).text(55).splitlines()
+    lines = study([(recipe(seed=seed), done()) for seed in (0, 1)]).to_text(55).splitlines()
     assert [line.split()[1:] for line in lines if line.startswith("seed")] == [
         ["final.in_distribution", "final.ood_test"],
         ["best.in_distribution", "best.ood_test"],
@@ -413,12 +413,12 @@ def test_a_table_in_a_notebook_is_escaped_and_says_what_it_leaves_out(study: Stu
 
 def test_control_letters_in_an_error_do_not_reach_the_terminal(study: Studies) -> None:
     table = study([(recipe(), failed(error="one\x1b[31m\ntwo")), (recipe(seed=1), done())])
-    assert "\x1b" not in table.text() + table.select("error").text()
-    assert len(table.select("seed", "error").text().splitlines()) == 4
+    assert "\x1b" not in table.to_text() + table.select("error").to_text()
+    assert len(table.select("seed", "error").to_text().splitlines()) == 4
 
 
 def test_a_table_without_rows_says_so(study: Studies) -> None:
-    assert study([(recipe(), done())]).where("status=failed").text().endswith("no rows")
+    assert study([(recipe(), done())]).where("status=failed").to_text().endswith("no rows")
 
 
 # Groups --------------------------------------------------------------------------------------------------------------
@@ -426,13 +426,13 @@ def test_a_table_without_rows_says_so(study: Studies) -> None:
 
 def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_done_runs(study: Studies) -> None:
     table = study([*seeds(0.1, 0.2, 0.3, 0.9), (recipe(seed=4), failed()), (recipe(seed=5), None)])
-    (row,) = table.group("label")
+    (row,) = table.group_by("label")
     assert (row["done"], row["failed"], row["left"], row["final.ood_test.count"]) == (4, 1, 1, 4)
     assert row["final.ood_test.median"] == pytest.approx(0.25)
     assert (row["final.ood_test.lowest"], row["final.ood_test.highest"]) == (0.1, 0.9)
     values = [0.1, 0.2, 0.3, 0.9]
     assert row["final.ood_test.iqm"] == pytest.approx(interquartile_mean(values))
-    bounds = stratified_bootstrap([values], "results", "final.ood_test", "iqm")
+    bounds = stratified_bootstrap_interval([values], "results", "final.ood_test", "iqm")
     assert (row["final.ood_test.iqm.low"], row["final.ood_test.iqm.high"]) == bounds
     assert row["step.iqm"] == row["step.iqm.low"] == 100.0
     assert not any(name.startswith(("final.ood_test.low.", "seed")) for name in row)
@@ -440,37 +440,41 @@ def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_d
 
 def test_a_single_seed_has_no_interval(study: Studies) -> None:
     table = study(seeds(0.4))
-    (row,) = table.group("label")
+    (row,) = table.group_by("label")
     assert (row["final.ood_test.iqm"], row["final.ood_test.iqm.low"]) == (0.4, None)
-    assert "[" not in table.group("label", columns=["final.ood_test"]).text().splitlines()[2].partition("]")[2]
-    assert table.group("label", columns=["final.ood_test"]).text().splitlines()[2].endswith("40.0 %")
+    assert "[" not in table.group_by("label", columns=["final.ood_test"]).to_text().splitlines()[2].partition("]")[2]
+    assert table.group_by("label", columns=["final.ood_test"]).to_text().splitlines()[2].endswith("40.0 %")
 
 
 def test_success_is_the_share_of_ended_runs_that_learned_what_they_were_trained_on(study: Studies) -> None:
     shares = (1.0, 0.99, 0.98, 0.5)
     runs = [(recipe(seed=seed), done(trained=share)) for seed, share in enumerate(shares)]
     table = study(runs)
-    (row,) = table.group("label")
-    assert (row["success"], row["success.low"], row["success.high"], row["success.count"]) == (0.5, *wilson(2, 4), 4)
-    assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
-    assert "2/4 [15, 85]" in table.group("label").text()
-    assert "at least 60 %" in table.group("label", threshold=0.6).text()
+    (row,) = table.group_by("label")
+    assert (row["success"], row["success.low"], row["success.high"], row["success.count"]) == (
+        0.5,
+        *wilson_interval(2, 4),
+        4,
+    )
+    assert next(iter(table.group_by("label", threshold=0.6)))["success"] == 0.75
+    assert "2/4 [15, 85]" in table.group_by("label").to_text()
+    assert "at least 60 %" in table.group_by("label", threshold=0.6).to_text()
 
 
 def test_a_run_that_failed_did_not_succeed_and_one_that_is_not_begun_does_not_count(study: Studies) -> None:
-    groups = study([*seeds(0.1, 0.2), (recipe(seed=2), failed()), (recipe(seed=3), None)]).group("label")
+    groups = study([*seeds(0.1, 0.2), (recipe(seed=2), failed()), (recipe(seed=3), None)]).group_by("label")
     (row,) = groups
     assert [row[name] for name in ("done", "failed", "left")] == [2, 1, 1]
     assert row["success"] == pytest.approx(2 / 3)
-    assert (row["success.low"], row["success.high"]) == wilson(2, 3)
+    assert (row["success.low"], row["success.high"]) == wilson_interval(2, 3)
     assert (row["success.count"], row["final.ood_test.count"]) == (3, 2)
-    assert " 2/3 [" in groups.text(200)
-    assert "one that failed did not succeed" in groups.text(200)
+    assert " 2/3 [" in groups.to_text(200)
+    assert "one that failed did not succeed" in groups.to_text(200)
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
 def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value: float, study: Studies) -> None:
-    table = study(seeds(0.1, 0.2, 0.9)).group("label", columns=["final.ood_test"], statistic=statistic)
+    table = study(seeds(0.1, 0.2, 0.9)).group_by("label", columns=["final.ood_test"], statistic=statistic)
     (row,) = table
     assert [name for name in table.names if name.startswith("final.")] == [
         f"final.ood_test.{end}" for end in ("count", statistic, f"{statistic}.low", f"{statistic}.high")
@@ -480,30 +484,30 @@ def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value:
     assert isinstance(low, float)
     assert isinstance(high, float)
     assert 0.1 <= low < value < high <= 0.9
-    assert "fewer than 5 seeds" in table.text()
+    assert "fewer than 5 seeds" in table.to_text()
 
 
 def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_reported(study: Studies) -> None:
     table = study([*seeds(0.1, 0.1, hidden_size=64), *seeds(0.9, 0.9, hidden_size=128)])
-    groups = table.group("label", columns=["final.ood_test"], statistic="mean")
+    groups = table.group_by("label", columns=["final.ood_test"], statistic="mean")
     (row,) = groups
     assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
     assert (
         "differ in model.hidden_size are taken together; group=label,model.hidden_size keeps them apart"
-        in groups.text()
+        in groups.to_text()
     )
-    assert "taken together" not in table.group("label", "hidden_size").text()
+    assert "taken together" not in table.group_by("label", "hidden_size").to_text()
     only = study(
         [(recipe("b", hidden_size=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each"
     )
-    assert next(iter(only.group("label")))["final.ood_test.iqm.low"] is None  # nothing is known of seeds
+    assert next(iter(only.group_by("label")))["final.ood_test.iqm.low"] is None  # nothing is known of seeds
 
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
     trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY])]
-    assert "differ in label are taken together; group=seed,label keeps" in study([(t, done()) for t in trees]).group(
+    assert "differ in label are taken together; group=seed,label keeps" in study([(t, done()) for t in trees]).group_by(
         "seed"
-    ).text(1000)
+    ).to_text(1000)
 
 
 def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> None:
@@ -513,36 +517,36 @@ def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> 
         recipe("a", hidden_size=128),
         recipe("a", hidden_size=1024),
     ]
-    groups = study([(tree, done()) for tree in trees]).group("label", "hidden_size")
+    groups = study([(tree, done()) for tree in trees]).group_by("label", "hidden_size")
     assert rows_of(groups, "label", "hidden_size") == [("b", 64), ("b", 128), ("a", 128), ("a", 1024)]
 
 
 def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numbers(study: Studies) -> None:
     table = study([(recipe("a"), done()), (recipe("b"), failed())])
-    row = list(table.group("label"))[1]
+    row = list(table.group_by("label"))[1]
     assert (row["done"], row["failed"], row["success"], row["final.ood_test.median"]) == (0, 1, 0.0, None)
 
 
 def test_groups_may_be_kept_and_sorted_and_people_still_see_intervals(study: Studies) -> None:
     table = study([*seeds(0.1, 0.3, hidden_size=64), *seeds(0.5, 0.9, hidden_size=128)])
-    groups = table.group("hidden_size", columns=["final.ood_test"])
-    assert groups.where("hidden_size=128").text().splitlines()[2].endswith("70.0 % [50, 90]")
-    assert [line.split()[0] for line in groups.sort("-hidden_size").text().splitlines()[2:4]] == ["128", "64"]
+    groups = table.group_by("hidden_size", columns=["final.ood_test"])
+    assert groups.where("hidden_size=128").to_text().splitlines()[2].endswith("70.0 % [50, 90]")
+    assert [line.split()[0] for line in groups.sort("-hidden_size").to_text().splitlines()[2:4]] == ["128", "64"]
 
 
 def test_groups_refuse_what_they_cannot_do(study: Studies) -> None:
     table = study([(recipe(), done())])
     for words, message in (
-        ({"columns": ["worker"]}, "worker holds no numbers"),
+        ({"columns": ["worker"]}, "columns: worker must be a column of numbers"),
         ({"statistic": "medain"}, "Did you mean 'median'"),
-        ({"threshold": 99.0}, "99.0 is not a share"),
+        ({"threshold": 99.0}, "threshold: must be above 0 and at most 1, not 99.0"),
     ):
         with pytest.raises(UserError, match=message):
-            table.group("label", **words)  # type: ignore[arg-type]
+            table.group_by("label", **words)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="group: the columns are missing"):
-        table.group()
-    with pytest.raises(UserError, match="group: there is no column 'lable'"):
-        table.group("lable")
+        table.group_by()
+    with pytest.raises(UserError, match="group: no column 'lable'"):
+        table.group_by("lable")
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -581,10 +585,10 @@ def test_csv_reads_back_in_pandas_with_its_types(study: Studies, tmp_path: Path)
 def test_a_long_table_is_written_in_parts_and_none_is_lost(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "_MANY", 3)
+    monkeypatch.setattr(exporting, "_BATCH_ROWS", 3)
     for count in (0, 3, 7):
         rows = [("x" * (count - i), i) for i in range(count)]
-        path = Table((Column("text"), Column("number", int)), Lazily(lambda rows=rows: iter(rows))).write(
+        path = Table((Column("text"), Column("number", int)), LazyRows(lambda rows=rows: iter(rows))).write(
             tmp_path / name
         )
         if name.endswith("parquet"):
@@ -628,7 +632,7 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
         "\\bottomrule\n\\end{tabular}\n"
     )
     assert table.write(tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
-    with pytest.raises(UserError, match=re.escape("a.dat ends like no format")):
+    with pytest.raises(UserError, match=r"out: the suffix of .*a\.dat must be one of"):
         table.write(tmp_path / "a.dat")
     with pytest.raises(UserError, match=r"there is no 'cvs'; .* Did you mean 'csv'\?"):
         table.write(tmp_path / "a.dat", "cvs")
@@ -636,7 +640,7 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
 
 def test_latex_reads_no_letter_of_a_table_as_its_own() -> None:
     table = Table((Column("model_width"),), [("50 % & {#1} $x^2~ \\a <b>",), ("[10, 20]",), ("* 2",)])
-    assert table.latex().splitlines()[2:-2] == [
+    assert table.to_latex().splitlines()[2:-2] == [
         "model\\_width \\\\",
         "\\midrule",
         "50 \\% \\& \\{\\#1\\} \\$x\\textasciicircum{}2\\textasciitilde{} \\textbackslash{}a "
@@ -657,7 +661,7 @@ def test_a_failure_leaves_the_old_file_as_it_was(name: str, tmp_path: Path) -> N
 
     (tmp_path / name).write_text("before")
     with pytest.raises(OperationalError, match="torn"):
-        write(Table((Column("text"),), Lazily(rows)), tmp_path / name)
+        write_table(Table((Column("text"),), LazyRows(rows)), tmp_path / name)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "before")]
 
 
@@ -666,7 +670,7 @@ def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: St
     run = study.runs / str(table["run"][0])
     before = {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()}
     for path in (study.runs / "widths/plan.jsonl", study.runs / "widths/results/w0.jsonl", run / "recipe.yaml"):
-        with pytest.raises(UserError, match="wrote itself, and is not replaced"):
+        with pytest.raises(UserError, match="is a file of a run or study and must not be replaced"):
             table.write(path, "csv")
     assert {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()} == before
     assert table.write(study.runs / "widths" / "results.csv").is_file()
@@ -676,7 +680,7 @@ def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: St
     ("package", "use"),
     [
         ("pyarrow", lambda table, place: table.write(place / "a.parquet")),
-        ("pandas", lambda table, place: table.frame()),
+        ("pandas", lambda table, place: table.to_pandas()),
         ("duckdb", lambda table, place: table.query("select 1")),
     ],
 )
@@ -697,13 +701,13 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(
 
 def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is an extra")
-    frame = mixed(study).frame()
+    frame = mixed(study).to_pandas()
     kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
     assert (kinds["seed"], kinds["step"], kinds["final.ood_test"]) == ("int64", "Int64", "float64")
     assert frame["step"].tolist()[0] == 100
     assert frame["step"].isna().tolist() == frame["why"].isna().tolist() == [False, True]
     assert isinstance(frame, pandas.DataFrame)
-    assert list(mixed(Studies(study.runs / "b")).where("status=left").frame().columns) == list(frame.columns)
+    assert list(mixed(Studies(study.runs / "b")).where("status=left").to_pandas().columns) == list(frame.columns)
 
 
 def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
@@ -715,12 +719,12 @@ def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
     )
     assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
     assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
-    assert table.query('select "final.ood_test" from runs limit 1').columns[0].shown == "share"
-    assert list(table.group("hidden_size").query('select "model.hidden_size" from groups')) == [
+    assert table.query('select "final.ood_test" from runs limit 1').columns[0].display_format == "share"
+    assert list(table.group_by("hidden_size").query('select "model.hidden_size" from groups')) == [
         {"model.hidden_size": 64},
         {"model.hidden_size": 128},
     ]
-    with pytest.raises(UserError, match=r"query: .*widht.* names with a dot stand in double quotes"):
+    with pytest.raises(UserError, match=r"query: .*widht.* quote names with a dot"):
         table.query("select widht from runs")
 
 
@@ -772,8 +776,8 @@ def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) 
     assert len(table.where("status=failed").cells()) == 0
     with pytest.raises(UserError, match=r"take cells\(\) before select"):
         table.select("label").cells()
-    with pytest.raises(UserError, match="only a table of runs has cells"):
-        table.group("hidden_size").cells()
+    with pytest.raises(UserError, match="cells: needs a table of runs"):
+        table.group_by("hidden_size").cells()
 
 
 def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_settings_says_so(study: Studies) -> None:
@@ -790,11 +794,11 @@ def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_sett
 
 def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_several(study: Studies) -> None:
     table = study(seeds(0.1, 0.2, 0.3), cells=cells).cells()
-    apart = table.group("checkpoint", "first_digits", "second_digits")
+    apart = table.group_by("checkpoint", "first_digits", "second_digits")
     row = next(iter(apart))
     assert (row["count"], row["exact.median"], row["exact.highest"]) == (3, 0.75, 1.0)
     assert row["exact.iqm.low"] is not None
-    together = next(iter(table.group("checkpoint")))
+    together = next(iter(table.group_by("checkpoint")))
     assert (together["count"], together["exact.iqm.low"]) == (12, None)
 
 
@@ -887,11 +891,11 @@ def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(
         (("columns=",), "columns: the names are missing"),
         (("columns=hiden_size",), "Did you mean 'hidden_size'"),
         (("out=",), "out: the file is missing"),
-        (("out=a.xls",), "a.xls ends like no format"),
+        (("out=a.xls",), "out: the suffix of a.xls must be one of"),
         (("format=parquet",), "out=results.parquet"),
         (("statistic=iqm",), "group=label statistic=iqm"),
-        (("group=label", "threshold=two"), "'two' is not right"),
-        (("where=hidden_size",), "'hidden_size' is no condition"),
+        (("group=label", "threshold=two"), "threshold: invalid value 'two'"),
+        (("where=hidden_size",), "'hidden_size' must be a condition"),
         (("group=",), "group: the columns are missing"),
         (("cells=perhaps",), "true or false"),
     ],
@@ -919,10 +923,10 @@ def test_a_recipe_and_a_search_are_called_no_study(results: Shell, study: Studie
     (study.runs / "rates" / "journal.log").write_text("")
     status, _, err = results(address="addition-abacus")
     assert (status, len(err.splitlines())) == (2, 1)
-    assert "is a recipe, no study; `numerate run addition_abacus` makes one" in err
+    assert "is a recipe, not a study; `numerate run addition_abacus` creates one" in err
     status, _, err = results(address="rates")
     assert (status, len(err.splitlines())) == (2, 1)
-    assert f"is a search, no study; its table is {study.runs / 'rates' / 'trials.jsonl'}" in err
+    assert f"is a search, not a study; its table is {study.runs / 'rates' / 'trials.jsonl'}" in err
 
 
 def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(study: Studies) -> None:
@@ -968,7 +972,7 @@ def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> Non
     assert "final.in_distribution.unseen" not in table.names
     seen = header(table)
     assert {"final.in_distribution.accuracy", "final.ood_test.unseen", "final.ood_test.unseen.floor"} <= set(seen)
-    assert "floor: what memorising" in table.text()
+    assert "floor: the score of memorizing" in table.to_text()
 
 
 def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
@@ -978,15 +982,15 @@ def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
 
 def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is_named(study: Studies) -> None:
     table = study([(recipe(seed=seed), labelled(share)) for seed, share in enumerate((1.0, 0.99, 0.98, 0.5))])
-    (row,) = table.group("label")
+    (row,) = table.group_by("label")
     assert (row["success"], row["success.count"]) == (0.5, 4)
-    assert "runs with final.ood_test.unseen of at least 99 %" in table.group("label").text()
-    assert next(iter(table.group("label", success="final.in_distribution")))["success"] == 1.0
-    assert next(iter(table.group("label", threshold=0.6)))["success"] == 0.75
-    with pytest.raises(UserError, match="success: there is no column"):
-        table.group("label", success="nothing")
-    with pytest.raises(UserError, match="success: step is no share"):
-        table.group("label", success="step")
+    assert "runs with final.ood_test.unseen of at least 99 %" in table.group_by("label").to_text()
+    assert next(iter(table.group_by("label", success_column="final.in_distribution")))["success"] == 1.0
+    assert next(iter(table.group_by("label", threshold=0.6)))["success"] == 0.75
+    with pytest.raises(UserError, match="success: no column"):
+        table.group_by("label", success_column="nothing")
+    with pytest.raises(UserError, match=r"success: must be a column of proportions such as .*, not step"):
+        table.group_by("label", success_column="step")
 
 
 def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_left_out(study: Studies) -> None:
@@ -997,12 +1001,12 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     runs: Any = [(recipe("far", seed=seed), far) for seed in (0, 1)]
     runs += [(recipe("near", seed=seed), labelled(1.0)) for seed in (0, 1, 2)] + [(recipe("near", seed=3), failed())]
     table = study([*runs, (recipe("sums", seed=0), done(trained=1.0, beyond=0.0))])
-    groups = table.group("label")
+    groups = table.group_by("label")
     assert groups["label"] == ["far", "near", "sums"]
     assert groups["success.of"] == ["final.100+.unseen", "final.ood_test.unseen", "final.in_distribution"]
     assert groups["success"] == [1.0, 0.75, 1.0]
     assert groups["success.count"] == [2, 4, 1]
-    text = groups.text()
+    text = groups.to_text()
     assert "3/4 [30, 95]" in text
     assert "success.of" in text.splitlines()[0]
     joined = " ".join(text.split())
@@ -1019,17 +1023,17 @@ def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: S
     assert "final.ood_validation.unseen" in table.names
     assert "best.ood_test.unseen" in table.names
     assert not any(name.startswith("best.ood_validation") for name in table.names)
-    assert "this has no column" in " ".join(table.text().split())
+    assert "which therefore has no column for it" in " ".join(table.to_text().split())
 
 
 def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
     runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, sees_future="it sees the end"))]
     table = study(runs)
     assert table["no_claim"] == [None, "it sees the end"]
-    assert "no claim: it sees the end" in table.text()
-    groups = table.group("label")
+    assert "no claim: it sees the end" in table.to_text()
+    groups = table.group_by("label")
     assert (next(iter(groups))["success"], next(iter(groups))["success.count"]) == (1.0, 1)
-    assert "no claim, and no success counted: it sees the end" in groups.text()
+    assert "no claim, and no success counted: it sees the end" in groups.to_text()
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:

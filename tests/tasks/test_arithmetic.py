@@ -47,8 +47,8 @@ def test_sums_are_right_and_operands_have_the_requested_lengths(
         assert len(str(a)) in first
         assert len(str(b)) in second
         assert zero or (a and b)
-        assert drawn.facts["first_digits"][row] == len(str(a))
-        assert drawn.facts["second_digits"][row] == len(str(b))
+        assert drawn.metadata["first_digits"][row] == len(str(a))
+        assert drawn.metadata["second_digits"][row] == len(str(b))
 
 
 RESULTS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "x": operator.mul}
@@ -80,21 +80,23 @@ def test_every_operator_is_right(
 
 
 def test_questions_of_every_operator_are_read() -> None:
-    found = {text: values(Arithmetic(text[2]).read(text))[0][2] for text in ("12-9=", "12x0=", "99x99", "00-0=")}
+    found = {
+        text: values(Arithmetic(text[2]).parse_question(text))[0][2] for text in ("12-9=", "12x0=", "99x99", "00-0=")
+    }
     assert found == {"12-9=": 3, "12x0=": 0, "99x99": 9801, "00-0=": 0}
-    difference = Arithmetic("-").read("9-12=")
+    difference = Arithmetic("-").parse_question("9-12=")
     assert values(difference)[0][2] == 3
     assert difference.numbers.negative is not None
     assert difference.numbers.negative.tolist() == [[False, False, True]]
     with pytest.raises(UserError, match="more than 10000 digits"):
-        Arithmetic("x").read("1" * 10_001 + "x2=")
+        Arithmetic("x").parse_question("1" * 10_001 + "x2=")
 
 
 def test_the_order_of_operands_counts_in_a_difference_alone() -> None:
     for sign, alike in (("+", True), ("x", True), ("-", False)):
         task = Arithmetic(sign)
-        one, other = task.read(f"123{sign}45678="), task.read(f"45678{sign}123=")
-        assert (task.canonical(one) == task.canonical(other)).all() == alike
+        one, other = task.parse_question(f"123{sign}45678="), task.parse_question(f"45678{sign}123=")
+        assert (task.question_hashes(one) == task.question_hashes(other)).all() == alike
 
 
 @pytest.mark.parametrize("zero", [False, True])
@@ -106,7 +108,7 @@ def test_sums_without_carries_come_all_and_equally_often(zero: bool) -> None:
         for b in range(10, 100)
         if all(int(x) + int(y) < 10 for x, y in zip(str(a)[::-1], str(b)[::-1], strict=False))
     }
-    assert task.space() == len(possible)
+    assert task.num_questions() == len(possible)
     drawn = task.draw(CounterRNG(1), np.arange(60_000))
     counts = Counter((a, b) for a, b, _ in values(drawn))
     assert set(counts) == possible
@@ -120,7 +122,7 @@ def test_no_digit_of_a_sum_without_carries_comes_from_ten(first: int, second: in
     task = Arithmetic(first_digits=first, second_digits=second, no_carry=True, lengths=lengths)  # type: ignore[arg-type]
     digits = task.examples("train", 0, 0, 50).numbers.digits
     assert np.array_equal(digits[:, 0] + digits[:, 1], digits[:, 2])
-    assert Arithmetic(digits=Span(1, 2), no_carry=True).seen_cells()[-1] == {"first_digits": 2, "second_digits": 2}
+    assert Arithmetic(digits=Span(1, 2), no_carry=True).unsplit_cells()[-1] == {"first_digits": 2, "second_digits": 2}
 
 
 def test_the_value_of_an_operand_may_be_uniform_instead_of_its_length() -> None:
@@ -129,11 +131,11 @@ def test_the_value_of_an_operand_may_be_uniform_instead_of_its_length() -> None:
     counts = np.bincount([row[0] for row in values(drawn)], minlength=100)
     assert len(counts) == 100
     assert np.abs(counts - 400).max() < 5 * 400**0.5
-    assert drawn.facts["first_digits"].tolist() == [len(str(row[0])) for row in values(drawn)]
-    assert (drawn.facts["second_digits"] == 3).mean() == pytest.approx(0.9, abs=0.01)
-    assert task.space() == 100_000
-    assert task.held_out("test")
-    assert not Arithmetic(digits=1, lengths="value").held_out("test")
+    assert drawn.metadata["first_digits"].tolist() == [len(str(row[0])) for row in values(drawn)]
+    assert (drawn.metadata["second_digits"] == 3).mean() == pytest.approx(0.9, abs=0.01)
+    assert task.num_questions() == 100_000
+    assert task.is_held_out("test")
+    assert not Arithmetic(digits=1, lengths="value").is_held_out("test")
 
 
 def test_blocks_are_those_they_have_always_been() -> None:
@@ -188,7 +190,7 @@ def test_zero_comes_only_where_it_is_allowed() -> None:
 def test_the_cells_of_a_grid_know_nothing_of_each_other(split: str) -> None:
     cells = [(8, 8), (8, 9), (9, 8), (9, 9)]
     digits = [
-        Arithmetic().pinned(first_digits=i, second_digits=j).examples(split, 0, 0, 1000).numbers.digits
+        Arithmetic().at_cell(first_digits=i, second_digits=j).examples(split, 0, 0, 1000).numbers.digits
         for i, j in cells
     ]
     units = np.array([cell[:, slot, -place] for cell in digits for slot in (0, 1) for place in (1, 2, 3)], dtype=float)
@@ -197,22 +199,30 @@ def test_the_cells_of_a_grid_know_nothing_of_each_other(split: str) -> None:
 
 def test_a_question_and_its_mirror_image_are_in_the_same_split() -> None:
     task = Arithmetic()
-    one, other = task.read("123+45678="), task.read("45678+123=")
-    assert task.canonical(one) == task.canonical(other) != task.canonical(task.read("123+45679="))
-    assert task.canonical(one) == task.canonical(Arithmetic(digits=Span(1, 90)).read(" 000123 + 45678"))
+    one, other = task.parse_question("123+45678="), task.parse_question("45678+123=")
+    assert (
+        task.question_hashes(one)
+        == task.question_hashes(other)
+        != task.question_hashes(task.parse_question("123+45679="))
+    )
+    assert task.question_hashes(one) == task.question_hashes(
+        Arithmetic(digits=Span(1, 90)).parse_question(" 000123 + 45678")
+    )
 
 
 def test_padding_does_not_change_what_a_question_is() -> None:
-    cell = Arithmetic().pinned(first_digits=3, second_digits=4)
+    cell = Arithmetic().at_cell(first_digits=3, second_digits=4)
     drawn = cell.examples("test", 0, 0, 200)
     texts = [f"{a}+{b}=" for a, b, _ in values(drawn)]
-    wide = Questions.concatenate([*(cell.read(text) for text in texts), Arithmetic().read("1" * 60 + "+1=")])
-    assert np.array_equal(cell.canonical(wide)[:-1], cell.canonical(drawn))
+    wide = Questions.concatenate(
+        [*(cell.parse_question(text) for text in texts), Arithmetic().parse_question("1" * 60 + "+1=")]
+    )
+    assert np.array_equal(cell.question_hashes(wide)[:-1], cell.question_hashes(drawn))
 
 
 def test_held_out_shares_are_as_documented() -> None:
     task = Arithmetic(digits=6)
-    fractions = task.canonical(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64
+    fractions = task.question_hashes(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64
     for split, share in {"test": 0.05, "development": 0.025, "beyond-development": 0.025, "train": 0.9}.items():
         low, high = SPLITS[split]
         found = ((fractions >= low) & (fractions < high)).mean()
@@ -221,58 +231,61 @@ def test_held_out_shares_are_as_documented() -> None:
 
 def test_small_cells_are_seen_and_the_task_says_which() -> None:
     task = Arithmetic(digits=Span(1, 5))
-    seen = [(cell["first_digits"], cell["second_digits"]) for cell in task.seen_cells()]
+    seen = [(cell["first_digits"], cell["second_digits"]) for cell in task.unsplit_cells()]
     assert seen == [(1, 1), (1, 2), (2, 1)]
     for i, j in [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (5, 5)]:
-        cell = task.pinned(first_digits=i, second_digits=j)
-        assert cell.held_out("test") == ((i, j) not in seen)
-        assert not cell.held_out("train")
+        cell = task.at_cell(first_digits=i, second_digits=j)
+        assert cell.is_held_out("test") == ((i, j) not in seen)
+        assert not cell.is_held_out("train")
     drawn = task.examples("train", 0, 0, 25 * 160)
-    by_cell = {tuple(row) for row in drawn.numbers.lengths[~task.divided(drawn), :2].tolist()}
+    by_cell = {tuple(row) for row in drawn.numbers.lengths[~task.splittable_mask(drawn), :2].tolist()}
     assert by_cell == set(seen)
     single = {(a, b) for a, b, _ in values(drawn) if a < 10 and b < 10}
     assert len(single) > 60  # of 81, in 160 draws, from the whole of the cell
-    assert Arithmetic(digits=Span(7, 9)).seen_cells() == []
+    assert Arithmetic(digits=Span(7, 9)).unsplit_cells() == []
 
 
 def test_space_counts_the_questions() -> None:
-    assert Arithmetic(digits=1).space() == 81
-    assert Arithmetic(digits=1, include_zero=True).space() == 100
-    assert Arithmetic(digits=Span(1, 2)).space() == 99 * 99
-    assert Arithmetic(first_digits=1, second_digits=3).space() == 9 * 900
+    assert Arithmetic(digits=1).num_questions() == 81
+    assert Arithmetic(digits=1, include_zero=True).num_questions() == 100
+    assert Arithmetic(digits=Span(1, 2)).num_questions() == 99 * 99
+    assert Arithmetic(first_digits=1, second_digits=3).num_questions() == 9 * 900
 
 
 def test_the_next_band_is_a_fifth_longer_and_at_least_one_digit() -> None:
-    assert Arithmetic().beyond().trained() == {"first_digits": Span(21, 24), "second_digits": Span(21, 24)}
-    assert Arithmetic(digits=3).beyond().spans == (Span(4, 4), Span(4, 4))
+    assert Arithmetic().ood_validation_task().training_spans() == {
+        "first_digits": Span(21, 24),
+        "second_digits": Span(21, 24),
+    }
+    assert Arithmetic(digits=3).ood_validation_task().operand_spans == (Span(4, 4), Span(4, 4))
     lengths = Arithmetic(digits=Span(1, 5)).examples("beyond-development", 0, 0, 40).numbers.lengths
     assert set(lengths[:, :2].reshape(-1).tolist()) == {6}
 
 
 def test_a_question_is_read_as_a_person_writes_it() -> None:
     task = Arithmetic()
-    assert values(task.read("321+654=")) == [[321, 654, 975]]
-    assert values(task.read(" 007 + 0")) == [[7, 0, 7]]
-    assert task.read("007+0=").numbers.lengths.tolist() == [[1, 1, 1]]
+    assert values(task.parse_question("321+654=")) == [[321, 654, 975]]
+    assert values(task.parse_question(" 007 + 0")) == [[7, 0, 7]]
+    assert task.parse_question("007+0=").numbers.lengths.tolist() == [[1, 1, 1]]
     for text in ("321-654=", "12+", "+9=", "1+2=3", "one+two", "", "٣+٤="):
         with pytest.raises(UserError, match=r"it reads like 12\+9="):
-            task.read(text)
+            task.parse_question(text)
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^operator: there is no 'plus'; there are: \+, -, x"):
+    with pytest.raises(UserError, match=r"^operator: must be one of \+, -, x, not 'plus'"):
         Arithmetic(operator="plus")
-    with pytest.raises(UserError, match=r"^digits: a number has at least 1 digit, not 0"):
+    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
         Arithmetic(digits=0)
     with pytest.raises(UserError, match=r"^second_digits: .* not -2"):
         Arithmetic(second_digits=Span(-2, 3))
-    with pytest.raises(UserError, match=r"^no_carry: only sums have carries"):
+    with pytest.raises(UserError, match=r"^no_carry: must be false .*only sums have carries"):
         Arithmetic("x", no_carry=True)
     with pytest.raises(UserError, match=r"has a carry"):
-        Arithmetic(no_carry=True).read("5+5=")
-    with pytest.raises(UserError, match=r"^digits: numbers of 10001 digits are too long"):
+        Arithmetic(no_carry=True).parse_question("5+5=")
+    with pytest.raises(UserError, match=r"^digits: must be at most 10000, not 10001"):
         Arithmetic("x", digits=10_001)
-    with pytest.raises(UserError, match=r"^lengths: 'random' is neither"):
+    with pytest.raises(UserError, match=r"^lengths: must be .* not 'random'"):
         Arithmetic(lengths="random")  # type: ignore[arg-type]
 
 
@@ -284,7 +297,7 @@ def test_the_longest_question_has_the_longest_answer_of_all(
     operator: str, first: int, second: int, answer: int
 ) -> None:
     task = Arithmetic(operator, first_digits=Span(1, first), second_digits=Span(1, second))
-    longest = task.longest()
+    longest = task.longest_questions()
     assert longest is not None
     assert longest.numbers.lengths[0, :2].tolist() == [first, second]
     signed = 0 if longest.numbers.negative is None else int(longest.numbers.negative[0, 2])

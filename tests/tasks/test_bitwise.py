@@ -7,13 +7,13 @@ from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.counter_rng import CounterRNG
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 
 
 def texts(questions: Questions | None) -> list[str]:
     assert questions is not None
-    return ["".join(plain_text(questions, row)) for row in range(len(questions))]
+    return ["".join(format_question(questions, row)) for row in range(len(questions))]
 
 
 def swapped(text: str) -> str:
@@ -38,17 +38,17 @@ def is_right(text: str) -> bool:
 
 @pytest.mark.parametrize(("first", "second"), [(4, 2), (2, 5), (3, 3), (1, 1), (40, 7)])
 def test_a_cell_has_each_of_its_questions_once(first: int, second: int) -> None:
-    cell = BitwiseOr().pinned(first_digits=first, second_digits=second)
-    every = texts(cell.whole())
-    assert len(set(every)) == len(every) == cell.space() == min(first, second)
+    cell = BitwiseOr().at_cell(first_digits=first, second_digits=second)
+    every = texts(cell.all_questions())
+    assert len(set(every)) == len(every) == cell.num_questions() == min(first, second)
     assert all(is_right(text) for text in every)
     assert set(texts(cell.examples("test", 0, 0, 5 * len(every)))) == set(every)
     assert sorted(texts(cell.examples("test", 1, 0, len(every)))) == sorted(every)
 
 
 def test_all_lengths_together_have_as_many_questions_as_published() -> None:
-    assert [BitwiseOr(digits=Span(1, n)).space() for n in (5, 20)] == [55, 2870]
-    every = texts(BitwiseOr().whole())
+    assert [BitwiseOr(digits=Span(1, n)).num_questions() for n in (5, 20)] == [55, 2870]
+    every = texts(BitwiseOr().all_questions())
     assert len(set(every)) == len(every) == 2870
     assert all(is_right(text) for text in every)
     equal = [text for text in every if text.index("+") == text.index("=") - text.index("+") - 1]
@@ -69,21 +69,21 @@ def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
     assert len(trained) == 100
     known = trained | {swapped(text) for text in trained}
     assert set(texts(task.examples("train", 5, 300, 400))) == trained
-    others = set(texts(task.whole()))
-    assert others == {text for text in texts(BitwiseOr().whole()) if text not in known}
+    others = set(texts(task.all_questions()))
+    assert others == {text for text in texts(BitwiseOr().all_questions()) if text not in known}
     assert not {swapped(text) for text in others} & known, "the same question was in training"
     for split in ("test", "development"):
         assert set(texts(task.examples(split, 0, 0, len(others)))) == others
-    assert task.held_out("test")
-    assert not task.held_out("train")
-    cells = [task.pinned(first_digits=i, second_digits=j) for i in range(1, 21) for j in range(1, 21)]
-    found = [texts(cell.whole()) for cell in cells]
+    assert task.is_held_out("test")
+    assert not task.is_held_out("train")
+    cells = [task.at_cell(first_digits=i, second_digits=j) for i in range(1, 21) for j in range(1, 21)]
+    found = [texts(cell.all_questions()) for cell in cells]
     for cell, some in zip(cells, found, strict=True):
-        assert cell.held_out("test") == (not set(some) & known)
+        assert cell.is_held_out("test") == (not set(some) & known)
         assert some
-    held = [cell.divided(cell.draw(CounterRNG(1), np.arange(3))).tolist() for cell in cells]
-    assert held == [[cell.held_out("test")] * 3 for cell in cells]
-    assert task.divided(task.examples("test", 0, 0, 50)).all()
+    held = [cell.splittable_mask(cell.draw(CounterRNG(1), np.arange(3))).tolist() for cell in cells]
+    assert held == [[cell.is_held_out("test")] * 3 for cell in cells]
+    assert task.splittable_mask(task.examples("test", 0, 0, 50)).all()
     everything = {text for some in found for text in some}
     assert others <= everything
     spread = {tuple(map(len, text.split("=")[0].split("+"))) for text in trained}
@@ -92,32 +92,32 @@ def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
 
 def test_a_question_with_its_operands_swapped_is_the_same_question() -> None:
     task = BitwiseOr()
-    questions = task.whole()
+    questions = task.all_questions()
     assert questions is not None
-    hashes = dict(zip(texts(questions), task.canonical(questions).tolist(), strict=True))
+    hashes = dict(zip(texts(questions), task.question_hashes(questions).tolist(), strict=True))
     assert all(hashes[text] == hashes[swapped(text)] for text in hashes)
     assert len(set(hashes.values())) == len({min(text, swapped(text)) for text in hashes})
     shuffled = questions.take(np.array([2000, 3]))
-    assert task.canonical(shuffled).tolist() == [[*hashes.values()][2000], [*hashes.values()][3]]
+    assert task.question_hashes(shuffled).tolist() == [[*hashes.values()][2000], [*hashes.values()][3]]
 
 
 def test_without_a_training_set_of_some_only_longer_cells_are_new() -> None:
     task = BitwiseOr(digits=Span(1, 6))
-    assert not task.held_out("test")
-    assert not task.pinned(first_digits=6, second_digits=2).held_out("test")
-    assert task.pinned(first_digits=7, second_digits=2).held_out("test")
-    assert not task.divided(task.examples("test", 0, 0, 20)).any()
-    band = task.beyond()
+    assert not task.is_held_out("test")
+    assert not task.at_cell(first_digits=6, second_digits=2).is_held_out("test")
+    assert task.at_cell(first_digits=7, second_digits=2).is_held_out("test")
+    assert not task.splittable_mask(task.examples("test", 0, 0, 20)).any()
+    band = task.ood_validation_task()
     assert band is not None
-    assert band.divided(band.examples("test", 0, 0, 20)).all()
-    assert band.trained() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
-    assert band.held_out("beyond-development")
+    assert band.splittable_mask(band.examples("test", 0, 0, 20)).all()
+    assert band.training_spans() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
+    assert band.is_held_out("beyond-development")
     assert len(set(texts(task.examples("beyond-development", 0, 0, 30)))) == 7
-    assert BitwiseOr(digits=250).beyond() is None
+    assert BitwiseOr(digits=250).ood_validation_task() is None
 
 
 def test_many_questions_are_not_listed_as_a_whole() -> None:
-    assert BitwiseOr(digits=Span(1, 40)).whole() is None
+    assert BitwiseOr(digits=Span(1, 40)).all_questions() is None
     assert len(texts(BitwiseOr(digits=Span(1, 40)).examples("test", 0, 0, 60))) == 60
 
 
@@ -125,27 +125,28 @@ def test_it_can_also_be_drawn_with_replacement() -> None:
     task = BitwiseOr(digits=Span(2, 3))
     drawn = texts(task.draw(CounterRNG(1), np.arange(900)))
     assert all(is_right(text) for text in drawn)
-    assert len(set(drawn)) == task.space() == 2 + 2 + 2 + 3
+    assert len(set(drawn)) == task.num_questions() == 2 + 2 + 2 + 3
 
 
 def test_a_question_is_read_and_answered() -> None:
     task = BitwiseOr()
-    assert texts(task.read("0000+01=")) == ["0000+01=0100"]
-    assert texts(task.read(" 001 + 000 ")) == ["001+000=001"]
-    assert texts(task.read("000+001")) == ["000+001=001"]
+    assert texts(task.parse_question("0000+01=")) == ["0000+01=0100"]
+    assert texts(task.parse_question(" 001 + 000 ")) == ["001+000=001"]
+    assert texts(task.parse_question("000+001")) == ["000+001=001"]
     assert (
-        task.canonical(task.read("0000+01=")) == task.canonical(task.pinned(first_digits=4, second_digits=2).whole())[1]
+        task.question_hashes(task.parse_question("0000+01="))
+        == task.question_hashes(task.at_cell(first_digits=4, second_digits=2).all_questions())[1]
     )
     for text in ("12+3=", "01+", "", "0+1=1"):
         with pytest.raises(UserError, match=r"it reads like 0000\+01="):
-            task.read(text)
+            task.parse_question(text)
     for text in ("0100+00=", "11+000=", "00+000=", "01+010="):
         with pytest.raises(UserError, match="in the shorter of the two"):
-            task.read(text)
+            task.parse_question(text)
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^operator: '=' is not one character"):
+    with pytest.raises(UserError, match=r"^operator: '=' must be one character"):
         BitwiseOr(operator="=")
     with pytest.raises(UserError, match=r"^digits: an operand has at least 1 bit, not 0"):
         BitwiseOr(digits=0)
@@ -156,4 +157,4 @@ def test_impossible_settings_are_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"^max_examples: 2871 questions are more than the 2870 that digits=1:20 has"):
         BitwiseOr(max_examples=2871)
     with pytest.raises(UserError, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
-        BitwiseOr().pinned(first_digits=21, second_digits=3).examples("train", 0, 0, 1)
+        BitwiseOr().at_cell(first_digits=21, second_digits=3).examples("train", 0, 0, 1)

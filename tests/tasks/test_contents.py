@@ -11,14 +11,14 @@ import pytest
 from numerate.errors import UserError
 from numerate.tasks import GSM8K, Mathematics, Mixture, MultiRC, QuestionFiles, RJokes, contents
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.contents import named, sha256_of
+from numerate.tasks.contents import file_sha256, shortest_unique_names
 from numerate.tasks.task import Task
-from numerate.text.data.source import Source
-from numerate.text.data.writing import write
+from numerate.text.data.source import RowSource
+from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
 
-TEXTS = Path(__file__).parent / "texts"
+TEXTS = Path(__file__).parents[1] / "text" / "texts"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[Callable[[Path], Task], str]] = {
 def test_a_changed_character_changes_the_contents_of_a_task(texts: Path, kind: str) -> None:
     make, name = KINDS[kind]
     task = make(texts)
-    before = task.contents()
+    before = task.file_hashes()
     changed = next(one for one in before if name.endswith(one))
     file = texts / name
     assert task.files()[changed] == file
@@ -60,54 +60,54 @@ def test_a_changed_character_changes_the_contents_of_a_task(texts: Path, kind: s
     place = next(place for place, byte in enumerate(whole) if byte in b"123456789")
     file.write_bytes(whole[:place] + bytes([105 - whole[place]]) + whole[place + 1 :])
     os.utime(file, ns=(time, time))
-    after = task.contents()
+    after = task.file_hashes()
     assert {one for one in before if before[one] != after[one]} == {changed}
     file.write_bytes(whole)
-    assert task.contents() == before
+    assert task.file_hashes() == before
 
 
 def test_where_a_folder_lies_changes_nothing(texts: Path) -> None:
-    before = GSM8K(data_dir=str(texts)).contents()
+    before = GSM8K(data_dir=str(texts)).file_hashes()
     texts.rename(texts.with_name("elsewhere"))
-    assert GSM8K(data_dir=str(texts.with_name("elsewhere"))).contents() == before
+    assert GSM8K(data_dir=str(texts.with_name("elsewhere"))).file_hashes() == before
     assert set(before) == {"train.jsonl", "test.jsonl"}
 
 
 def test_a_task_that_draws_reads_no_files() -> None:
-    assert Arithmetic().contents() == {}
-    assert Mixture(tasks=(Arithmetic(), Arithmetic(operator="-"))).contents() == {}
+    assert Arithmetic().file_hashes() == {}
+    assert Mixture(tasks=(Arithmetic(), Arithmetic(operator="-"))).file_hashes() == {}
 
 
 def test_rows_of_ours_are_known_by_their_files(tmp_path: Path) -> None:
-    folder = write(Source("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows", "both")
-    assert set(ExampleFile(path=str(folder)).contents()) == {"rows.txt"}
+    folder = write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 50), tmp_path / "rows", "both")
+    assert set(ExampleFile(path=str(folder)).file_hashes()) == {"rows.txt"}
 
 
 def test_names_are_the_shortest_ends_that_tell_files_apart() -> None:
     paths = [Path(f"/x/{name}") for name in ("b/c/a.txt", "d/c/a.txt", "e.txt", "e.txt")]
-    assert named(paths) == {"b/c/a.txt": paths[0], "d/c/a.txt": paths[1], "e.txt": paths[2]}
+    assert shortest_unique_names(paths) == {"b/c/a.txt": paths[0], "d/c/a.txt": paths[1], "e.txt": paths[2]}
 
 
 def test_a_large_file_is_read_once_and_again_when_it_changed(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LARGE", 1000)
-    monkeypatch.setattr(contents, "_SETTLED", 0)
+    monkeypatch.setattr(contents, "MIN_CACHED_SIZE", 1000)
+    monkeypatch.setattr(contents, "_TIMESTAMP_SAFETY_NS", 0)
     read: list[str] = []
     digest = contents._digest
     monkeypatch.setattr(contents, "_digest", lambda path: [read.append(path), digest(path)][1])
     file = texts / "big.bin"
     file.write_bytes(np.arange(1000).tobytes())
-    first = sha256_of(file)
-    contents._remembered.cache_clear()  # as another process has it
-    assert sha256_of(file) == first
+    first = file_sha256(file)
+    contents._cached_digest.cache_clear()  # as another process has it
+    assert file_sha256(file) == first
     assert read == [str(file)]
     time = file.stat().st_mtime_ns
     file.write_bytes(np.arange(1, 1001).tobytes())
     os.utime(file, ns=(time, time))
-    assert sha256_of(file) != first
+    assert file_sha256(file) != first
     for note in (texts.parent / "cache" / "numerate" / "sums").iterdir():
         note.write_text("[1, 2")
-    contents._remembered.cache_clear()
-    assert sha256_of(file) == digest(str(file))
+    contents._cached_digest.cache_clear()
+    assert file_sha256(file) == digest(str(file))
 
 
 def test_a_file_that_was_just_changed_is_read_again(texts: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_was_just_changed_is_read_again(texts: Path) -> None:
     sums = set()
     for turn in range(20):  # within one tick of the clock of many file systems
         file.write_text(f"{turn:02}")
-        sums.add(sha256_of(file))
+        sums.add(file_sha256(file))
     assert len(sums) == 20
     with pytest.raises(UserError, match=r"nowhere\.txt: cannot be read \(No such file"):
-        sha256_of(texts / "nowhere.txt")
+        file_sha256(texts / "nowhere.txt")

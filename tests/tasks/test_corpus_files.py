@@ -10,10 +10,10 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
-from numerate.tasks.corpus_files import Corpus, open_corpus, published_split
+from numerate.tasks.corpus_files import Corpus, open_corpus, split_validation_shards
 from numerate.text.data.corpora import write_corpus
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -21,13 +21,15 @@ STORIES = [f"Story {number}: once upon a time there were {number} cats." for num
 
 
 @pytest.fixture(scope="module")
-def characters() -> StoredTokenizer:
-    return pieces(CHARACTERS)
+def characters() -> PretrainedTokenizer:
+    return load_tokenizer(CHARACTER_TOKENIZER)
 
 
-def raw(known: StoredTokenizer, texts: list[str]) -> np.ndarray:
+def raw(known: PretrainedTokenizer, texts: list[str]) -> np.ndarray:
     """Ids as llama2.c writes them."""
-    return np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts]).astype("<u2")
+    return np.concatenate([[known.document_start_id, *known.encode([text])[0].tolist()] for text in texts]).astype(
+        "<u2"
+    )
 
 
 @pytest.fixture
@@ -35,45 +37,47 @@ def written(tmp_path: Path) -> Path:
     """A folder of ours with four shards."""
     text = tmp_path / "stories.txt"
     text.write_text("\n<|endoftext|>\n".join(STORIES))
-    write_corpus([text], tmp_path / "tokens", CHARACTERS, processes=1, portion=600)
+    write_corpus([text], tmp_path / "tokens", CHARACTER_TOKENIZER, processes=1, shard_bytes=600)
     return tmp_path / "tokens"
 
 
-def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     for name, texts in (("data01.bin", STORIES[:3]), ("data00.bin", STORIES[3:9])):
         raw(characters, texts).tofile(tmp_path / name)
     corpus = open_corpus(tmp_path, characters)
     assert [shard.path.name for shard in corpus.shards] == ["data00.bin", "data01.bin"]
     assert np.array_equal(corpus.shards[1].ids, raw(characters, STORIES[:3]))
-    assert (corpus.tokens, corpus.documents, corpus.text_bytes) == (sum(corpus.sizes), None, None)
-    assert characters.text_bytes(corpus.shards[1].ids) == sum(map(len, STORIES[:3]))
+    assert (corpus.num_tokens, corpus.num_documents, corpus.text_bytes) == (sum(corpus.shard_sizes), None, None)
+    assert characters.num_text_bytes(corpus.shards[1].ids) == sum(map(len, STORIES[:3]))
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<u4"])
-def test_arrays_of_numpy_are_read(tmp_path: Path, characters: StoredTokenizer, kind: str) -> None:
+def test_arrays_of_numpy_are_read(tmp_path: Path, characters: PretrainedTokenizer, kind: str) -> None:
     ids = raw(characters, STORIES).astype(kind)
     np.save(tmp_path / "edufineweb_val_000000.npy", ids[:200])
     np.save(tmp_path / "edufineweb_train_000001.npy", ids)
-    train, validation = published_split(open_corpus(tmp_path, characters))
+    train, validation = split_validation_shards(open_corpus(tmp_path, characters))
     assert np.array_equal(train.shards[0].ids, ids)
     assert np.array_equal(validation.shards[0].ids, ids[:200])
 
 
-def test_the_first_shard_is_for_validation_where_none_is_named_so(written: Path, characters: StoredTokenizer) -> None:
+def test_the_first_shard_is_for_validation_where_none_is_named_so(
+    written: Path, characters: PretrainedTokenizer
+) -> None:
     corpus = open_corpus(written, characters)
-    train, validation = published_split(corpus)
+    train, validation = split_validation_shards(corpus)
     assert len(corpus.shards) == 4
     assert (train.shards, validation.shards) == (corpus.shards[1:], corpus.shards[:1])
-    with pytest.raises(UserError, match="nothing beside it to train on"):
-        published_split(validation)
+    with pytest.raises(UserError, match="no shard is left for training"):
+        split_validation_shards(validation)
 
 
-def test_rows_are_chunks_with_what_follows_them(written: Path, characters: StoredTokenizer) -> None:
+def test_rows_are_chunks_with_what_follows_them(written: Path, characters: PretrainedTokenizer) -> None:
     corpus = open_corpus(written, characters)
-    order = SequentialChunks(corpus.sizes, 16)
-    rows = corpus.rows(order.places(range(order.per_pass)), 16)
-    assert rows.inputs.shape == rows.targets.shape == (order.per_pass, 16)
-    assert int(rows.lengths.sum()) == order.targets
+    order = SequentialChunks(corpus.shard_sizes, 16)
+    rows = corpus.chunk_arrays(order.locations(range(order.chunks_per_epoch)), 16)
+    assert rows.inputs.shape == rows.targets.shape == (order.chunks_per_epoch, 16)
+    assert int(rows.lengths.sum()) == order.targets_per_epoch
     there = np.arange(16) < rows.lengths[:, None]
     assert not rows.inputs[~there].any()
     assert not rows.targets[~there].any()
@@ -82,11 +86,11 @@ def test_rows_are_chunks_with_what_follows_them(written: Path, characters: Store
 
 
 def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
-    written: Path, characters: StoredTokenizer
+    written: Path, characters: PretrainedTokenizer
 ) -> None:
     corpus = open_corpus(written, characters)
-    places = PublishedChunks(corpus.sizes, 8).places(range(30))
-    rows = corpus.rows(places, 8)
+    places = PublishedChunks(corpus.shard_sizes, 8).locations(range(30))
+    rows = corpus.chunk_arrays(places, 8)
     for shard, offset, x, y in zip(*places[:2], rows.inputs, rows.targets, strict=True):
         chunk = corpus.shards[shard].ids[offset : offset + 9]
         assert (x.tolist(), y.tolist()) == (chunk[:-1].tolist(), chunk[1:].tolist())
@@ -105,13 +109,13 @@ from numerate.tasks.chunk_orders import ShuffledChunks
 from numerate.tasks.corpus_files import Corpus, Shard
 corpus = Corpus((Shard(Path({str(path)!r}), np.dtype("<u2"), 0, None),))
 resource.setrlimit(resource.RLIMIT_DATA, (600_000_000,) * 2)
-order = ShuffledChunks(corpus.sizes, 512, seed=0)
+order = ShuffledChunks(corpus.shard_sizes, 512, seed=0)
 largest = 0
 for step in range(3):
-    corpus.rows(order.places(range(step * 5000, step * 5000 + 5000)), 512)
+    corpus.chunk_arrays(order.locations(range(step * 5000, step * 5000 + 5000)), 512)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     largest = max(largest, pages * resource.getpagesize())
-    corpus.release()
+    corpus.release_memory()
 print(largest)
 """
     if not Path("/proc/self/statm").is_file():
@@ -120,20 +124,20 @@ print(largest)
     assert int(done.stdout) < 600_000_000
 
 
-def refused(place: Path, known: StoredTokenizer, *messages: str) -> None:
+def refused(place: Path, known: PretrainedTokenizer, *messages: str) -> None:
     with pytest.raises(UserError) as raised:
         open_corpus(place, known)
     for one in messages:
         assert one in str(raised.value)
 
 
-def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: StoredTokenizer) -> None:
+def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
     refused(written, characters, "stories-0001.bin", "it is torn")
     shard.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    refused(written, characters, "stories-0001.bin", "checksum is another")
+    refused(written, characters, "stories-0001.bin", "checksum mismatch")
     shard.write_bytes(b"")
     refused(written, characters, "stories-0001.bin", "is empty")
     shard.unlink()
@@ -141,7 +145,7 @@ def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, chara
 
 
 def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(
-    written: Path, characters: StoredTokenizer
+    written: Path, characters: PretrainedTokenizer
 ) -> None:
     head = written / "stories-0001.bin.head"
     content = head.read_text()
@@ -150,53 +154,55 @@ def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(
     head.write_text(content[:50])
     refused(written, characters, "stories-0001.bin.head", "cannot be read")
     head.write_text(json.dumps(json.loads(content) | {"complete": False}))
-    refused(written, characters, "no head of a whole shard")
+    refused(written, characters, "is not the metadata of a complete shard")
 
 
-def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: StoredTokenizer) -> None:
+def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
     content = json.loads((written / "corpus.json").read_text())
     (written / "corpus.json").write_text(json.dumps(content | {"complete": False}))
     refused(written, characters, "is not finished", "resumes it")
 
 
 def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
-    other = pieces(str(Path(__file__).parents[1] / "text" / "tiny"))
+    other = load_tokenizer(str(Path(__file__).parents[1] / "text" / "tiny"))
     refused(written, other, "stories-0000.bin was written with another one (characters")
 
 
-def test_a_raw_shard_without_the_start_of_a_document_warns(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_a_raw_shard_without_the_start_of_a_document_warns(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     ids = raw(characters, STORIES)
-    ids[ids != characters.begin].tofile(tmp_path / "a.bin")
+    ids[ids != characters.document_start_id].tofile(tmp_path / "a.bin")
     with pytest.warns(
         UserWarning, match=r"a\.bin: id 2, with which a document begins, is not in its first [\d,]+ tokens"
     ):
-        assert open_corpus(tmp_path, characters).tokens == len(ids) - len(STORIES)
+        assert open_corpus(tmp_path, characters).num_tokens == len(ids) - len(STORIES)
 
 
-def test_ids_beyond_the_vocabulary_are_refused_with_their_place(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_ids_beyond_the_vocabulary_are_refused_with_their_place(
+    tmp_path: Path, characters: PretrainedTokenizer
+) -> None:
     ids = raw(characters, STORIES)
     ids[777] = 60_000
     ids.tofile(tmp_path / "a.bin")
     refused(tmp_path, characters, "a.bin: token 777 has id 60,000", f"ids below {characters.size}")
 
 
-def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     path = tmp_path / "a.bin"
     ids = raw(characters, STORIES)
     path.write_bytes(ids.tobytes()[:-1])
-    refused(tmp_path, characters, "a.bin", "no whole number of tokens")
+    refused(tmp_path, characters, "a.bin", "not a multiple of 2")
     path.write_bytes(ids.tobytes() + bytes(10_000))
     refused(tmp_path, characters, "a.bin", "zeros", "download stopped")
     path.write_bytes(b"")
     refused(tmp_path, characters, "a.bin: is empty")
     path.unlink()
-    refused(tmp_path, characters, "has no shard")
+    refused(tmp_path, characters, "must contain .bin or .npy shards")
     refused(path, characters, "cannot be read")
     (tmp_path / "a.txt").write_text("text")
-    refused(tmp_path / "a.txt", characters, "is no file of tokens")
+    refused(tmp_path / "a.txt", characters, "must be a .bin or .npy file")
 
 
-def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     path = tmp_path / "a.npy"
     np.save(path, raw(characters, STORIES))
     path.write_bytes(path.read_bytes()[:-50])
@@ -204,23 +210,23 @@ def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: Stor
     path.write_bytes(b"\x93NUMPY")
     refused(tmp_path, characters, "a.npy: is no whole .npy file")
     np.save(path, raw(characters, STORIES).astype(np.float32))
-    refused(tmp_path, characters, "a.npy: holds float32")
+    refused(tmp_path, characters, "a.npy: must be", "not float32")
     np.save(path, np.zeros((2, 3), dtype=np.uint16))
     refused(tmp_path, characters, "shape (2, 3)")
     raw(characters, STORIES).tofile(tmp_path / "a.bin")
-    refused(tmp_path, characters, ".bin and .npy")
+    refused(tmp_path, characters, "either .bin or .npy files, not both")
 
 
 def test_published_ids_of_tiny_stories_are_read(shared: Path) -> None:
     """GPT-2's ids as somebody else wrote them, each story closed by <|endoftext|>."""
-    gpt2 = pieces(str(shared / "data/tokenizers/gpt2"))
+    gpt2 = load_tokenizer(str(shared / "data/tokenizers/gpt2"))
     file = shared / "data/tinystories/czhou578_train-gpt2/val.bin"
     corpus: Corpus = open_corpus(file, gpt2)
-    assert corpus.sizes == (622_159,)
+    assert corpus.shard_sizes == (622_159,)
     stories = (file.parent / "val.decoded.txt").read_text(encoding="utf-8").split("<|endoftext|>")
-    found = gpt2.documents(corpus.shards[0].ids[:2000])
+    found = gpt2.split_documents(corpus.shards[0].ids[:2000])
     assert [gpt2.decode(one) for one in found[:3]] == stories[:3]
     with pytest.raises(UserError, match=r"val\.bin: token \d+ has id"):
-        open_corpus(file, pieces(str(shared / "data/tokenizers/t5-small")))
+        open_corpus(file, load_tokenizer(str(shared / "data/tokenizers/t5-small")))
     small = np.fromfile(file, dtype="<u2")[:3000] % 32_000
-    assert not pieces(str(shared / "data/tokenizers/mistral/tokenizer.model.v1")).agrees(small)
+    assert not load_tokenizer(str(shared / "data/tokenizers/mistral/tokenizer.model.v1")).can_reproduce(small)

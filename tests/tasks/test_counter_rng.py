@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.config import Span, setting
-from numerate.tasks.counter_rng import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 
 MASK = 2**64 - 1
 
@@ -36,9 +36,9 @@ def digest(array: np.ndarray) -> str:
 def test_a_key_tells_apart_all_that_it_is_made_of() -> None:
     parts = [(), (0,), ("0",), (None,), (False,), (0.0,), (0, 1), ((0, 1),), ("01",), (Spec(),), (Other(),)]
     parts += [(Spec(4),), (Spec(Span(3, 3)),), (Spec(name="b"),), ({"size": 3},), ("",)]
-    assert len({key(*some) for some in parts}) == len(parts)
-    assert all(0 <= key(*some) < 2**128 for some in parts)
-    assert key(Spec(), 5) == key(Spec(), np.int64(5))
+    assert len({random_key(*some) for some in parts}) == len(parts)
+    assert all(0 <= random_key(*some) < 2**128 for some in parts)
+    assert random_key(Spec(), 5) == random_key(Spec(), np.int64(5))
 
 
 def test_a_setting_that_was_added_later_counts_only_where_it_is_not_its_default() -> None:
@@ -46,26 +46,26 @@ def test_a_setting_that_was_added_later_counts_only_where_it_is_not_its_default(
     class Spec:
         size: int | Span = setting(3, "how large")
         name: str = setting("a", "what it is called")
-        added: bool = setting(False, "what there was not before", later=True)
+        added: bool = setting(False, "what there was not before", added_later=True)
 
-    assert key(Spec()) == key(BEFORE())
-    assert key(Spec(added=True)) != key(Spec())
+    assert random_key(Spec()) == random_key(BEFORE())
+    assert random_key(Spec(added=True)) != random_key(Spec())
 
 
 def test_a_key_refuses_what_has_no_canonical_text() -> None:
     with pytest.raises(TypeError, match="set is neither"):
-        key({1, 2})
+        random_key({1, 2})
     with pytest.raises(ValueError, match="JSON"):
-        key(float("nan"))
+        random_key(float("nan"))
 
 
 def test_streams_are_those_they_have_always_been() -> None:
-    assert f"{key('golden', 1):032x}" == "1a43f947f0f6c7003197967ebce5db28"
-    draws = CounterRNG(key("golden", 1))
-    assert digest(draws.words(1000)) == "885bb7c58a0adfd9"
-    assert digest(draws.below(10, (100, 3))) == "c2314948cd5f768e"
-    assert digest(draws.below(10**12, (100,))) == "62ae996fa40c1dfb"
-    assert digest(draws.digits(50, 24)) == "8b41fae36754a487"
+    assert f"{random_key('golden', 1):032x}" == "1a43f947f0f6c7003197967ebce5db28"
+    draws = CounterRNG(random_key("golden", 1))
+    assert digest(draws.random_words(1000)) == "885bb7c58a0adfd9"
+    assert digest(draws.integers(10, (100, 3))) == "c2314948cd5f768e"
+    assert digest(draws.integers(10**12, (100,))) == "62ae996fa40c1dfb"
+    assert digest(draws.random_digits(50, 24)) == "8b41fae36754a487"
     assert digest(draws.permutation(64)) == "e582fb634b7e7e60"
 
 
@@ -83,23 +83,23 @@ def philox(counter: int, key: int) -> list[int]:
 def test_words_are_those_of_the_published_generator() -> None:
     # The known answer for counter 0 and key 0 that comes with the authors' own library, Random123.
     assert philox(0, 0) == [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
-    for seed in (0, 1, key("a"), 2**128 - 1):
-        assert CounterRNG(seed).words(12).tolist() == philox(1, seed) + philox(2, seed) + philox(3, seed)
+    for seed in (0, 1, random_key("a"), 2**128 - 1):
+        assert CounterRNG(seed).random_words(12).tolist() == philox(1, seed) + philox(2, seed) + philox(3, seed)
 
 
 def test_words_do_not_depend_on_the_portions_they_are_taken_in() -> None:
-    whole = CounterRNG(7).words(50)
+    whole = CounterRNG(7).random_words(50)
     some = CounterRNG(7)
-    assert np.array_equal(whole, np.concatenate([some.words(n) for n in (1, 0, 20, 29)]))
+    assert np.array_equal(whole, np.concatenate([some.random_words(n) for n in (1, 0, 20, 29)]))
 
 
 @given(st.integers(1, 2**62), st.integers(0, 2**128 - 1))
 def test_bounded_numbers_are_the_high_part_of_an_exact_product(bound: int, seed: int) -> None:
-    drawn = CounterRNG(seed).below(bound, (40,))
+    drawn = CounterRNG(seed).integers(bound, (40,))
     if bound <= 2**16:
-        expected = [int(lane) * bound >> 32 for lane in CounterRNG(seed).halves(40)]
+        expected = [int(lane) * bound >> 32 for lane in CounterRNG(seed).random_half_words(40)]
     else:
-        expected = [int(word) * bound >> 64 for word in CounterRNG(seed).words(40)]
+        expected = [int(word) * bound >> 64 for word in CounterRNG(seed).random_words(40)]
     assert drawn.tolist() == expected
     assert drawn.min() >= 0
     assert drawn.max() < bound
@@ -107,22 +107,22 @@ def test_bounded_numbers_are_the_high_part_of_an_exact_product(bound: int, seed:
 
 def test_a_bound_may_differ_from_number_to_number() -> None:
     bounds = np.array([1, 2, 1000])
-    drawn = CounterRNG(1).below(bounds, (5000, 3))
+    drawn = CounterRNG(1).integers(bounds, (5000, 3))
     assert drawn.min(axis=0).tolist() == [0, 0, 0]
     assert drawn.max(axis=0).tolist() == [0, 1, 999]
     with pytest.raises(ValueError, match="at least 1"):
-        CounterRNG(1).below(0, (3,))
+        CounterRNG(1).integers(0, (3,))
 
 
 def test_every_value_comes_equally_often() -> None:
     count = 200_000
-    for drawn in (CounterRNG(3).below(10, (count,)), CounterRNG(4).digits(count // 4, 4).reshape(-1)):
+    for drawn in (CounterRNG(3).integers(10, (count,)), CounterRNG(4).random_digits(count // 4, 4).reshape(-1)):
         frequency = np.bincount(drawn, minlength=10) / count
         assert np.abs(frequency - 0.1).max() < 5 * (0.09 / count) ** 0.5
 
 
 def test_neighbouring_digits_know_nothing_of_each_other() -> None:
-    digits = CounterRNG(5).digits(100_000, 8)
+    digits = CounterRNG(5).random_digits(100_000, 8)
     pairs = np.bincount(digits[:, 3].astype(int) * 10 + digits[:, 4], minlength=100) / 100_000
     assert np.abs(pairs - 0.01).max() < 5 * (0.0099 / 100_000) ** 0.5
     assert np.abs(np.corrcoef(digits.T) - np.eye(8)).max() < 0.02

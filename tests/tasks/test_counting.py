@@ -11,7 +11,7 @@ from numerate.errors import UserError
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.number_line import AdditionTable, NumberLine
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.starts import Starts
@@ -25,7 +25,7 @@ def cells_of(questions: Questions) -> list[tuple[int, int]]:
     """Count and number of each row that has a number."""
     found = []
     for row in range(len(questions)):
-        pieces = plain_text(questions, row)[0].split()
+        pieces = format_question(questions, row)[0].split()
         found.append((sum(piece.isalpha() for piece in pieces), int(next(p for p in pieces if p.isdecimal()))))
     return found
 
@@ -57,13 +57,13 @@ def cells_of(questions: Questions) -> list[tuple[int, int]]:
     ids=str,
 )
 def test_rows_read_as_the_paper_writes_them(task: Task, text: str, labels: str) -> None:
-    read = task.read(text if not isinstance(task, RaspCounting) else "3 5")
-    assert plain_text(read, 0) == (text, labels)
+    read = task.parse_question(text if not isinstance(task, RaspCounting) else "3 5")
+    assert format_question(read, 0) == (text, labels)
     assert set(read.alphabet) <= set(task.alphabet())
 
 
 def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_them_are_for_test() -> None:
-    held = {split: set(cells_of(VANILLA.whole(split) or VANILLA.examples(split, 0, 0, 1))) for split in SPLITS}
+    held = {split: set(cells_of(VANILLA.all_questions(split) or VANILLA.examples(split, 0, 0, 1))) for split in SPLITS}
     assert {split: len(held[split]) for split in ("train", "test", "development")} == {
         "train": 3425,
         "test": 200,
@@ -85,77 +85,83 @@ def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_the
     ],
 )
 def test_a_cell_of_trained_counts_asks_for_what_is_held_out_and_one_beyond_for_everything(task: Counting) -> None:
-    trained = set(cells_of(VANILLA.whole("train") or VANILLA.examples("train", 0, 0, 1)))
-    inside, further = task.pinned(count=17), task.pinned(count=80)
-    assert inside.held_out("test")
-    assert further.held_out("test")
+    trained = set(cells_of(VANILLA.all_questions("train") or VANILLA.examples("train", 0, 0, 1)))
+    inside, further = task.at_cell(count=17), task.at_cell(count=80)
+    assert inside.is_held_out("test")
+    assert further.is_held_out("test")
     cells = set(cells_of(inside.examples("test", 0, 0, 200)))
     assert len(cells) == 4
     assert not cells & trained
     assert len(set(cells_of(further.examples("test", 0, 0, 600)))) == 20
-    assert bool(task.divided(inside.examples("test", 0, 0, 5)).all())
-    assert not bool(task.divided(further.examples("test", 0, 0, 5)).any())
+    assert bool(task.splittable_mask(inside.examples("test", 0, 0, 5)).all())
+    assert not bool(task.splittable_mask(further.examples("test", 0, 0, 5)).any())
 
 
 def test_what_every_split_draws_from_is_not_called_held_out() -> None:
     for task in (FIFTY, Counting(modulus=10), Counting(count=50), NumberLine(), AdditionTable()):
-        assert not task.held_out("test")
-        assert not task.divided(task.examples("test", 0, 0, 20)).any()
-        assert task.pinned(count=60).held_out("test"), "counts that were never trained are new"
-    assert not FIFTY.pinned(count=20).held_out("test"), "a beginning of trained rows"
-    assert Counting("different", modulus=10).pinned(count=20).held_out("test")
-    assert not Counting("different", modulus=10).pinned(count=2).held_out("test"), "676 words of two letters"
+        assert not task.is_held_out("test")
+        assert not task.splittable_mask(task.examples("test", 0, 0, 20)).any()
+        assert task.at_cell(count=60).is_held_out("test"), "counts that were never trained are new"
+    assert not FIFTY.at_cell(count=20).is_held_out("test"), "a beginning of trained rows"
+    assert Counting("different", modulus=10).at_cell(count=20).is_held_out("test")
+    assert not Counting("different", modulus=10).at_cell(count=2).is_held_out("test"), "676 words of two letters"
 
 
 def test_random_letters_are_held_out_without_changing_how_often_lengths_come() -> None:
     task = Counting("different", modulus=10)
     drawn = task.examples("train", 0, 0, 5000)
-    assert set(Counter(drawn.facts["count"].tolist()).values()) == {100}
+    assert set(Counter(drawn.metadata["count"].tolist()).values()) == {100}
     letters = np.array(drawn.alphabet)[drawn.symbols[drawn.symbols >= 0]]
     often = np.array(list(Counter(letters.tolist()).values()))
     assert len(often) == 26
     assert np.abs(often / often.sum() - 1 / 26).max() < 0.003
     seen = {split: set(task.examples(split, 0, 0, 3000).hashes().tolist()) for split in ("train", "test")}
-    few = {hashed for text in "abcdefghijklmnopqrstuvwxyz" for hashed in task.read(text).hashes().tolist()}
+    few = {hashed for text in "abcdefghijklmnopqrstuvwxyz" for hashed in task.parse_question(text).hashes().tolist()}
     assert seen["train"] & few
     tested = task.examples("test", 0, 0, 3000)
     both = np.isin(tested.hashes(), list(seen["train"]))
-    assert tested.facts["count"][both].max() == 2, "words of one and of two letters are too few"
+    assert tested.metadata["count"][both].max() == 2, "words of one and of two letters are too few"
 
 
 def test_a_cell_has_every_start_that_the_published_tests_have() -> None:
     for count in range(51, 100):
-        whole = FIFTY.pinned(count=count).whole()
+        whole = FIFTY.at_cell(count=count).all_questions()
         assert whole is not None
         assert cells_of(whole) == [(count, start) for start in range(1, min(50, 100 - count) + 1)]
-    total = sum(len(VANILLA.pinned(count=count).whole() or ()) for count in range(51, 100))
+    total = sum(len(VANILLA.at_cell(count=count).all_questions() or ()) for count in range(51, 100))
     assert total == 1225
     both = Counting(number="both", held_out_starts=6)
-    assert sum(len(both.pinned(count=count).whole() or ()) for count in range(51, 100)) == 2450
+    assert sum(len(both.at_cell(count=count).all_questions() or ()) for count in range(51, 100)) == 2450
     ending = Counting(number="before", starts=Span(1, 50), end=51)
-    assert cells_of(ending.pinned(count=20).whole() or ending.read("1 a")) == [(20, 31)]
-    assert (60, 40) in cells_of(ending.pinned(count=60).whole() or ending.read("1 a"))
+    assert cells_of(ending.at_cell(count=20).all_questions() or ending.parse_question("1 a")) == [(20, 31)]
+    assert (60, 40) in cells_of(ending.at_cell(count=60).all_questions() or ending.parse_question("1 a"))
 
 
 def test_counts_go_as_far_as_the_numbers_do() -> None:
-    assert plain_text(Counting(modulus=10).pinned(count=2000).longest(), 0)[1].split()[-3:] == ["8", "9", "10"]
+    assert format_question(Counting(modulus=10).at_cell(count=2000).longest_questions(), 0)[1].split()[-3:] == [
+        "8",
+        "9",
+        "10",
+    ]
     far = Counting(count=50, number="before", starts=Span(0, 150), max_number=200)
-    assert plain_text(far.pinned(count=200).whole() or far.read("1 a"), 0)[1].split()[-1] == "200"
+    assert (
+        format_question(far.at_cell(count=200).all_questions() or far.parse_question("1 a"), 0)[1].split()[-1] == "200"
+    )
     assert far.cells() is None
     assert FIFTY.cells() == [(count,) for count in range(1, 100)]
     with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above max_number=100; up to 99"):
-        FIFTY.pinned(count=100)
+        FIFTY.at_cell(count=100)
 
 
 def test_evaluation_settings_do_not_change_training() -> None:
-    cell = VANILLA.pinned(count=60)
+    cell = VANILLA.at_cell(count=60)
     assert (cell.count, cell.eval_span) == (Span(1, 50), Span(60, 60))
-    assert cell.trained_labels() == VANILLA.trained_labels() == 50
-    band = VANILLA.beyond()
+    assert cell.max_training_labels() == VANILLA.max_training_labels() == 50
+    band = VANILLA.ood_validation_task()
     assert band is not None
-    assert band.trained() == {"count": Span(51, 60)}
-    assert cells_of(band.whole() or VANILLA.read("a 1"))[0] == (51, 1)
-    whole = VANILLA.whole("beyond-development")
+    assert band.training_spans() == {"count": Span(51, 60)}
+    assert cells_of(band.all_questions() or VANILLA.parse_question("a 1"))[0] == (51, 1)
+    whole = VANILLA.all_questions("beyond-development")
     assert whole is not None
     assert len(whole) == sum(100 - count for count in range(51, 61))
 
@@ -165,7 +171,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
     [
         ({"modulus": 1}, "^modulus: "),
         ({"modulus": 10, "number": "before"}, "^modulus: "),
-        ({"modulus": 10_001}, "^modulus: 10001 is above 10000"),
+        ({"modulus": 10_001}, "^modulus: must be at most 10000, .*not 10001"),
         ({"count": 0}, "^count: 0 symbols"),
         ({"count": 101}, "^count: 101 counted on from 0 ends above max_number=100; up to 100"),
         ({"max_number": 0}, "^max_number: "),
@@ -195,16 +201,16 @@ def test_impossible_settings_are_refused(settings: dict[str, object], message: s
 
 def test_the_largest_modulus_says_its_own_number() -> None:
     task = Counting(modulus=10_000, count=10_000)
-    labels = task.longest().labels
+    labels = task.longest_questions().labels
     assert labels is not None
     assert labels.max() == 10_000
 
 
 def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
     task = Counting(number="before", starts=Span(1, 50), end=51)
-    assert len(task.pinned(count=60).whole() or ()) == 40
+    assert len(task.at_cell(count=60).all_questions() or ()) == 40
     with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above"):
-        task.pinned(count=100)
+        task.at_cell(count=100)
 
 
 @pytest.mark.parametrize("lines", [{"end": 101}, {"end": 100, "starts": 1, "count": 3}, {"starts": 200}])
@@ -235,44 +241,44 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
     ):
         for split in ("train", "test", "development"):
             assert len(task.examples(split, 0, 0, 50)) == 50
-    assert RaspCounting().pinned(count=155).whole() is not None, "a cell is one block and no stream"
-    assert RaspCounting(count=Span(100, 154)).beyond() is None
+    assert RaspCounting().at_cell(count=155).all_questions() is not None, "a cell is one block and no stream"
+    assert RaspCounting(count=Span(100, 154)).ood_validation_task() is None
     large = RaspCounting(max_number=10_000)
     assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
 
 
 def test_the_next_band_of_blocks_has_longer_ones() -> None:
-    blocks = RaspCounting(packed=False, targets="determined").whole("beyond-development")
+    blocks = RaspCounting(packed=False, targets="determined").all_questions("beyond-development")
     assert blocks is not None
-    assert set(blocks.facts["count"].tolist()) == set(range(51, 61))
+    assert set(blocks.metadata["count"].tolist()) == set(range(51, 61))
 
 
 @pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
 def test_rows_that_are_none_are_not_read(text: str) -> None:
     with pytest.raises(UserError, match=r"^question: "):
-        FIFTY.read(text)
+        FIFTY.parse_question(text)
 
 
 @pytest.mark.parametrize("text", ["5", "5 5", "5 4", "<eos> 3 5", "3 156", ""])
 def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
     with pytest.raises(UserError, match=r"^question: "):
-        RaspCounting().read(text)
+        RaspCounting().parse_question(text)
 
 
 def test_starts_of_a_count() -> None:
     starts = Starts(Span(1, 50), max_number=100)
-    assert [starts.of(count) for count in (50, 60, 99)] == [Span(1, 50), Span(1, 40), Span(1, 1)]
-    assert starts.of(100) is None
+    assert [starts.span_of_count(count) for count in (50, 60, 99)] == [Span(1, 50), Span(1, 40), Span(1, 1)]
+    assert starts.span_of_count(100) is None
     assert starts.cells(Span(98, 99)).tolist() == [[98, 1], [98, 2], [99, 1]]
 
 
 def test_number_lines_that_end_at_one_number_begin_at_each_start() -> None:
     lines = NumberLine(count=Span(50, 99), starts=Span(1, 50), end=100, filler="blank")
-    whole = lines.whole()
+    whole = lines.all_questions()
     assert whole is not None
-    assert [plain_text(whole, row)[1].split()[-1] for row in range(50)] == ["100"] * 50
-    assert sorted(int(plain_text(whole, row)[0].split()[0]) for row in range(50)) == list(range(1, 51))
-    assert lines.trained_labels() == 100
+    assert [format_question(whole, row)[1].split()[-1] for row in range(50)] == ["100"] * 50
+    assert sorted(int(format_question(whole, row)[0].split()[0]) for row in range(50)) == list(range(1, 51))
+    assert lines.max_training_labels() == 100
 
 
 def test_a_stream_draws_every_pair_equally_often_and_asks_for_all_of_it() -> None:
@@ -294,41 +300,41 @@ def test_a_stream_draws_every_pair_equally_often_and_asks_for_all_of_it() -> Non
 
 
 def test_a_cell_of_a_stream_is_one_block_with_determined_targets() -> None:
-    cells = [RaspCounting().pinned(count=count).whole() for count in range(51, 156)]
+    cells = [RaspCounting().at_cell(count=count).all_questions() for count in range(51, 156)]
     assert sum(len(cell) for cell in cells if cell is not None) == 5565, "all that the published test has"
-    assert plain_text(RaspCounting().pinned(count=3).longest() or cells[0], 0) == (
+    assert format_question(RaspCounting().at_cell(count=3).longest_questions() or cells[0], 0) == (
         "<sos> 1 3 < 1 2 3",
         ". . < 1 2 3 <eos>",
     )  # type: ignore[arg-type]
-    band = RaspCounting().beyond()
+    band = RaspCounting().ood_validation_task()
     assert band is not None
-    text, labels = plain_text(band.examples("test", 0, 0, 1), 0)
+    text, labels = format_question(band.examples("test", 0, 0, 1), 0)
     assert text.split()[0] == "<sos>"
     assert labels.split()[:3] == [".", ".", "<"]
 
 
 def test_what_is_held_out_stays_so_beside_an_auxiliary_task() -> None:
     task = Mixture((VANILLA, NumberLine(count=99)), weights=(10, 1), auxiliary=True)
-    known = set(cells_of(VANILLA.whole("train") or VANILLA.read("a 1")))
+    known = set(cells_of(VANILLA.all_questions("train") or VANILLA.parse_question("a 1")))
     for split in ("train", "test"):
         drawn = task.examples(split, 0, 0, 2000)
-        own = set(cells_of(drawn.take(drawn.facts["task"] == 0)))
+        own = set(cells_of(drawn.take(drawn.metadata["task"] == 0)))
         assert own <= known if split == "train" else not own & known
-    assert task.held_out("test")
-    band = task.beyond()
+    assert task.is_held_out("test")
+    band = task.ood_validation_task()
     assert band is not None
-    assert set(band.examples("test", 0, 0, 200).facts["task"].tolist()) == {0}
-    assert set(task.longest().facts["count"].tolist()) == {50}  # type: ignore[union-attr]
+    assert set(band.examples("test", 0, 0, 200).metadata["task"].tolist()) == {0}
+    assert set(task.longest_questions().metadata["count"].tolist()) == {50}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("only", [None, 1])
 def test_an_auxiliary_task_has_its_share_of_the_rows_that_are_kept(only: int | None) -> None:
     task = Mixture((VANILLA, AdditionTable(count=Span(1, 99))), weights=(1000, 99), auxiliary=True, task_index=only)
     drawn = task.examples("train", 0, 0, 1 << 17)
-    questions, weights = task.distribution() or (drawn, np.zeros(len(drawn)))
+    questions, weights = task.question_distribution() or (drawn, np.zeros(len(drawn)))
     wanted = 99 / 1099 if only is None else 1
-    assert weights[questions.facts["task"] == 1].sum() == pytest.approx(wanted)
-    share = (drawn.facts["task"] == 1).mean()
+    assert weights[questions.metadata["task"] == 1].sum() == pytest.approx(wanted)
+    share = (drawn.metadata["task"] == 1).mean()
     assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / len(drawn)), share
     parts = [task.examples("train", 0, start, 5000).symbols for start in (0, 5000)]
     assert np.array_equal(np.concatenate(parts), drawn.symbols[:10_000]), "whatever the portions"

@@ -8,7 +8,7 @@ from numerate.tasks import decimals
 
 
 def rows(numbers: list[int], width: int) -> np.ndarray:
-    return np.stack([decimals.parse(str(number), width) for number in numbers])
+    return np.stack([decimals.parse_digits(str(number), width) for number in numbers])
 
 
 def values(digits: np.ndarray) -> list[int]:
@@ -30,7 +30,7 @@ def test_a_carry_runs_through_every_word() -> None:
     out = np.empty_like(first)
     decimals.add(first, second, out)
     assert values(out) == [number + 1 for number in numbers]
-    assert decimals.length(out).tolist() == [2, 8, 9, 10, 17, 25, 1000]
+    assert decimals.num_digits(out).tolist() == [2, 8, 9, 10, 17, 25, 1000]
 
 
 def test_rows_that_are_slices_of_a_larger_array_are_added_too() -> None:
@@ -41,8 +41,8 @@ def test_rows_that_are_slices_of_a_larger_array_are_added_too() -> None:
 
 
 def test_lengths_count_no_zeros_in_front_and_one_for_zero() -> None:
-    assert decimals.length(rows([0, 7, 10, 900], 8)).tolist() == [1, 1, 2, 3]
-    assert [decimals.width(n) for n in (1, 8, 9, 21)] == [8, 8, 16, 24]
+    assert decimals.num_digits(rows([0, 7, 10, 900], 8)).tolist() == [1, 1, 2, 3]
+    assert [decimals.row_width(n) for n in (1, 8, 9, 21)] == [8, 8, 16, 24]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**40), st.integers(0, 10**40)), min_size=1, max_size=20))
@@ -69,7 +69,7 @@ def test_products_are_right(pairs: list[tuple[int, int]]) -> None:
 
 def test_the_largest_products_that_are_allowed_do_not_overflow() -> None:
     for digits in (8, 100, 10_000):
-        nines = decimals.parse("9" * digits, decimals.width(2 * digits))[None]
+        nines = decimals.parse_digits("9" * digits, decimals.row_width(2 * digits))[None]
         out = np.empty_like(nines)
         decimals.multiply(nines, nines, out)
         found = "".join(map(str, out[0, : 2 * digits][::-1]))  # (10^n - 1)^2 = 10^2n - 2 10^n + 1
@@ -79,6 +79,6 @@ def test_the_largest_products_that_are_allowed_do_not_overflow() -> None:
 @given(st.lists(st.integers(0, 10**8 - 1), min_size=1, max_size=50))
 def test_eight_digits_are_packed_into_one_number_and_back(numbers: list[int]) -> None:
     digits = rows(numbers, 8)
-    packed = decimals.packed(digits)
+    packed = decimals.pack_limbs(digits)
     assert packed.tolist() == [numbers]
-    assert np.array_equal(decimals.unpacked(packed[0]), digits.view("<u8")[:, 0])
+    assert np.array_equal(decimals.unpack_limbs(packed[0]), digits.view("<u8")[:, 0])

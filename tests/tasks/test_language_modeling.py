@@ -13,13 +13,13 @@ from numerate.tasks.chunk_orders import PublishedChunks
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.questions import Questions
 from numerate.text.data.corpora import write_corpus
-from numerate.text.data.prepared import ready
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.data.prepared import tokenize_sources
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.tokenizers.layout import NextToken
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import Stream, StreamPosition
+from numerate.training.data_stream import BatchStream, StreamPosition
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -39,12 +39,14 @@ def written(tmp_path: Path) -> Path:
     """A folder of ours with some shards."""
     text = tmp_path / "stories.txt"
     text.write_text("\n<|endoftext|>\n".join(STORIES))
-    write_corpus([text], tmp_path / "tokens", CHARACTERS, processes=1, portion=900)
+    write_corpus([text], tmp_path / "tokens", CHARACTER_TOKENIZER, processes=1, shard_bytes=900)
     return tmp_path / "tokens"
 
 
-def raw(known: StoredTokenizer, texts: list[str]) -> np.ndarray:
-    return np.concatenate([[known.begin, *known.encode([text])[0].tolist()] for text in texts]).astype("<u2")
+def raw(known: PretrainedTokenizer, texts: list[str]) -> np.ndarray:
+    return np.concatenate([[known.document_start_id, *known.encode([text])[0].tolist()] for text in texts]).astype(
+        "<u2"
+    )
 
 
 def ids(questions: Questions) -> list[list[int]]:
@@ -54,13 +56,13 @@ def ids(questions: Questions) -> list[list[int]]:
 
 
 def task_of(folder: Path, **settings: object) -> LanguageModeling:
-    return LanguageModeling(**{"train": str(folder), "tokenizer": CHARACTERS, "context_length": 16} | settings)
+    return LanguageModeling(**{"train": str(folder), "tokenizer": CHARACTER_TOKENIZER, "context_length": 16} | settings)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published", "sequential"])
 def test_an_example_does_not_depend_on_the_portions(written: Path, order: str) -> None:
     task = task_of(written, order=order)
-    count = task.chunks("train") + 30  # into the second pass
+    count = task.num_chunks("train") + 30  # into the second pass
     whole = ids(task.examples("train", 3, 0, count))
     again = task_of(written, order=order)
     assert ids(again.examples("train", 3, count - 5, 5)) == whole[-5:]
@@ -79,7 +81,7 @@ def test_sequential_chunks_put_together_are_the_text(written: Path) -> None:
 
 def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in_memory(written: Path) -> None:
     task = task_of(written)
-    count, whole = task.chunks("test"), task.whole("test")
+    count, whole = task.num_chunks("test"), task.all_questions("test")
     assert whole is not None
     assert len(whole) == count == len(task.examples("test", 0, 0, 10**6))
     assert ids(whole.take(slice(3, 5))) == ids(task.examples("development", 0, 3, 2))
@@ -87,63 +89,63 @@ def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in
     assert ids(whole) == ids(task.examples("test", 9, 0, count))
     assert len(task.examples("test", 0, count, 5)) == 0
     targets = sum(len(chunk) - 1 for chunk in ids(whole))
-    assert targets == task.corpus("test").tokens - 1
-    assert task.whole("train") is None
+    assert targets == task.corpus("test").num_tokens - 1
+    assert task.all_questions("train") is None
     assert {shard.path.name for shard in task.corpus("test").shards} == {"stories-0000.bin"}, "as llama2.c has it"
 
 
 def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path, tmp_path: Path) -> None:
     held = tmp_path / "held"
     held.mkdir()
-    raw(pieces(CHARACTERS), STORIES[:5]).tofile(held / "a.bin")
+    raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5]).tofile(held / "a.bin")
     task = task_of(written, validation=str(held))
     assert len(task.corpus("train").shards) == len(list(written.glob("*.bin")))
-    assert ids(task.examples("test", 0, 0, 1)) == [raw(pieces(CHARACTERS), STORIES[:5])[:17].tolist()]
+    assert ids(task.examples("test", 0, 0, 1)) == [raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5])[:17].tolist()]
     assert task.axes() == ("context_length",)
-    pinned = task.pinned(context_length=64)
+    pinned = task.at_cell(context_length=64)
     assert len(ids(pinned.examples("test", 0, 0, 1))[0]) == 65
-    assert pinned.examples("test", 0, 0, 1).facts["context_length"].tolist() == [64]
-    assert len(ids(pinned.longest())[0]) == 65
-    assert pinned.trained()["context_length"].high == 64
-    assert task.space() == task.chunks("train"), "which training.epochs counts"
-    assert task.held_out("test")
+    assert pinned.examples("test", 0, 0, 1).metadata["context_length"].tolist() == [64]
+    assert len(ids(pinned.longest_questions())[0]) == 65
+    assert pinned.training_spans()["context_length"].high == 64
+    assert task.num_questions() == task.num_chunks("train"), "which training.epochs counts"
+    assert task.is_held_out("test")
 
 
 def test_a_run_reads_its_order_and_goes_on_exactly_where_it_stopped(written: Path) -> None:
     task = task_of(written)
 
     def batches(places: list[int]) -> list[list[list[int]]]:
-        stream = Stream(task_of(written), TokenIds(), NextToken(), seed=5, batch_size=8, window=4)
+        stream = BatchStream(task_of(written), TokenIds(), NextToken(), seed=5, batch_size=8, window=4)
         return [stream.batch(StreamPosition(8 * place)).tokens.ids.tolist() for place in places]
 
     whole = batches([*range(20)])
     assert batches([13, 14, 2]) == [whole[13], whole[14], whole[2]]
     drawn = [one[:-1] for one in ids(task.examples("train", 5, 0, 8))]
     assert [row[: len(one)] for row, one in zip(whole[0], drawn, strict=True)] == drawn
-    stream = Stream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
+    stream = BatchStream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
     parts = [stream.batch(StreamPosition(16), rank, 2, part, 2) for rank in (0, 1) for part in (0, 1)]
-    assert [row for part in parts for row in part.tokens.row.tolist()] == list(range(16, 24))
+    assert [row for part in parts for row in part.tokens.example_indices.tolist()] == list(range(16, 24))
     together = stream.batch(StreamPosition(16))
     assert [row for part in parts for row in part.targets.tolist()] == together.targets.tolist()
 
 
 def test_in_the_published_order_each_process_follows_its_own(written: Path) -> None:
     task = task_of(written, order="published")
-    stream = Stream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
+    stream = BatchStream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
     corpus = task.corpus("train")
     for rank in (0, 1):
-        orders = PublishedChunks(corpus.sizes, 16, rank=rank).places(range(8, 12))  # Random(42 + 1337 rank)
-        expected = corpus.rows(orders, 16)
+        orders = PublishedChunks(corpus.shard_sizes, 16, rank=rank).locations(range(8, 12))  # Random(42 + 1337 rank)
+        expected = corpus.chunk_arrays(orders, 16)
         got = [stream.batch(StreamPosition(16), rank, 2, part, 2) for part in (0, 1)]
         assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected.inputs.tolist()
         assert [row for batch in got for row in batch.targets.tolist()] == expected.targets.tolist()
-    held = PublishedChunks(task.corpus("test").sizes, 16)
-    assert task.chunks("development") == held.per_pass
+    held = PublishedChunks(task.corpus("test").shard_sizes, 16)
+    assert task.num_chunks("development") == held.chunks_per_epoch
     assert (
         ids(task.examples("development", 0, 0, 3))[0][:-1]
-        == task.corpus("test").rows(held.places([0]), 16).inputs[0].tolist()
+        == task.corpus("test").chunk_arrays(held.locations([0]), 16).inputs[0].tolist()
     )
-    assert task.chunks("test") > held.per_pass, "the last whole chunk and the rest are read in the end"
+    assert task.num_chunks("test") > held.chunks_per_epoch, "the last whole chunk and the rest are read in the end"
 
 
 def test_a_task_is_sent_to_other_processes_without_its_files(written: Path) -> None:
@@ -174,12 +176,12 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
         UserError, match=r"train: .*is not tokenised yet; `numerate data tokenise .*out=.*tokenizer=char"
     ):
         task.examples("train", 0, 0, 1)
-    ready(task)
-    known = task.pieces()
+    tokenize_sources(task)
+    known = task.load_tokenizer()
     assert np.array_equal(task.corpus("train").shards[0].ids, raw(known, STORIES))
-    assert task.corpus("test").documents == 9
+    assert task.corpus("test").num_documents == 9
     stamps = [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))]
-    ready(task)
+    tokenize_sources(task)
     assert [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))] == stamps
     write(tmp_path / f"a.{form}", STORIES[:30])
     with pytest.raises(UserError, match="is not tokenised yet"):
@@ -187,12 +189,12 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
 
 
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer: is missing, and none stands beside"):
+    with pytest.raises(UserError, match="tokenizer: must be set, as there is none beside"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
-    from numerate.text.data.vocabularies import keep_tokenizer
+    from numerate.text.data.vocabularies import save_tokenizer
 
-    keep_tokenizer(pieces(str(Path(__file__).parents[1] / "text" / "tiny")), written.parent)
-    assert task_of(written, tokenizer="").pieces().size == pieces(str(written.parent)).size
+    save_tokenizer(load_tokenizer(str(Path(__file__).parents[1] / "text" / "tiny")), written.parent)
+    assert task_of(written, tokenizer="").load_tokenizer().size == load_tokenizer(str(written.parent)).size
 
 
 # What is wrong with files ---------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def refused(task: LanguageModeling, *messages: str) -> None:
 
 def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
-        refused(catalogue.made("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
+        refused(catalogue.get_part("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
     refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
     refused(LanguageModeling("nowhere/at_all"), "train: nowhere/at_all is not there, nor below")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
@@ -220,15 +222,15 @@ def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp
     shard.write_bytes(whole[: len(whole) // 2])
     refused(task_of(written), "stories-0001.bin", "it is torn")
     shard.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    refused(task_of(written), "checksum is another")
+    refused(task_of(written), "checksum mismatch")
     shard.write_bytes(b"")
     refused(task_of(written), "stories-0001.bin: is empty")
     folder = tmp_path / "raw"
     folder.mkdir()
-    ids = raw(pieces(CHARACTERS), STORIES)
+    ids = raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES)
     ids.tofile(folder / "a.bin")
     (folder / "b.bin").write_bytes(ids.tobytes()[:-1])
-    refused(task_of(folder), "b.bin", "is its end missing?")
+    refused(task_of(folder), "b.bin", "is it truncated?")
     ids[400] = 65_000
     ids.tofile(folder / "b.bin")
     refused(task_of(folder), "b.bin: token 400 has id 65,000", "the tokenizer has ids below")
@@ -244,25 +246,25 @@ def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_
     text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("")
     with pytest.raises(UserError, match="is empty"):
-        ready(task_of(text, validation=str(held)))
+        tokenize_sources(task_of(text, validation=str(held)))
     lines.write_text('{"text": "one"}\n{"text": "tw')
-    with pytest.raises(UserError, match=r"b\.jsonl, record 2: .*is the file cut off"):
-        ready(task_of(lines, validation=str(held)))
+    with pytest.raises(UserError, match=r"b\.jsonl, record 2: .*is the file truncated"):
+        tokenize_sources(task_of(lines, validation=str(held)))
     text.write_text("\n\n".join(STORIES))
-    with pytest.warns(UserWarning, match="stands nowhere in it, so that it is one document"):
-        ready(task_of(text, validation=str(held)))
-    assert task_of(text, validation=str(held)).corpus("train").documents == 1
+    with pytest.warns(UserWarning, match="does not contain the separator .*, so it is one document"):
+        tokenize_sources(task_of(text, validation=str(held)))
+    assert task_of(text, validation=str(held)).corpus("train").num_documents == 1
 
 
 def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_validation(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
-    raw(pieces(CHARACTERS), STORIES[:1]).tofile(path)
-    refused(task_of(path), "there is nothing beside it to train on")
+    raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:1]).tofile(path)
+    refused(task_of(path), "no shard is left for training")
     size = path.stat().st_size // 2
     task = task_of(path, validation=str(path), context_length=size)
-    refused(task, f"context_length: {size} tokens", f"{size - 1} or less, or more text, is right")
+    refused(task, f"context_length: {size} must be at most {size - 1}", "or use more text")
     refused(
-        task_of(path, validation=str(path), context_length=size, order="published"), "the published order takes none"
+        task_of(path, validation=str(path), context_length=size, order="published"), "order=published needs at least"
     )
     assert len(task.examples("test", 0, 0, 9)) == 1, "held-out text may be shorter: its chunk is"
     assert len(task_of(path, validation=str(path), context_length=size - 1).examples("train", 0, 0, 9)) == 9
@@ -271,17 +273,17 @@ def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_val
 def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
     with pytest.raises(UserError, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
         task_of(written, order="shuffeld")
-    with pytest.raises(UserError, match="context_length: 0 tokens are none"):
+    with pytest.raises(UserError, match="context_length: must be at least 1, not 0"):
         task_of(written, context_length=0)
     with pytest.raises(
-        UserError, match="running text has no 'beyond-development'; there are: train, development, test"
+        UserError, match="language modeling has no split 'beyond-development'; must be one of: train, development, test"
     ):
         task_of(written).examples("beyond-development", 0, 0, 1)
 
 
 def test_another_tokenizer_is_refused_with_what_is_right(written: Path) -> None:
     task = task_of(written)
-    with pytest.raises(UserError, match="tokenizer=TokenIds layout=NextToken are right"):
+    with pytest.raises(UserError, match="the tokenizer must be TokenIds and the layout NextToken"):
         Characters().build_vocabulary(task)
-    with pytest.raises(UserError, match="tokenizer=TokenIds layout=NextToken are right"):
-        Characters().rows(task.examples("train", 0, 0, 1), TokenIds().build_vocabulary(task))
+    with pytest.raises(UserError, match="the tokenizer must be TokenIds and the layout NextToken"):
+        Characters().encode_examples(task.examples("train", 0, 0, 1), TokenIds().build_vocabulary(task))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numerate.tasks.counter_rng import mix
-from numerate.tasks.plain import plain_text
+from numerate.tasks.counter_rng import mix_bits
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY, Example, Numbers, Questions, text_hash
 
 
@@ -21,7 +21,7 @@ def sums(*rows: list[int], columns: int = 4) -> Questions:
         np.array([[-1, 0, -2, 1, -3]] * len(rows), dtype=np.int16),
         numbers(*rows, columns=columns),
         np.full(len(rows), 4),
-        facts={"first": np.array([row[0] for row in rows])},
+        metadata={"first": np.array([row[0] for row in rows])},
     )
 
 
@@ -45,7 +45,7 @@ def test_rows_are_taken_in_any_order() -> None:
     assert shown(block.take(np.array([2, 0, 0]))) == ["999+1=1000", "1+2=3", "1+2=3"]
     assert shown(block.take(np.array([False, True, False]))) == ["40+50=90"]
     assert shown(block.take(slice(1, None))) == ["40+50=90", "999+1=1000"]
-    assert block.take(np.array([2, 0])).facts["first"].tolist() == [999, 1]
+    assert block.take(np.array([2, 0])).metadata["first"].tolist() == [999, 1]
     assert len(block.take(slice(0, 0))) == 0
 
 
@@ -57,7 +57,7 @@ def test_a_repeated_row_of_symbols_is_taken_right_too() -> None:
     for rows in (np.array([1, 1, 0]), np.array([True, False]), slice(1, 2), slice(0, 0)):
         taken = lean.take(rows)
         assert shown(taken) == shown(block.take(rows))
-        assert len(taken.prompt_length) == len(taken)
+        assert len(taken.prompt_lengths) == len(taken)
 
 
 def test_blocks_of_different_widths_and_alphabets_are_joined() -> None:
@@ -67,12 +67,12 @@ def test_blocks_of_different_widths_and_alphabets_are_joined() -> None:
         np.array([[-1, 1, -2, 0, -3, 0, EMPTY]], dtype=np.int16),
         numbers([700000, 2, 3], columns=9),
         np.array([4]),
-        facts={"first": np.array([700000])},
+        metadata={"first": np.array([700000])},
     )
     joined = Questions.concatenate([one, other, Questions.concatenate([other, one])])
     assert shown(joined) == ["1+2=3", "700000-2=3=", "700000-2=3=", "1+2=3"]
     assert joined.alphabet == ("+", "=", "-")
-    assert joined.facts["first"].tolist() == [1, 700000, 700000, 1]
+    assert joined.metadata["first"].tolist() == [1, 700000, 700000, 1]
 
 
 def test_signs_and_points_survive_a_join_with_numbers_that_have_none() -> None:
@@ -81,18 +81,18 @@ def test_signs_and_points_survive_a_join_with_numbers_that_have_none() -> None:
     blocks = [Questions(("=",), np.array([[-1, 0, -2]], dtype=np.int16), n, np.array([2])) for n in (plain, signed)]
     joined = Questions.concatenate(blocks).numbers
     assert joined.negative is not None
-    assert joined.point is not None
+    assert joined.decimal_places is not None
     assert joined.negative.tolist() == [[False, False], [True, False]]
-    assert joined.point.tolist() == [[0, 0], [1, 0]]
+    assert joined.decimal_places.tolist() == [[0, 0], [1, 0]]
 
 
 def test_blocks_of_different_kinds_are_refused() -> None:
     one = sums([1, 2, 3])
-    labelled = Questions(one.alphabet, one.symbols, one.numbers, labels=one.symbols, facts=one.facts)
+    labelled = Questions(one.alphabet, one.symbols, one.numbers, labels=one.symbols, metadata=one.metadata)
     with pytest.raises(ValueError, match="labels"):
         Questions.concatenate([one, labelled])
-    with pytest.raises(ValueError, match="facts"):
-        Questions.concatenate([one, Questions(one.alphabet, one.symbols, one.numbers, one.prompt_length)])
+    with pytest.raises(ValueError, match="metadata"):
+        Questions.concatenate([one, Questions(one.alphabet, one.symbols, one.numbers, one.prompt_lengths)])
 
 
 def test_a_hash_tells_questions_apart_but_not_their_answers_or_padding() -> None:
@@ -104,36 +104,36 @@ def test_a_hash_tells_questions_apart_but_not_their_answers_or_padding() -> None
 
 def test_a_hash_counts_texts_signs_and_points() -> None:
     one = sums([12, 9, 21])
-    minus = Questions(("-", "="), one.symbols, one.numbers, one.prompt_length)
+    minus = Questions(("-", "="), one.symbols, one.numbers, one.prompt_lengths)
     negative = Numbers(one.numbers.digits, one.numbers.lengths, np.array([[True, False, False]]))
     tenths = Numbers(one.numbers.digits, one.numbers.lengths, None, np.array([[1, 0, 0]]))
-    others = [Questions(one.alphabet, one.symbols, n, one.prompt_length) for n in (negative, tenths)]
+    others = [Questions(one.alphabet, one.symbols, n, one.prompt_lengths) for n in (negative, tenths)]
     assert len({int(q.hashes()[0]) for q in (one, minus, *others)}) == 4
-    swapped = Questions(("=", "+"), np.array([[-1, 1, -2, 0, -3]], dtype=np.int16), one.numbers, one.prompt_length)
+    swapped = Questions(("=", "+"), np.array([[-1, 1, -2, 0, -3]], dtype=np.int16), one.numbers, one.prompt_lengths)
     assert swapped.hashes()[0] == one.hashes()[0]
 
 
 def test_free_text_is_kept_character_by_character() -> None:
-    block = Questions.of_texts([Example("2*7=", "14"), Example("say hi: ", "hi")])
+    block = Questions.from_examples([Example("2*7=", "14"), Example("say hi: ", "hi")])
     assert shown(block) == ["2*7=14", "say hi: hi"]
-    assert block.prompt_length is not None
-    assert block.prompt_length.tolist() == [4, 8]
+    assert block.prompt_lengths is not None
+    assert block.prompt_lengths.tolist() == [4, 8]
 
 
 def test_hashes_are_those_they_have_always_been() -> None:
     assert f"{text_hash('+'):016x}" == "109e03bb1e5a0426"
     # The first output of splitmix64 with seed 0, as its authors publish it.
-    assert f"{int(mix(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]):016x}" == "e220a8397b1dcdaf"
+    assert f"{int(mix_bits(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]):016x}" == "e220a8397b1dcdaf"
     assert f"{int(sums([12, 9, 21]).hashes()[0]):016x}" == "e6fe94378f76d0f5"
 
 
 def test_a_question_keeps_its_chance_in_any_order_and_company() -> None:
-    one = Questions.of_texts([Example("ab", "c"), Example("d", "e")])
-    drawn = replace(one, chance=np.array([7, 8], dtype=np.uint64))
-    assert drawn.take(np.array([1, 0])).chance.tolist() == [8, 7]  # type: ignore[union-attr]
-    assert one.take(slice(0, 1)).chance is None
-    assert Questions.concatenate([one, drawn, one]).chance.tolist() == [0, 0, 7, 8, 0, 0]  # type: ignore[union-attr]
-    assert Questions.concatenate([one, one]).chance is None
+    one = Questions.from_examples([Example("ab", "c"), Example("d", "e")])
+    drawn = replace(one, random_bits=np.array([7, 8], dtype=np.uint64))
+    assert drawn.take(np.array([1, 0])).random_bits.tolist() == [8, 7]  # type: ignore[union-attr]
+    assert one.take(slice(0, 1)).random_bits is None
+    assert Questions.concatenate([one, drawn, one]).random_bits.tolist() == [0, 0, 7, 8, 0, 0]  # type: ignore[union-attr]
+    assert Questions.concatenate([one, one]).random_bits is None
 
 
 def test_pieces_that_are_not_there_change_neither_hash_nor_text() -> None:
@@ -144,4 +144,4 @@ def test_pieces_that_are_not_there_change_neither_hash_nor_text() -> None:
         np.array([5, 5]),
     )
     assert gaps.hashes()[0] == gaps.hashes()[1]
-    assert [plain_text(gaps, row) for row in (0, 1)] == [("a12=", "b")] * 2
+    assert [format_question(gaps, row) for row in (0, 1)] == [("a12=", "b")] * 2

@@ -9,8 +9,8 @@ import pytest
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
-from numerate.tasks.counter_rng import CounterRNG, key
-from numerate.tasks.plain import plain_text
+from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.selective import SelectiveCounting
 
@@ -37,8 +37,8 @@ def counts(questions: Questions, items: int = 10) -> np.ndarray:
     ],
 )
 def test_rows_read_as_the_paper_writes_them(task: SelectiveCounting, text: str, labels: str) -> None:
-    assert plain_text(task.read(text), 0) == (text, labels)
-    assert set(task.read(text).alphabet) <= set(task.alphabet())
+    assert format_question(task.parse_question(text), 0) == (text, labels)
+    assert set(task.parse_question(text).alphabet) <= set(task.alphabet())
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_compositions_are_drawn_as_often_as_they_are_kept(parts: int, most: int,
     total = parts * most // 2 + 1
     ways = [way for way in itertools.product(range(most + 1), repeat=parts) if sum(way) == total]
     weight = np.array([kept[min(way)] if min(way) < len(kept) else 1.0 for way in ways])
-    assert of.ways(total) == pytest.approx(weight.sum())
-    drawn = of.draw(CounterRNG(key("ways", parts)), np.full(40_000, total))
+    assert of.num_ways(total) == pytest.approx(weight.sum())
+    drawn = of.draw(CounterRNG(random_key("ways", parts)), np.full(40_000, total))
     often = Counter(map(tuple, drawn.tolist()))
     assert set(often) <= set(ways)
     wanted = 40_000 * weight / weight.sum()
@@ -88,7 +88,7 @@ def published_counts(length: int, rows: int, even: bool) -> np.ndarray:
 @pytest.mark.parametrize("length", [12, 40, 50, 52, 75])
 @pytest.mark.parametrize("even", [False, True])
 def test_lists_are_composed_as_published(length: int, even: bool) -> None:
-    task = (EVEN if even else SelectiveCounting()).pinned(count=length)
+    task = (EVEN if even else SelectiveCounting()).at_cell(count=length)
     ours = counts(task.examples("train", 0, 0, 2000))
     theirs = published_counts(length, 2000, even)
     assert (ours.sum(axis=1) == length).all()
@@ -98,12 +98,12 @@ def test_lists_are_composed_as_published(length: int, even: bool) -> None:
 
 
 def test_the_two_published_ways_of_ten_items_differ() -> None:
-    even, every = (counts(task.pinned(count=50).examples("train", 0, 0, 1000)) for task in (EVEN, FIFTY))
+    even, every = (counts(task.at_cell(count=50).examples("train", 0, 0, 1000)) for task in (EVEN, FIFTY))
     assert (even.min(axis=1) >= 2).mean() > 0.8
     assert (every.min(axis=1) == 0).mean() > 0.5
     assert max(even.max(), every.max()) == 10
-    assert set(FIFTY.examples("train", 0, 0, 100).facts["count"].tolist()) == {50}
-    assert Counter(EVEN.examples("train", 0, 0, 500).facts["count"].tolist()) == dict.fromkeys(range(1, 51), 10)
+    assert set(FIFTY.examples("train", 0, 0, 100).metadata["count"].tolist()) == {50}
+    assert Counter(EVEN.examples("train", 0, 0, 500).metadata["count"].tolist()) == dict.fromkeys(range(1, 51), 10)
 
 
 def test_items_stand_in_any_order() -> None:
@@ -115,39 +115,39 @@ def test_items_stand_in_any_order() -> None:
 def test_every_pair_of_two_kinds_comes_equally_often() -> None:
     drawn = PAIRS.examples("train", 0, 0, 2 * 1275)
     first = (drawn.symbols == drawn.alphabet.index("a")).sum(axis=1)
-    pairs = Counter(zip(first.tolist(), (drawn.facts["count"] - first).tolist(), strict=True))
+    pairs = Counter(zip(first.tolist(), (drawn.metadata["count"] - first).tolist(), strict=True))
     assert pairs == {(a, b): 2 for a in range(1, 51) for b in range(51 - a)}
-    further = PAIRS.pinned(eval_count=Span(51, 100)).examples("test", 0, 0, 1275)
+    further = PAIRS.at_cell(eval_count=Span(51, 100)).examples("test", 0, 0, 1275)
     first = (further.symbols == further.alphabet.index("a")).sum(axis=1)
-    pairs = Counter(zip(first.tolist(), (further.facts["count"] - first).tolist(), strict=True))
+    pairs = Counter(zip(first.tolist(), (further.metadata["count"] - first).tolist(), strict=True))
     assert pairs == {(a, b): 1 for a in range(51) for b in range(51) if a + b > 50}
 
 
 @pytest.mark.parametrize("task", [PAIRS, EVEN, FIFTY, SelectiveCounting(4, count=64, max_count=64, modulus=4)])
 def test_lists_that_are_many_are_held_out(task: SelectiveCounting) -> None:
     drawn = {split: task.examples(split, 0, 0, 2500) for split in ("train", "test")}
-    seen = {split: set(block.hashes()[task.divided(block)].tolist()) for split, block in drawn.items()}
+    seen = {split: set(block.hashes()[task.splittable_mask(block)].tolist()) for split, block in drawn.items()}
     assert len(seen["test"]) > 1500
     assert not seen["train"] & seen["test"]
-    small = task.read(" ".join(task.alphabet()[-1 if task.symbols == "letters" else 0]))
-    assert not task.divided(small).any()
-    assert task.pinned(count=task.eval_span.high + 3).held_out("test")
+    small = task.parse_question(" ".join(task.alphabet()[-1 if task.symbols == "letters" else 0]))
+    assert not task.splittable_mask(small).any()
+    assert task.at_cell(count=task.eval_span.high + 3).is_held_out("test")
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, message in (
         ({"num_symbols": 1}, "^num_symbols: "),
         ({"num_symbols": 11}, "^num_symbols: there are 2 to 10 kinds of digits"),
-        ({"max_count": None}, "^max_count: labels need a largest count"),
-        ({"composition": "pairs"}, "^composition: pairs are of two kinds"),
-        ({"count": 0}, "^count: 0 items"),
+        ({"max_count": None}, "^max_count: must be set to bound the labels"),
+        ({"composition": "pairs"}, "^composition: 'pairs' requires num_symbols=2"),
+        ({"count": 0}, "^count: must be at least 1, not 0"),
         ({"count": 101}, "^count: a list of 101"),
         ({"eval_count": 101}, "^eval_count: a list of 101"),
         ({"modulus": 1}, "^modulus: "),
         ({"prefix": "3"}, "^prefix: "),
         ({"prefix": "x\ty"}, "^prefix: "),
         ({"prefix": "[EOS]"}, r"^prefix: \[EOS\] is a special token"),
-        ({"modulus": 40_000}, "^modulus: 40000 is above 10000"),
+        ({"modulus": 40_000}, "^modulus: must be at most 10000, .*not 40000"),
         ({"max_count": 10_000, "count": 40_000}, "^count: a list of 40000 has more than 10000 items"),
         ({"symbols": "words"}, "^symbols: "),
     ):
@@ -155,14 +155,14 @@ def test_settings_that_cannot_be_are_refused() -> None:
             SelectiveCounting(**settings)  # type: ignore[arg-type]
     for text in ("", "a", "3 x", "3 " * 11):
         with pytest.raises(UserError, match=r"^question: "):
-            SelectiveCounting().read(text)
+            SelectiveCounting().parse_question(text)
 
 
 def test_lists_go_as_far_as_there_are_items() -> None:
-    assert SelectiveCounting().pinned(count=100).examples("test", 0, 0, 3).symbols.shape == (3, 100)
-    band = SelectiveCounting(count=90).beyond()
+    assert SelectiveCounting().at_cell(count=100).examples("test", 0, 0, 3).symbols.shape == (3, 100)
+    band = SelectiveCounting(count=90).ood_validation_task()
     assert band is not None
-    assert band.trained() == {"count": Span(91, 100)}
-    assert SelectiveCounting(count=100).beyond() is None
+    assert band.training_spans() == {"count": Span(91, 100)}
+    assert SelectiveCounting(count=100).ood_validation_task() is None
     assert SelectiveCounting(4, count=64, max_count=64, modulus=4).cells() is None
     assert SelectiveCounting(count=60).cells() == [(count,) for count in range(1, 101)]

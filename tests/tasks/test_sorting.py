@@ -11,17 +11,17 @@ from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.mixture import Mixture
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.sorting import Sorting
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
-from numerate.vocabulary import LABELS
+from numerate.vocabulary import ITEM_LABELS
 
 
 def listed(questions: Questions, row: int) -> tuple[list[tuple[str, int]], list[str]]:
     """The items of one row, and the labels of its answer, read from the text."""
-    question, answer = plain_text(questions, row)
+    question, answer = format_question(questions, row)
     assert question.endswith("=")
     pairs = [item.split(":") for item in question[:-1].split(",")]
     return [(label, int(number)) for label, number in pairs], answer.split(",")
@@ -34,11 +34,11 @@ def test_sorting_is_what_python_sorts() -> None:
             for row in range(200):
                 items, answer = listed(drawn, row)
                 assert answer == [label for label, _ in sorted(items, key=lambda item: item[1])]
-                assert len(items) == drawn.facts["items"][row] in task.spans[1]
-                assert max(len(str(number)) for _, number in items) <= drawn.facts["digits"][row]
-                assert drawn.facts["digits"][row] in task.spans[0]
-                start = LABELS.index(items[0][0])
-                assert [label for label, _ in items] == [LABELS[(start + i) % 99] for i in range(len(items))]
+                assert len(items) == drawn.metadata["items"][row] in task.digit_and_item_spans[1]
+                assert max(len(str(number)) for _, number in items) <= drawn.metadata["digits"][row]
+                assert drawn.metadata["digits"][row] in task.digit_and_item_spans[0]
+                start = ITEM_LABELS.index(items[0][0])
+                assert [label for label, _ in items] == [ITEM_LABELS[(start + i) % 99] for i in range(len(items))]
                 assert all(number > 0 for _, number in items)
 
 
@@ -47,16 +47,16 @@ def test_sorting_is_what_python_sorts() -> None:
 def test_any_list_with_any_labels_is_read_and_sorted_with_equal_numbers_as_they_stand(
     numbers: list[int], rng: object
 ) -> None:
-    labels = rng.sample(LABELS, len(numbers))  # type: ignore[attr-defined]
+    labels = rng.sample(ITEM_LABELS, len(numbers))  # type: ignore[attr-defined]
     text = ",".join(f"{label}:{number}" for label, number in zip(labels, numbers, strict=True))
-    question, answer = plain_text(Sorting().read(text + "="), 0)
+    question, answer = format_question(Sorting().parse_question(text + "="), 0)
     assert question == text + "="
     order = sorted(range(len(numbers)), key=lambda i: numbers[i])
     assert answer == ",".join(labels[i] for i in order)
 
 
 def test_every_pair_of_digits_and_items_comes_equally_often() -> None:
-    facts = Sorting(digits=Span(2, 4), items=Span(1, 5)).examples("train", 0, 0, 15 * 40).facts
+    facts = Sorting(digits=Span(2, 4), items=Span(1, 5)).examples("train", 0, 0, 15 * 40).metadata
     counts = Counter(zip(facts["digits"].tolist(), facts["items"].tolist(), strict=True))
     assert len(counts) == 15
     assert set(counts.values()) == {40}
@@ -84,56 +84,62 @@ def test_a_question_is_its_numbers_whatever_their_labels_and_padding() -> None:
     task = Sorting()
 
     def hashed(text: str) -> int:
-        return int(task.canonical(task.read(text))[0])
+        return int(task.question_hashes(task.parse_question(text))[0])
 
     assert hashed("A:12,B:3=") == hashed("C:12,A:3=") == hashed("A:0012,B:3")
     assert len({hashed(text) for text in ("A:12,B:3=", "A:3,B:12=", "A:12,B:3,C:0=", "A:12,B:4=", "A:12=")}) == 5
-    wide = Questions.concatenate([task.read("A:12,B:3="), task.read(",".join(f"{x}:{'9' * 30}" for x in LABELS[:20]))])
-    assert int(task.canonical(wide)[0]) == hashed("A:12,B:3=")
+    wide = Questions.concatenate(
+        [task.parse_question("A:12,B:3="), task.parse_question(",".join(f"{x}:{'9' * 30}" for x in ITEM_LABELS[:20]))]
+    )
+    assert int(task.question_hashes(wide)[0]) == hashed("A:12,B:3=")
     mixed = Mixture((task, Sorting(items=3)))
-    assert mixed.canonical(mixed.read("A:12,B:3="))[0] == hashed("A:12,B:3=")  # type: ignore[index]
+    assert mixed.question_hashes(mixed.parse_question("A:12,B:3="))[0] == hashed("A:12,B:3=")  # type: ignore[index]
 
 
 def test_lists_too_few_to_divide_are_seen_and_the_task_says_so() -> None:
-    assert not Sorting(digits=1, items=3).held_out("test")  # 9^3 = 729 lists
-    assert not Sorting(digits=5, items=3).held_out("test")  # some of its lists are of single digits
-    assert Sorting(digits=1, items=4).held_out("test")  # 6,561
-    assert Sorting(digits=Span(1, 9), items=Span(4, 9)).held_out("test")
-    assert Sorting(digits=1, items=4).space() == 9**4
-    assert Sorting(digits=Span(1, 2), items=Span(1, 2)).space() == 99 + 99**2
+    assert not Sorting(digits=1, items=3).is_held_out("test")  # 9^3 = 729 lists
+    assert not Sorting(digits=5, items=3).is_held_out("test")  # some of its lists are of single digits
+    assert Sorting(digits=1, items=4).is_held_out("test")  # 6,561
+    assert Sorting(digits=Span(1, 9), items=Span(4, 9)).is_held_out("test")
+    assert Sorting(digits=1, items=4).num_questions() == 9**4
+    assert Sorting(digits=Span(1, 2), items=Span(1, 2)).num_questions() == 99 + 99**2
 
 
 def test_the_next_band_has_longer_numbers_and_more_of_them() -> None:
-    assert Sorting().beyond() == Sorting(digits=Span(11, 12), items=Span(11, 12))
-    assert Sorting(items=95).beyond() == Sorting(digits=Span(11, 12), items=Span(96, 99))
-    assert Sorting(items=99).beyond() is None
+    assert Sorting().ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(11, 12))
+    assert Sorting(items=95).ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(96, 99))
+    assert Sorting(items=99).ood_validation_task() is None
 
 
 def test_the_longest_list_is_as_long_as_any() -> None:
     task, tokenizer = Sorting(digits=Span(1, 2), items=Span(1, 3)), Characters()
     vocabulary = tokenizer.build_vocabulary(task)
-    drawn = tokenizer.rows(task.examples("train", 0, 0, 2000), vocabulary)
-    assert int(tokenizer.rows(task.longest(), vocabulary).lengths[0]) == int(drawn.lengths.max()) == 3 * 5 + 5 + 1
+    drawn = tokenizer.encode_examples(task.examples("train", 0, 0, 2000), vocabulary)
+    assert (
+        int(tokenizer.encode_examples(task.longest_questions(), vocabulary).lengths[0])
+        == int(drawn.lengths.max())
+        == 3 * 5 + 5 + 1
+    )
 
 
 def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> None:
     task = Sorting()
-    question = task.read("A:21,B:7,C:9=")
+    question = task.parse_question("A:21,B:7,C:9=")
     for numbers, text in ((Digits(), "A:12,B:7,C:9=B,C,A"), (Digits("normal"), "A:21,B:7,C:9=B,C,A")):
         tokenizer = Characters(numbers, vocabulary="sort")
         vocabulary = tokenizer.build_vocabulary(task)
-        assert tokenizer.decode(tokenizer.rows(question, vocabulary).ids[0], vocabulary) == text
+        assert tokenizer.decode(tokenizer.encode_examples(question, vocabulary).ids[0], vocabulary) == text
 
 
 def test_what_is_no_list_is_refused() -> None:
     for text in ("", "A:", "A", "A:1;B:2=", "A:1,B:x=", "A:-1=", "12+3=", "A:1,=", "A:٣=", "::1,A:2="):
         with pytest.raises(UserError, match="it reads like A:21,B:7,C:9="):
-            Sorting().read(text)
+            Sorting().parse_question(text)
     for text in ("D:1,A:2=", "AB:1=", "7:1="):
         with pytest.raises(UserError, match=r"is no label; a label is one character of ABCEF"):
-            Sorting().read(text)
+            Sorting().parse_question(text)
     with pytest.raises(UserError, match="are not all different"):
-        Sorting().read("A:1,A:2=")
+        Sorting().parse_question("A:1,A:2=")
     with pytest.raises(UserError, match=r"^items: 100 items have no labels of their own; there are 99 labels"):
         Sorting(items=Span(1, 100))
     with pytest.raises(UserError, match=r"^items: a list has at least 1 item, not 0"):

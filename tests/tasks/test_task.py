@@ -15,7 +15,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
-from numerate.tasks.task import ENOUGH, HELD_OUT_BLOCK, SPLITS, Task, large_enough
+from numerate.tasks.task import EVAL_BLOCK_SIZE, MIN_SPLIT_SIZE, SPLITS, Task, can_be_split
 
 OF_FILES = {"RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile"}
 """Tasks that have no file by themselves, and no OOD validation: see their own tests."""
@@ -32,7 +32,7 @@ class Doubling(Task):
     digits: int | Span = setting(Span(1, 4), "how many digits the number has")
 
     def example(self, rng: random.Random) -> Example:
-        digits = rng.randint(Span.of(self.digits).low, Span.of(self.digits).high)
+        digits = rng.randint(Span.from_value(self.digits).low, Span.from_value(self.digits).high)
         number = rng.randrange(10**digits)
         return Example(f"2*{number}=", str(2 * number))
 
@@ -43,26 +43,26 @@ class Tiny(Task):
 
     says_so: bool = setting(True, "whether it knows that it is small")
 
-    def draw(self, draws: CounterRNG, index: np.ndarray) -> Questions:
-        number = draws.below(10, (len(index), 1), np.int16)
+    def draw(self, rng: CounterRNG, indices: np.ndarray) -> Questions:
+        number = rng.integers(10, (len(indices), 1), np.int16)
         symbols = np.concatenate([number, np.full_like(number, 10), number], axis=1)
-        return Questions((*"0123456789?",), symbols, Numbers.none(len(index)), np.full(len(index), 2))
+        return Questions((*"0123456789?",), symbols, Numbers.empty(len(indices)), np.full(len(indices), 2))
 
-    def space(self) -> int | None:
+    def num_questions(self) -> int | None:
         return 10 if self.says_so else None
 
 
 def same(one: Questions, other: Questions) -> bool:
     arrays = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
-    arrays += [(one.prompt_length, other.prompt_length), (one.numbers.digits, other.numbers.digits)]
-    arrays += [(one.facts[name], other.facts[name]) for name in one.facts]
+    arrays += [(one.prompt_lengths, other.prompt_lengths), (one.numbers.digits, other.numbers.digits)]
+    arrays += [(one.metadata[name], other.metadata[name]) for name in one.metadata]
     return one.alphabet == other.alphabet and all(np.array_equal(a, b) for a, b in arrays)
 
 
 @every_task
 @pytest.mark.parametrize("split", SPLITS)
 def test_an_example_does_not_depend_on_the_portions(task: Task, split: str) -> None:
-    size = task.block if split == "train" else HELD_OUT_BLOCK
+    size = task.block_size if split == "train" else EVAL_BLOCK_SIZE
     start, count = size - 30, 60
     whole = task.examples(split, 3, start, count)
     assert len(whole) == count
@@ -87,18 +87,18 @@ def test_seed_and_split_change_what_is_drawn(task: Task) -> None:
 
 @every_task
 def test_no_question_that_can_be_held_out_is_in_two_splits(task: Task) -> None:
-    if task.whole() is not None:
+    if task.all_questions() is not None:
         pytest.skip("its questions are listed, not divided by their hashes: see its own tests")
     # One at a time is slower by far, and thirty are drawn for each that is held out.
     count = 3000 if type(task).example is Task.example else 150
     seen: dict[str, set[int]] = {}
     for split in SPLITS:
-        source = task if split != "beyond-development" else task.beyond()
+        source = task if split != "beyond-development" else task.ood_validation_task()
         assert source is not None
         block = task.examples(split, 0, 0, count)
-        hashes = source.canonical(block)
+        hashes = source.question_hashes(block)
         assert hashes is not None
-        seen[split] = set(hashes[source.divided(block)].tolist())
+        seen[split] = set(hashes[source.splittable_mask(block)].tolist())
         assert len(seen[split]) > count / 3
     for one in SPLITS:
         for other in SPLITS:
@@ -117,11 +117,11 @@ def test_its_alphabet_holds_all_the_texts_it_uses(task: Task) -> None:
 
 @every_task
 def test_the_axes_of_its_grid_are_fields_that_can_be_pinned(task: Task) -> None:
-    assert set(task.trained()) == set(task.axes())
+    assert set(task.training_spans()) == set(task.axes())
     cell = dict.fromkeys(task.axes(), 3)
-    drawn = task.pinned(**cell).examples("test", 0, 0, 50)
+    drawn = task.at_cell(**cell).examples("test", 0, 0, 50)
     for axis in task.axes():
-        assert set(drawn.facts[axis].tolist()) == {3}
+        assert set(drawn.metadata[axis].tolist()) == {3}
 
 
 def test_a_newcomer_gives_one_example_at_a_time() -> None:
@@ -129,7 +129,7 @@ def test_a_newcomer_gives_one_example_at_a_time() -> None:
     drawn = task.examples("train", 0, 0, 50)
     for row in range(50):
         text = "".join(drawn.alphabet[s] for s in drawn.symbols[row] if s >= 0)
-        question, answer = text[: drawn.prompt_length[row]], text[drawn.prompt_length[row] :]
+        question, answer = text[: drawn.prompt_lengths[row]], text[drawn.prompt_lengths[row] :]
         assert int(question[2:-1]) * 2 == int(answer)
     assert same(drawn.take(slice(20, 30)), task.examples("train", 0, 20, 10))
     assert set(task.alphabet()) == set("0123456789*=")
@@ -156,7 +156,7 @@ def test_an_example_that_is_none_is_refused_with_what_is_right() -> None:
         def example(self, rng: random.Random) -> Example:
             return "1+1="  # type: ignore[return-value]
 
-    with pytest.raises(UserError, match=r"^example: Bare gives a str; Example\(question, answer\) is right$"):
+    with pytest.raises(UserError, match=r"^example: Bare must return Example\(question, answer\), not str$"):
         Bare().examples("train", 0, 0, 4)
 
 
@@ -168,7 +168,7 @@ def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
             symbols = np.array([[-1, 0, -1]], dtype=np.int16)
             return Questions(("=",), symbols, Numbers(digits, np.ones((1, 1), dtype=np.int64)), np.array([2]))
 
-        def space(self) -> int:
+        def num_questions(self) -> int:
             return 9
 
     drawn = Naming().examples("train", 0, 0, 20)
@@ -178,23 +178,23 @@ def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
 
 def test_a_small_task_is_seen_and_every_split_draws_from_all_of_it() -> None:
     task = Tiny()
-    assert not task.held_out("test")
+    assert not task.is_held_out("test")
     for split in ("train", "development", "test"):
         assert len(set(task.examples(split, 0, 0, 300).hashes().tolist())) == 10
 
 
 def test_a_small_task_that_does_not_say_so_is_refused() -> None:
-    ten = Questions.of_texts([Example(f"{number}?", str(number)) for number in range(10)])
-    fractions = Tiny().canonical(ten) / 2.0**64
+    ten = Questions.from_examples([Example(f"{number}?", str(number)) for number in range(10)])
+    fractions = Tiny().question_hashes(ten) / 2.0**64
     empty = next(split for split, (low, high) in SPLITS.items() if not ((fractions >= low) & (fractions < high)).any())
-    with pytest.raises(UserError, match=rf"too few questions for '{empty}'; its space\(\) must say"):
+    with pytest.raises(UserError, match=rf"too few questions for '{empty}'; num_questions\(\) must return"):
         Tiny(says_so=False).examples(empty, 0, 0, 300)
 
 
 def test_a_task_is_divided_where_its_smallest_split_has_enough_questions() -> None:
-    assert ENOUGH == 100
-    assert large_enough(4000)
-    assert not large_enough(3999)
+    assert MIN_SPLIT_SIZE == 100
+    assert can_be_split(4000)
+    assert not can_be_split(3999)
 
 
 def test_the_splits_share_all_questions_out() -> None:
@@ -209,13 +209,13 @@ def test_errors_say_what_would_be_right() -> None:
     with pytest.raises(
         UserError, match=r"digitz: Doubling has no setting 'digitz'; it has: digits. Did you mean 'digits'\?"
     ):
-        Doubling().pinned(digitz=3)
-    with pytest.raises(UserError, match=r"split: there is no 'tset'; there are: .* Did you mean 'test'\?"):
+        Doubling().at_cell(digitz=3)
+    with pytest.raises(UserError, match=r"split: must be one of .*, not 'tset'\. Did you mean 'test'\?"):
         Doubling().examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="no OOD validation"):
         Doubling().examples("beyond-development", 0, 0, 1)
     with pytest.raises(UserError, match="does not read"):
-        Doubling().read("2*3=")
+        Doubling().parse_question("2*3=")
     with pytest.raises(TypeError, match="draw"):
         type("Silent", (Task,), {})
 

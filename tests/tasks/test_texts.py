@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Example, Questions
-from numerate.tasks.texts import Listed, Texts
+from numerate.tasks.texts import InMemorySource, Texts
 from numerate.tokenizers.tokenizer import Characters
 
 PAIRS = (Example("1+1=", "2"), Example("what is 3x4?", "12"), Example("", "-0.5"))
@@ -13,49 +13,49 @@ PAIRS = (Example("1+1=", "2"), Example("what is 3x4?", "12"), Example("", "-0.5"
 
 def of(*rows: int) -> Questions:
     index = np.array(rows, dtype=np.int64)
-    return Questions.of_source(Listed(PAIRS), index, {"place": index})
+    return Questions.from_source(InMemorySource(PAIRS), index, {"place": index})
 
 
 def test_texts_are_written_as_the_same_questions_in_pieces_are() -> None:
     questions = of(2, 0, 1)
     vocabulary = Characters().build_vocabulary(["what is?"])
-    written = Characters().rows(questions, vocabulary)
-    plain = Characters().rows(Questions.of_texts([PAIRS[2], PAIRS[0], PAIRS[1]]), vocabulary)
+    written = Characters().encode_examples(questions, vocabulary)
+    plain = Characters().encode_examples(Questions.from_examples([PAIRS[2], PAIRS[0], PAIRS[1]]), vocabulary)
     assert np.array_equal(written.ids, plain.ids)
     assert np.array_equal(written.target_mask, plain.target_mask)
 
 
 def test_rows_are_taken_and_joined_with_their_texts_and_facts() -> None:
-    other = Questions.of_source(Listed((Example("a", "b"),)), np.array([0]), {"place": np.array([7])})
+    other = Questions.from_source(InMemorySource((Example("a", "b"),)), np.array([0]), {"place": np.array([7])})
     joined = Questions.concatenate([of(0, 1), other, of(2)]).take(np.array([3, 2, 1]))
-    assert [plain_text(joined, row) for row in range(3)] == [("", "-0.5"), ("a", "b"), ("what is 3x4?", "12")]
-    assert joined.facts["place"].tolist() == [2, 7, 1]
-    mixed = Questions.concatenate([Questions.of_texts([Example("x", "y")]), replaced(of(1))])
-    assert [plain_text(mixed, row) for row in range(2)] == [("x", "y"), ("what is 3x4?", "12")]
+    assert [format_question(joined, row) for row in range(3)] == [("", "-0.5"), ("a", "b"), ("what is 3x4?", "12")]
+    assert joined.metadata["place"].tolist() == [2, 7, 1]
+    mixed = Questions.concatenate([Questions.from_examples([Example("x", "y")]), replaced(of(1))])
+    assert [format_question(mixed, row) for row in range(2)] == [("x", "y"), ("what is 3x4?", "12")]
 
 
 def replaced(questions: Questions) -> Questions:
-    questions.facts.clear()
+    questions.metadata.clear()
     return questions
 
 
 def test_a_source_is_kept_once_however_often_its_rows_are_joined() -> None:
-    source = Listed(PAIRS)
-    parts = [Texts.of(source, np.array([row])) for row in (0, 1, 0)]
+    source = InMemorySource(PAIRS)
+    parts = [Texts.from_source(source, np.array([row])) for row in (0, 1, 0)]
     assert Texts.concatenate(parts).sources == (source,)
 
 
 def test_a_hash_is_of_the_question_alone() -> None:
-    same = Questions.of_source(Listed((Example("1+1=", "3"),)), np.array([0]))
+    same = Questions.from_source(InMemorySource((Example("1+1=", "3"),)), np.array([0]))
     assert same.hashes()[0] == of(0).hashes()[0] != of(1).hashes()[0]
 
 
 def test_a_fingerprint_tells_where_a_question_ends() -> None:
-    first, second = Listed((Example("ab", "c"),)), Listed((Example("a", "bc"),))
+    first, second = InMemorySource((Example("ab", "c"),)), InMemorySource((Example("a", "bc"),))
     assert first.fingerprint != second.fingerprint
-    assert first.fingerprint == Listed((Example("ab", "c"),)).fingerprint
+    assert first.fingerprint == InMemorySource((Example("ab", "c"),)).fingerprint
 
 
 @pytest.mark.parametrize("row", range(3))
 def test_plain_text_is_the_text_as_it_stands(row: int) -> None:
-    assert plain_text(of(row), 0) == (PAIRS[row].question, PAIRS[row].answer)
+    assert format_question(of(row), 0) == (PAIRS[row].question, PAIRS[row].answer)

@@ -16,8 +16,8 @@ from numerate.tasks.corpus_files import Corpus, open_corpus
 from numerate.text.data import corpora
 from numerate.text.data.corpora import write_corpus
 from numerate.text.data.documents import FileSpan
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -25,8 +25,8 @@ STORIES = [f"Story {number}: there were {number} cats.\n\nThe end." for number i
 
 
 @pytest.fixture(scope="module")
-def characters() -> StoredTokenizer:
-    return pieces(CHARACTERS)
+def characters() -> PretrainedTokenizer:
+    return load_tokenizer(CHARACTER_TOKENIZER)
 
 
 @pytest.fixture
@@ -50,24 +50,24 @@ def ids(corpus: Corpus) -> list[int]:
     return [i for shard in corpus.shards for i in shard.ids.tolist()]
 
 
-def expected(known: StoredTokenizer, stories: list[str]) -> list[int]:
-    return [i for story in stories for i in (known.begin, *known.encode([story])[0].tolist())]
+def expected(known: PretrainedTokenizer, stories: list[str]) -> list[int]:
+    return [i for story in stories for i in (known.document_start_id, *known.encode([story])[0].tolist())]
 
 
-def test_shards_of_tiny_stories_become_shards_of_tokens(tmp_path: Path, characters: StoredTokenizer) -> None:
-    corpus = write_corpus([shards(tmp_path)], tmp_path / "out", CHARACTERS, processes=1)
+def test_shards_of_tiny_stories_become_shards_of_tokens(tmp_path: Path, characters: PretrainedTokenizer) -> None:
+    corpus = write_corpus([shards(tmp_path)], tmp_path / "out", CHARACTER_TOKENIZER, processes=1)
     assert [shard.path.name for shard in corpus.shards] == ["data00.bin", "data01.bin", "data02.bin"]
     assert ids(corpus) == expected(characters, STORIES[:30])
-    assert (corpus.documents, corpus.text_bytes) == (30, sum(map(len, STORIES[:30])))
+    assert (corpus.num_documents, corpus.text_bytes) == (30, sum(map(len, STORIES[:30])))
     raw = np.fromfile(tmp_path / "out" / "data01.bin", dtype="<u2")
     assert raw.tolist() == expected(characters, STORIES[10:20]), "as llama2.c reads it"
 
 
 def test_any_number_of_processes_and_any_portion_write_the_same_tokens(
-    texts: Path, characters: StoredTokenizer
+    texts: Path, characters: PretrainedTokenizer
 ) -> None:
-    whole = write_corpus([texts], texts.parent / "one", CHARACTERS, processes=1)
-    cut = write_corpus([texts], texts.parent / "two", CHARACTERS, processes=2, portion=700)
+    whole = write_corpus([texts], texts.parent / "one", CHARACTER_TOKENIZER, processes=1)
+    cut = write_corpus([texts], texts.parent / "two", CHARACTER_TOKENIZER, processes=2, shard_bytes=700)
     assert (len(whole.shards), len(cut.shards)) == (1, 5)
     assert ids(whole) == ids(cut) == expected(characters, STORIES)
     heads = [json.loads(path.read_text()) for path in sorted((texts.parent / "two").glob("*.head"))]
@@ -75,10 +75,10 @@ def test_any_number_of_processes_and_any_portion_write_the_same_tokens(
     assert sum(source["end"] - source["begin"] for head in heads for source in head["sources"]) == texts.stat().st_size
 
 
-def test_lines_of_json_are_written_too(tmp_path: Path, characters: StoredTokenizer) -> None:
+def test_lines_of_json_are_written_too(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"body": story}) + "\n" for story in [*STORIES, " "]))
-    corpus = write_corpus([path], tmp_path / "out", CHARACTERS, field="body", processes=1, portion=900)
+    corpus = write_corpus([path], tmp_path / "out", CHARACTER_TOKENIZER, field="body", processes=1, shard_bytes=900)
     assert len(corpus.shards) > 2
     assert ids(corpus) == expected(characters, [*STORIES, ""])
 
@@ -89,49 +89,54 @@ def test_of_a_folder_of_texts_that_were_fetched_the_texts_are_taken(texts: Path)
 
 
 def test_a_vocabulary_beyond_uint16_is_written_wider(
-    texts: Path, characters: StoredTokenizer, monkeypatch: pytest.MonkeyPatch
+    texts: Path, characters: PretrainedTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = StoredTokenizer(characters.file)
+    large = PretrainedTokenizer(characters.file)
     large.size = 70_000
-    monkeypatch.setattr(corpora, "pieces", lambda _: large)
-    corpus = write_corpus([texts], texts.parent / "out", CHARACTERS, processes=1)
+    monkeypatch.setattr(corpora, "load_tokenizer", lambda _: large)
+    corpus = write_corpus([texts], texts.parent / "out", CHARACTER_TOKENIZER, processes=1)
     assert corpus.shards[0].ids.dtype == np.uint32
     assert ids(open_corpus(texts.parent / "out", large)) == expected(characters, STORIES)
 
 
 def test_what_is_whole_is_not_written_again_and_what_is_not_is(
-    texts: Path, monkeypatch: pytest.MonkeyPatch, characters: StoredTokenizer
+    texts: Path, monkeypatch: pytest.MonkeyPatch, characters: PretrainedTokenizer
 ) -> None:
     out = texts.parent / "out"
-    write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
+    write_corpus([texts], out, CHARACTER_TOKENIZER, processes=1, shard_bytes=700)
     (out / "stories-0001.bin.head").unlink()
     (out / "stories-0002.bin").write_bytes(b"torn")
     (out / ".tmp-stories-0003.bin-1-x").write_bytes(b"half")
     written: list[FileSpan] = []
-    wanted = corpora.documents
-    monkeypatch.setattr(corpora, "documents", lambda part, read: (written.append(part), wanted(part, read))[1])
+    wanted = corpora.read_documents
+    monkeypatch.setattr(corpora, "read_documents", lambda part, read: (written.append(part), wanted(part, read))[1])
     progress: list[tuple[int, ...]] = []
     corpus = write_corpus(
-        [texts], out, CHARACTERS, processes=1, portion=700, on_progress=lambda *update: progress.append(update)
+        [texts],
+        out,
+        CHARACTER_TOKENIZER,
+        processes=1,
+        shard_bytes=700,
+        on_progress=lambda *update: progress.append(update),
     )
     assert len(written) == 2
     assert ids(corpus) == expected(characters, STORIES)
     assert not [*out.glob(".tmp-*")]
     assert progress[-1] == (texts.stat().st_size,) * 2
     texts.write_text(texts.read_text().replace("cats", "dogs"))
-    changed = write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
+    changed = write_corpus([texts], out, CHARACTER_TOKENIZER, processes=1, shard_bytes=700)
     assert ids(changed) == expected(characters, [story.replace("cats", "dogs") for story in STORIES])
 
 
 def test_a_killed_run_goes_on_and_its_folder_is_not_taken_for_whole(
-    tmp_path: Path, characters: StoredTokenizer
+    tmp_path: Path, characters: PretrainedTokenizer
 ) -> None:
     folder, out = shards(tmp_path), tmp_path / "out"
     os.mkfifo(folder / "data03.json")  # never comes to an end, so that the run is killed while it waits
     program = f"""
 from numerate.text.data import corpora
 from numerate.text.data import documents
-corpora.part_of = lambda path, field, separator: documents.FileSpan(path, "list", "story", separator, 0, 100)
+corpora.detect_file_span = lambda path, field, separator: documents.FileSpan(path, "list", "story", separator, 0, 100)
 corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
 """
     running = subprocess.Popen([sys.executable, "-c", program])
@@ -146,82 +151,86 @@ corpora.write_corpus([{str(folder)!r}], {str(out)!r}, "characters", processes=1)
         open_corpus(out, characters)
     (folder / "data03.json").unlink()
     (folder / "data03.json").write_text(json.dumps([{"story": story} for story in STORIES[30:]]))
-    assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES)
+    assert ids(write_corpus([folder], out, CHARACTER_TOKENIZER, processes=1)) == expected(characters, STORIES)
 
 
 def test_a_failing_shard_is_reported_with_its_record_and_the_others_are_kept(
-    tmp_path: Path, characters: StoredTokenizer
+    tmp_path: Path, characters: PretrainedTokenizer
 ) -> None:
     folder, out = shards(tmp_path), tmp_path / "out"
     good = (folder / "data01.json").read_bytes()
     (folder / "data01.json").write_bytes(good[: len(good) // 2])
     for processes in (1, 2):
-        with pytest.raises(UserError, match=r"data01\.json, record \d+: is no whole JSON"):
-            write_corpus([folder], out, CHARACTERS, processes=processes)
+        with pytest.raises(UserError, match=r"data01\.json, record \d+: is incomplete JSON"):
+            write_corpus([folder], out, CHARACTER_TOKENIZER, processes=processes)
     assert (out / "data00.bin.head").is_file()
     assert not (out / "data01.bin").exists()
     with pytest.raises(UserError, match="is not finished"):
         open_corpus(out, characters)
     (folder / "data01.json").write_bytes(good)
-    assert ids(write_corpus([folder], out, CHARACTERS, processes=1)) == expected(characters, STORIES[:30])
+    assert ids(write_corpus([folder], out, CHARACTER_TOKENIZER, processes=1)) == expected(characters, STORIES[:30])
 
 
 def test_a_text_without_separator_is_one_document_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "stories.txt"
     path.write_text("\n".join(STORIES))
-    with pytest.warns(UserWarning, match=r"stories\.txt: '<\|endoftext\|>' stands nowhere in it"):
-        assert write_corpus([path], tmp_path / "out", CHARACTERS, processes=1).documents == 1
-    assert write_corpus([path], tmp_path / "lines", CHARACTERS, separator="\n\n", processes=1).documents == 61
+    with pytest.warns(
+        UserWarning, match=r"stories\.txt: does not contain the separator '<\|endoftext\|>', so it is one document"
+    ):
+        assert write_corpus([path], tmp_path / "out", CHARACTER_TOKENIZER, processes=1).num_documents == 1
+    assert (
+        write_corpus([path], tmp_path / "lines", CHARACTER_TOKENIZER, separator="\n\n", processes=1).num_documents == 61
+    )
 
 
 def test_characters_that_the_tokenizer_does_not_know_are_counted_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("caf\u00e9<|endoftext|>na\u00efve \u00e9", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"does not know 3 of 13 tokens"):
-        write_corpus([path], tmp_path / "out", CHARACTERS, processes=1)
+    with pytest.warns(UserWarning, match=r"maps 3 of 13 tokens to its unknown token"):
+        write_corpus([path], tmp_path / "out", CHARACTER_TOKENIZER, processes=1)
 
 
 def test_another_corpus_is_not_overwritten(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    write_corpus([texts], out, CHARACTERS, processes=1)
-    with pytest.raises(UserError, match="holds another corpus \\(its shards differ\\)"):
-        write_corpus([texts], out, CHARACTERS, processes=1, portion=700)
-    with pytest.raises(UserError, match="holds another corpus \\(its tokenizer differ\\)"):
+    write_corpus([texts], out, CHARACTER_TOKENIZER, processes=1)
+    with pytest.raises(UserError, match="contains another corpus \\(its shards differs\\)"):
+        write_corpus([texts], out, CHARACTER_TOKENIZER, processes=1, shard_bytes=700)
+    with pytest.raises(UserError, match="contains another corpus \\(its tokenizer differs\\)"):
         write_corpus([texts], out, str(Path(__file__).parents[1] / "text" / "tiny"), processes=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match=r"has letter\.txt, and is no corpus"):
-        write_corpus([texts], tmp_path / "mine", CHARACTERS, processes=1)
-    with pytest.raises(UserError, match=r"out: .* is where stories\.txt is"):
-        write_corpus([texts], tmp_path, CHARACTERS, processes=1)
+    with pytest.raises(UserError, match=r"contains letter\.txt and no unfinished corpus"):
+        write_corpus([texts], tmp_path / "mine", CHARACTER_TOKENIZER, processes=1)
+    with pytest.raises(UserError, match=r"out: .* contains the source stories\.txt"):
+        write_corpus([texts], tmp_path, CHARACTER_TOKENIZER, processes=1)
 
 
 def test_what_cannot_become_a_corpus_is_refused(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UserError, match="processes: 0"):
-        write_corpus([texts], out, CHARACTERS, processes=0)
+    with pytest.raises(UserError, match="processes: must be at least 1, not 0"):
+        write_corpus([texts], out, CHARACTER_TOKENIZER, processes=0)
     with pytest.raises(UserError, match=r"nothing\.txt: cannot be read"):
-        write_corpus([tmp_path / "nothing.txt"], out, CHARACTERS)
+        write_corpus([tmp_path / "nothing.txt"], out, CHARACTER_TOKENIZER)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty: has no \.json"):
-        write_corpus([tmp_path / "empty"], out, CHARACTERS)
+    with pytest.raises(UserError, match=r"empty: must contain \.json"):
+        write_corpus([tmp_path / "empty"], out, CHARACTER_TOKENIZER)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "stories.txt").write_text("x")
     with pytest.raises(UserError, match=r"two files would become stories\.bin"):
-        write_corpus([texts, tmp_path / "b" / "stories.txt"], out, CHARACTERS)
+        write_corpus([texts, tmp_path / "b" / "stories.txt"], out, CHARACTER_TOKENIZER)
     blank = tmp_path / "blank.txt"
     blank.write_text("\n \n")
-    with pytest.raises(UserError, match=r"blank\.txt: has no document"):
-        write_corpus([blank], out, CHARACTERS, processes=1)
+    with pytest.raises(UserError, match=r"blank\.txt: contains no document"):
+        write_corpus([blank], out, CHARACTER_TOKENIZER, processes=1)
 
 
 def test_real_stories_come_back(shared: Path, tmp_path: Path) -> None:
     source = shared / "data/tinystories/czhou578_train-gpt2/test.decoded.txt"
     text = tmp_path / "test.txt"
     text.write_text(source.read_text(encoding="utf-8")[:200_000], encoding="utf-8")
-    known = pieces(str(shared / "data/tokenizers/mistral"))
+    known = load_tokenizer(str(shared / "data/tokenizers/mistral"))
     corpus = write_corpus([text], tmp_path / "out", str(shared / "data/tokenizers/mistral"), processes=1)
     stories = [story.strip() for story in text.read_text(encoding="utf-8").split("<|endoftext|>")]
-    assert [known.decode(one) for one in known.documents(corpus.shards[0].ids)] == stories
+    assert [known.decode(one) for one in known.split_documents(corpus.shards[0].ids)] == stories
     assert corpus.text_bytes == sum(len(story.encode()) for story in stories)
-    assert corpus.shards[0].ids[0] == known.begin
+    assert corpus.shards[0].ids[0] == known.document_start_id

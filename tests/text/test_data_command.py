@@ -19,7 +19,7 @@ OF_FILES = ("RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "Multi
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "_added", {})
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     (tmp_path / "rows.txt").write_text("321+654=975\n21+9=12\n9+1=01\n9+1=01\n")
     return tmp_path
 
@@ -35,7 +35,7 @@ def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureF
     words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=development"
     assert main(["data", "write", *words.split()]) == 0
     rows = open_rows("sums")
-    assert (len(rows), rows.head["seed"], rows.head["split"]) == (1000, 4, "development")
+    assert (len(rows), rows.metadata["seed"], rows.metadata["split"]) == (1000, 4, "development")
     first, second = rows.text(0).split("=")[0].split("+")
     assert rows.text(0) == f"{first}+{second}={int(first) + int(second)}"
     assert "1,000 rows" in capsys.readouterr().out
@@ -45,13 +45,13 @@ def test_a_recipe_is_written_as_its_run_reads_it(here: Path) -> None:
     words = "addition_abacus seed=5 task.digits=2 tokenizer.add_bos_token=true count=10 format=memmap out=x"
     assert main(["data", "write", *words.split()]) == 0
     rows = open_rows("x")
-    assert rows.head["task"]["digits"] == 2
+    assert rows.metadata["task"]["digits"] == 2
     assert rows[0][0] == 2
-    assert rows.head["seed"] == 5
+    assert rows.metadata["seed"] == 5
 
 
 def test_every_task_can_be_written_and_looked_at(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in catalogue.kinds()["Task"]:
+    for name in catalogue.parts_by_kind()["Task"]:
         if name not in OF_FILES:
             assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
             assert main(["data", "stats", name, "count=50"]) == 0, capsys.readouterr().err
@@ -120,11 +120,11 @@ def test_rows_with_labels_are_read_as_they_were_written(
 def test_files_are_looked_at_as_a_whole_and_drawn(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots.draw, "__defaults__", (("svg",),))
+    monkeypatch.setattr(plots.save_figures, "__defaults__", (("svg",),))
     assert main(["data", "stats", "rows.txt", "out=figures"]) == 0
     out = capsys.readouterr().out
     assert "rows.txt: 4 rows, in the order of the file; the first: 123+456=579" in out
-    assert "3 different; 1 rows (25.00%) repeat one, the most frequent stands 2 times" in out
+    assert "3 different; 1 rows (25.00%) repeat one, the most frequent occurs 2 times" in out
     tree = json.loads((here / "figures" / "stats.json").read_text())
     assert tree["questions"]["distinct"] == 3
     assert {path.name for path in (here / "figures").iterdir()} > {"stats.json", "lengths.svg", "pairs.svg"}
@@ -144,7 +144,7 @@ def test_a_task_over_files_is_looked_at_and_written_with_the_files_that_its_sett
 
 
 def test_several_files_are_drawn_in_folders_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "draw", lambda found, folder: [])
+    monkeypatch.setattr(plots, "save_figures", lambda found, folder: [])
     assert main(["data", "stats", "rows.txt", "./rows.txt", "out=both", "count=2"]) == 0
     assert sorted(path.name for path in (here / "both").iterdir()) == ["1-rows-txt", "2-rows-txt"]
     assert json.loads((here / "both" / "1-rows-txt" / "stats.json").read_text())["rows"] == 2
@@ -167,16 +167,16 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
         ),
         ("write Arithmetic", "out: the folder is missing; for example: out=sums"),
         ("write Arithmetic out=x format=csv", "format: there is no 'csv'; there are: text, memmap, both."),
-        ("write Arithmetic out=x count=many", "count: 'many' is not right (a whole number such as 1000, 64k or 20M)"),
-        ("write Arithmetic out=x count=0", "count: 0 rows are none"),
+        ("write Arithmetic out=x count=many", "count: invalid value 'many' (an integer such as 1000, 64k or 20M)"),
+        ("write Arithmetic out=x count=0", "count: must be at least 1, not 0"),
         ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),
-        ("write Arithmetic out=. ", "out: . is there already and is not overwritten"),
-        ("write Aritmetic out=x", "'Aritmetic' is no task, recipe, file or folder"),
+        ("write Arithmetic out=. ", "out: . already exists; out= must be a new folder"),
+        ("write Aritmetic out=x", "'Aritmetic' is not a task, recipe, file or folder"),
         ("stats", "the task, recipe or file is missing"),
-        ("stats nothing.txt", "path: nothing.txt is not there"),
+        ("stats nothing.txt", "path: nothing.txt does not exist"),
         ("stats Arithmetic digitz=3", "Did you mean"),
-        ("stats rows.txt seed=3", "seed: the rows of a file are taken as they stand"),
-        ("stats rows.txt split=train", "is not divided into splits"),
+        ("stats rows.txt seed=3", "seed: the rows of a file are read in order"),
+        ("stats rows.txt split=train", "split: rows.txt has no splits"),
     ],
 )
 def test_errors_are_one_line(words: str, message: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

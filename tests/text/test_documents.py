@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from numerate.errors import UserError
 from numerate.text.data import documents as reading
-from numerate.text.data.documents import FileSpan, ReadSoFar, documents, part_of, parts_of
+from numerate.text.data.documents import FileSpan, ReadProgress, detect_file_span, read_documents, split_file_span
 
 STORIES = [" One cat.\n", 'Zwei K\u00e4tzchen \U0001f600 "quoted" \\ ', "", "Three\n\nlines\n"]
 
 
 def read(path: Path, field: str | None = None, separator: str = reading.SEPARATOR) -> list[str]:
-    return [*documents(part_of(path, field, separator), ReadSoFar())]
+    return [*read_documents(detect_file_span(path, field, separator), ReadProgress())]
 
 
 @pytest.fixture(params=[1 << 20, 7])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Files are read in chunks of a megabyte, and, so that everything falls on a border once, of seven bytes."""
-    monkeypatch.setattr(reading, "_CHUNK", request.param)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", request.param)
     return int(request.param)
 
 
@@ -34,9 +34,9 @@ def test_shards_of_tiny_stories_are_read(tmp_path: Path, chunk: int, indent: int
     path = tmp_path / "data00.json"
     records = [{"story": story, "instruction": {"words": ["]", "}"], "n": 1.5}} for story in STORIES]
     path.write_text(json.dumps(records, indent=indent, ensure_ascii=ascii) + "\n", encoding="utf-8")
-    seen = ReadSoFar()
-    assert [*documents(part_of(path), seen)] == [story.strip() for story in STORIES]
-    assert (seen.records, seen.sum.hexdigest()) == (4, hashlib.sha256(path.read_bytes()).hexdigest())
+    seen = ReadProgress()
+    assert [*read_documents(detect_file_span(path), seen)] == [story.strip() for story in STORIES]
+    assert (seen.num_records, seen.hasher.hexdigest()) == (4, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
@@ -58,7 +58,7 @@ def test_ids_of_gpt2_read_as_its_own_decoder_reads_them_also_where_they_are_no_u
     path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
     path.write_bytes(ids.astype("<u2").tobytes())
     decoded = [decoders.ByteLevel().decode([names[i] for i in story]).strip() for story in stories.tolist()]
-    assert [*documents(FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size), ReadSoFar())] == decoded
+    assert [*read_documents(FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size), ReadProgress())] == decoded
 
 
 def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:
@@ -74,30 +74,32 @@ def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Pa
 def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str], portion: int) -> None:
     path = tmp_path / "a.txt"
     path.write_text("<|endoftext|>".join(texts) + ".", encoding="utf-8")
-    whole = part_of(path)
-    parts = parts_of(whole, portion)
-    assert all(one.end == other.begin for one, other in pairwise(parts))
-    assert (parts[0].begin, parts[-1].end) == (0, whole.end)
-    assert [text for part in parts for text in documents(part, ReadSoFar())] == [*documents(whole, ReadSoFar())]
+    whole = detect_file_span(path)
+    parts = split_file_span(whole, portion)
+    assert all(one.end == other.start for one, other in pairwise(parts))
+    assert (parts[0].start, parts[-1].end) == (0, whole.end)
+    assert [text for part in parts for text in read_documents(part, ReadProgress())] == [
+        *read_documents(whole, ReadProgress())
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", b'[{"story": "a"}, {"story": "b', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"}, {"story": "b', "record 2: is incomplete JSON"),
         ("a.json", b'[{"story": "a"}', "record 2: is not there, and the list has not ended"),
-        ("a.json", b'[{"story": "a"}, {"stor', "record 2: is no whole JSON"),
+        ("a.json", b'[{"story": "a"}, {"stor', "record 2: is incomplete JSON"),
         ("a.json", b'[{"story": "a"} {"story": "b"}]', "record 2: before it stands '{'"),
-        ("a.json", b'[{"story": "a"}] x', "record 2: stands behind the end"),
-        ("a.json", b'[{"story": "a"}, 3]', "record 2: is int"),
+        ("a.json", b'[{"story": "a"}] x', "record 2: follows the end of the list"),
+        ("a.json", b'[{"story": "a"}, 3]', "record 2: must be an object with a field 'story', not int"),
         ("a.json", b'[{"story": "a"}, {"text": "b"}]', "record 2: has no field 'story' (it has: 'text')"),
-        ("a.json", b'[{"story": null}]', "record 1: its 'story' is NoneType"),
-        ("a.json", b'[{"story": "\\ud83d"}]', "record 1: has half of a surrogate pair"),
-        ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is no text in UTF-8"),
+        ("a.json", b'[{"story": null}]', "record 1: its 'story' must be a string, not NoneType"),
+        ("a.json", b'[{"story": "\\ud83d"}]', "record 1: contains an unpaired surrogate"),
+        ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is not valid UTF-8"),
         ("a.json", b"<html>", "begins with b'<html>'"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is no JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is not valid JSON"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "record 2: has no field 'text'"),
-        ("a.txt", b"a<|endoftext|>b\xff", "record 2: is no text in UTF-8"),
+        ("a.txt", b"a<|endoftext|>b\xff", "record 2: is not valid UTF-8"),
         ("a.txt", b"", "is empty"),
         ("a.txt", b"\x1f\x8b123", "is compressed"),
         ("a.parquet", b"PAR1123", "is Parquet"),
@@ -115,14 +117,14 @@ def test_errors_name_file_and_record(tmp_path: Path, name: str, content: bytes, 
 def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MOST", 1000)
-    monkeypatch.setattr(reading, "_CHUNK", 7)
-    path, seen = tmp_path / "a.txt", ReadSoFar()
+    monkeypatch.setattr(reading, "MAX_DOCUMENT_SIZE", 1000)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 7)
+    path, seen = tmp_path / "a.txt", ReadProgress()
     whole = [("w\u00e4re " * 9 + "\n") * 60, "\u00e4\u20ac " * 700, "\u20ac" * 900, "short"]
     path.write_text("<|endoftext|>".join(whole), encoding="utf-8")
-    found = [(piece, seen.records) for piece in documents(part_of(path), seen)]
+    found = [(piece, seen.num_records) for piece in read_documents(detect_file_span(path), seen)]
     assert max(len(piece.encode()) for piece, _ in found) <= 1007
-    assert seen.records == 4
+    assert seen.num_records == 4
     for number, text in enumerate(whole):
         pieces = [piece for piece, record in found if record == number]
         assert " ".join(pieces).split() == text.split() or "".join(pieces) == text
@@ -130,8 +132,8 @@ def test_a_long_text_is_read_in_pieces_that_end_with_a_line_or_a_word(
 
 
 def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST", 1000)
-    monkeypatch.setattr(reading, "_CHUNK", 100)
+    monkeypatch.setattr(reading, "MAX_DOCUMENT_SIZE", 1000)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 100)
     (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 5000 + '"}\n')
     with pytest.raises(UserError, match=r"record 1: has more than 1,000 bytes before the line ends"):
         read(tmp_path / "a.jsonl")
@@ -139,5 +141,5 @@ def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monke
     with pytest.raises(UserError, match="record 1: is no JSON"):
         read(tmp_path / "a.json")
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(UserError, match="separator: is empty"):
-        part_of(tmp_path / "a.txt", separator="")
+    with pytest.raises(UserError, match="separator: must not be empty"):
+        detect_file_span(tmp_path / "a.txt", separator="")

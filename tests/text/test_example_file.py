@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numerate.catalogue import find
+from numerate.catalogue import get_class
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import questions_of, size_of
-from numerate.evaluation.evaluator import default_grid, grid_of
+from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
+from numerate.evaluation.evaluator import default_grid, resolve_grid
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.counter_rng import key
-from numerate.tasks.plain import plain_text
+from numerate.tasks.counter_rng import random_key
+from numerate.tasks.plain import format_question
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.task import SPLITS
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_orders import shuffled
+from numerate.text.tasks.row_orders import permute
 from numerate.tokenizers.tokenizer import Characters
 
 SUMS = Path(__file__).parent / "sums.txt"
@@ -40,14 +40,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> ExampleFile:
 
 
 def plain(task: ExampleFile, rows: list[int] | None = None) -> list[str]:
-    found = task.questions(np.arange(task.rows.count) if rows is None else np.array(rows))
-    return ["".join(plain_text(found, row)) for row in range(len(found))]
+    found = task.questions(np.arange(task.row_file.count) if rows is None else np.array(rows))
+    return ["".join(format_question(found, row)) for row in range(len(found))]
 
 
 def spelled(task: ExampleFile) -> list[str]:
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(task)
-    rows = tokenizer.rows(task.questions(np.arange(task.rows.count)), vocabulary)
+    rows = tokenizer.encode_examples(task.questions(np.arange(task.row_file.count)), vocabulary)
     return [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
 
 
@@ -109,7 +109,7 @@ def test_all_else_is_text_and_comes_out_as_it_went_in(rows: list[str], tmp_path:
     assert plain(task) == rows
     assert spelled(task) == rows
     questions = task.questions(np.arange(len(rows)))
-    assert [plain_text(questions, i)[0] for i in range(len(rows))] == [row.split("=")[0] + "=" for row in rows]
+    assert [format_question(questions, i)[0] for i in range(len(rows))] == [row.split("=")[0] + "=" for row in rows]
     assert set(task.alphabet()) == set("".join(rows))
 
 
@@ -117,7 +117,7 @@ def test_text_of_sums_asks_what_the_sums_ask() -> None:
     tokenizer = Characters()
     one, other = (ExampleFile(path=str(SUMS), digit_order=order) for order in ("auto", "text"))  # type: ignore[arg-type]
     vocabulary = tokenizer.build_vocabulary(one)
-    first, second = (tokenizer.rows(task.questions(np.arange(96)), vocabulary) for task in (one, other))
+    first, second = (tokenizer.encode_examples(task.questions(np.arange(96)), vocabulary) for task in (one, other))
     assert np.array_equal(first.ids, second.ids)
     assert np.array_equal(first.target_mask, second.target_mask)
 
@@ -129,7 +129,7 @@ def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
     assert [sorted(found.tolist()) for found in passes] == [everything, everything]
     assert passes[0].tolist() != passes[1].tolist()
     assert task.examples("train", 1, 0, 96).hashes().tolist() != passes[0].tolist()
-    assert task.space() == 96
+    assert task.num_questions() == 96
 
 
 def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> None:
@@ -138,35 +138,35 @@ def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> Non
     for start, count in ((0, 1), (90, 12), (17, 200)):
         part = task.examples("train", 5, start, count)
         assert np.array_equal(part.hashes(), whole.hashes()[start : start + count])
-        assert np.array_equal(part.chance, whole.chance[start : start + count])  # type: ignore[index, arg-type]
-    assert len(np.unique(whole.chance)) == 300  # type: ignore[arg-type]
+        assert np.array_equal(part.random_bits, whole.random_bits[start : start + count])  # type: ignore[index, arg-type]
+    assert len(np.unique(whole.random_bits)) == 300  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 16, 17, 1000])
 def test_an_order_is_an_order(count: int) -> None:
-    orders = [shuffled(np.arange(count), count, key("x", seed)) for seed in range(4)]
+    orders = [permute(np.arange(count), count, random_key("x", seed)) for seed in range(4)]
     assert all(sorted(order.tolist()) == list(range(count)) for order in orders)
     if count > 15:
         assert len({order.tobytes() for order in orders}) == 4
-        assert np.array_equal(shuffled(np.array([count - 1, 3]), count, key("x", 0)), orders[0][[count - 1, 3]])
+        assert np.array_equal(permute(np.array([count - 1, 3]), count, random_key("x", 0)), orders[0][[count - 1, 3]])
 
 
 def test_an_order_sends_a_place_anywhere_alike() -> None:
-    ends = np.array([shuffled(np.array([0, 4]), 9, key(seed)) for seed in range(1800)])
+    ends = np.array([permute(np.array([0, 4]), 9, random_key(seed)) for seed in range(1800)])
     for place in range(2):
         counts = np.bincount(ends[:, place], minlength=9)
         assert ((counts - 200.0) ** 2 / 200).sum() < 26.1  # chi squared with 8 degrees of freedom, one in a thousand
 
 
 def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic(large: ExampleFile) -> None:
-    drawn = {name: large._rows_of(name) for name in ("train", "development", "test")}
+    drawn = {name: large._row_indices(name) for name in ("train", "development", "test")}
     rows = [set(found.tolist()) for found in drawn.values() if found is not None]
     assert all(abs(len(found) / 20_000 - share) < 0.01 for found, share in zip(rows, (0.9, 0.025, 0.05), strict=True))
     assert not rows[0] & rows[1]
     assert not rows[0] & rows[2]
     test = large.examples("test", 0, 0, 200)
-    assert large.held_out("test")
-    fraction = (Arithmetic().canonical(test) >> np.uint64(32)) / 2.0**32
+    assert large.is_held_out("test")
+    fraction = (Arithmetic().question_hashes(test) >> np.uint64(32)) / 2.0**32
     low, high = SPLITS["test"]
     assert ((fraction >= low) & (fraction < high)).all()
 
@@ -174,27 +174,27 @@ def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic
 def test_bits_and_padded_sums_with_their_operands_swapped_are_one_question(tmp_path: Path) -> None:
     rows = ["0000+01=0100", "01+0000=0100", "0000+10=1000", "000+001=001", "0+01=1", "+=1"]
     task = written(tmp_path / "bits.txt", rows, digit_order="text")
-    hashes = task.canonical(task.questions(np.arange(len(rows)))).tolist()
+    hashes = task.question_hashes(task.questions(np.arange(len(rows)))).tolist()
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == len(rows) - 1
     minus = written(tmp_path / "minus.txt", ["01-1=0", "1-01=0"], digit_order="text")
-    assert len(set(minus.canonical(minus.questions(np.arange(2))).tolist())) == 2
+    assert len(set(minus.question_hashes(minus.questions(np.arange(2))).tolist())) == 2
 
 
 def test_a_sum_and_its_mirror_image_belong_to_the_same_split(large: ExampleFile) -> None:
     found = large.questions(np.arange(50))
-    mirrored = Arithmetic(digits=4)._questions(
+    mirrored = Arithmetic(digits=4)._build_questions(
         np.ascontiguousarray(found.numbers.units_first[:, [1, 0, 2]]), found.numbers.lengths[:, [1, 0]]
     )
-    assert np.array_equal(large.canonical(found), large.canonical(mirrored))
+    assert np.array_equal(large.question_hashes(found), large.question_hashes(mirrored))
 
 
 def test_a_pass_of_training_leaves_the_held_out_rows_out(large: ExampleFile) -> None:
-    mine = large._rows_of("train")
+    mine = large._row_indices("train")
     assert mine is not None
     seen = large.examples("train", 0, 0, len(mine)).hashes()
     assert sorted(seen.tolist()) == sorted(large.questions(mine.astype(np.int64)).hashes().tolist())
-    whole = large.whole("test")
+    whole = large.all_questions("test")
     assert whole is not None
     assert not set(whole.hashes().tolist()) & set(seen.tolist())
     assert len(set(whole.hashes().tolist())) == len(whole)
@@ -205,48 +205,48 @@ def test_a_file_of_2000_rows_on_a_grid_of_400_cells_holds_one_row_in_ten_out(tmp
     sizes = [(i, j) for i in range(1, 21) for j in range(1, 21) for _ in range(5)]
     pairs = [tuple(rng.randrange(10 ** (n - 1), 10**n) for n in each) for each in sizes]
     task = written(tmp_path / "rows.txt", [f"{a}+{b}={a + b}" for a, b in pairs], digit_order="normal")
-    rows = {split: len(task._rows_of(split)) for split in SPLITS}  # type: ignore[arg-type]
+    rows = {split: len(task._row_indices(split)) for split in SPLITS}  # type: ignore[arg-type]
     assert rows["train"] == pytest.approx(1800, abs=50)
     assert rows["test"] == pytest.approx(100, abs=30)
-    cells = [task.pinned(first_digits=a, second_digits=b) for a, b in task.cells()]
-    held = [cell for cell in cells if cell.held_out("test")]
+    cells = [task.at_cell(first_digits=a, second_digits=b) for a, b in task.cells()]
+    held = [cell for cell in cells if cell.is_held_out("test")]
     assert 40 < len(held) < len(cells) == 400
-    questions = np.concatenate([cell.whole().hashes() for cell in held])  # type: ignore[union-attr]
-    assert len(questions) == len(task.whole("test")), "every held-out question is in its cell"  # type: ignore[arg-type]
-    assert not np.isin(questions, task.whole("train").hashes()).any()  # type: ignore[union-attr]
+    questions = np.concatenate([cell.all_questions().hashes() for cell in held])  # type: ignore[union-attr]
+    assert len(questions) == len(task.all_questions("test")), "every held-out question is in its cell"  # type: ignore[arg-type]
+    assert not np.isin(questions, task.all_questions("train").hashes()).any()  # type: ignore[union-attr]
 
 
 def test_evaluation_on_another_file_leaves_out_training_rows(large: ExampleFile, tmp_path: Path) -> None:
     trained, unseen = (
-        [plain(large, [int(row)])[0] for row in large._rows_of(split)[:3]] for split in ("train", "test")
+        [plain(large, [int(row)])[0] for row in large._row_indices(split)[:3]] for split in ("train", "test")
     )  # type: ignore[index]
     other = written(tmp_path / "other.txt", [*trained, *unseen, "12345+1=12346"], digit_order="normal")
-    task = large.of_file(str(other.path))  # numbers in the other order than those of training
-    cell = task.pinned(first_digits=4, second_digits=4)
-    assert cell.held_out("test")
-    questions = cell.whole("test")
+    task = large.with_path(str(other.path))  # numbers in the other order than those of training
+    cell = task.at_cell(first_digits=4, second_digits=4)
+    assert cell.is_held_out("test")
+    questions = cell.all_questions("test")
     assert questions is not None
-    assert sorted("".join(plain_text(questions, row)) for row in range(len(questions))) == sorted(unseen)
-    assert [*task.pinned(first_digits=5, second_digits=1).whole("test").facts["first_digits"]] == [5]  # type: ignore[union-attr]
+    assert sorted("".join(format_question(questions, row)) for row in range(len(questions))) == sorted(unseen)
+    assert [*task.at_cell(first_digits=5, second_digits=1).all_questions("test").metadata["first_digits"]] == [5]  # type: ignore[union-attr]
 
 
 def test_a_small_file_is_seen_as_a_whole_by_every_split() -> None:
     task = ExampleFile(path=str(SUMS))
-    assert not task.held_out("test")
+    assert not task.is_held_out("test")
     assert len(set(task.examples("test", 0, 0, 96).hashes().tolist())) > 70
 
 
 def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:
     task = ExampleFile(path=str(SUMS))
     assert task.axes() == ("first_digits", "second_digits")
-    assert task.trained() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
-    cell = task.pinned(first_digits=3, second_digits=2)
-    assert cell.space() == 6
+    assert task.training_spans() == {"first_digits": Span(1, 4), "second_digits": Span(1, 4)}
+    cell = task.at_cell(first_digits=3, second_digits=2)
+    assert cell.num_questions() == 6
     found = cell.examples("test", 0, 0, 20)
-    assert set(found.facts["first_digits"].tolist()) == {3}
-    assert set(found.facts["second_digits"].tolist()) == {2}
+    assert set(found.metadata["first_digits"].tolist()) == {3}
+    assert set(found.metadata["second_digits"].tolist()) == {2}
     with pytest.raises(UserError, match=r"first_digits: no row of .* has first_digits=9"):
-        task.pinned(first_digits=9).examples("test", 0, 0, 1)
+        task.at_cell(first_digits=9).examples("test", 0, 0, 1)
 
 
 def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
         written(tmp_path / "b.txt", ["A:1=A", "A:1,B:2=A,B"]),
     ):
         assert task.axes() == ("question_length",)
-        assert task.trained() == {"question_length": Span(4, max(len(r.split("=")[0]) + 1 for r in plain(task)))}
-        assert task.pinned(question_length=4).space() == 1
+        assert task.training_spans() == {"question_length": Span(4, max(len(r.split("=")[0]) + 1 for r in plain(task)))}
+        assert task.at_cell(question_length=4).num_questions() == 1
     with pytest.raises(UserError, match=r"first_digits: rows of .* are text"):
-        written(tmp_path / "c.txt", ["A:1=A"]).pinned(first_digits=1).examples("test", 0, 0, 1)
+        written(tmp_path / "c.txt", ["A:1=A"]).at_cell(first_digits=1).examples("test", 0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
 ) -> None:
     task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
     with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{message}.*digit_order=text"):
-        task.questions(np.arange(task.rows.count))
+        task.questions(np.arange(task.row_file.count))
     task.questions(np.arange(1200))
 
 
@@ -294,9 +294,9 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         ExampleFile(digit_order="revresed")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="vocabulary: there is no"):
         ExampleFile(vocabulary="19")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="path: which rows"):
-        ExampleFile().space()
-    with pytest.raises(UserError, match=r"line 2: 'a=b' is no normal sum"):
+    with pytest.raises(UserError, match="path: must be set"):
+        ExampleFile().num_questions()
+    with pytest.raises(UserError, match=r"line 2: 'a=b' is not a sum in normal order"):
         written(tmp_path / "rows.txt", ["1+1=2", "a=b"], digit_order="normal").alphabet()
     with pytest.raises(UserError, match="no OOD validation"):
         ExampleFile(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
@@ -306,9 +306,9 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 def test_a_person_may_ask_another_sum() -> None:
     task = ExampleFile(path=str(SUMS))
-    assert plain_text(task.read("12+9="), 0) == ("12+9=", "21")
+    assert format_question(task.parse_question("12+9="), 0) == ("12+9=", "21")
     with pytest.raises(UserError, match="only sums can be read"):
-        ExampleFile(path=str(SUMS), digit_order="text").read("12+9=")
+        ExampleFile(path=str(SUMS), digit_order="text").parse_question("12+9=")
 
 
 @pytest.mark.parametrize("name", ["gen_add_bucket", "gen_add_reverse_answer", "gen_or_exact", "gen_sort"])
@@ -319,7 +319,7 @@ def test_rows_of_the_published_generator_are_read(name: str, shared: Path, tmp_p
     questions = task.questions(np.arange(len(rows)))
     if name.startswith("gen_add"):
         for i in range(len(rows)):
-            question, answer = plain_text(questions, i)
+            question, answer = format_question(questions, i)
             assert eval(question.removesuffix("=")) == int(answer)
         assert spelled(task) == rows or name == "gen_add_reverse_answer"
     else:
@@ -329,7 +329,7 @@ def test_rows_of_the_published_generator_are_read(name: str, shared: Path, tmp_p
 def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     import numerate
 
-    assert find("Task", "ExampleFile") is ExampleFile
+    assert get_class("Task", "ExampleFile") is ExampleFile
     recipe = numerate.recipe(
         "addition_abacus",
         f"task=ExampleFile(path={SUMS})",
@@ -362,18 +362,18 @@ def test_no_row_is_drawn_twice_where_more_are_wanted_than_a_file_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = written(tmp_path / "sums.txt", [f"{n}+1={n + 1}" for n in range(1, 10)], digit_order="normal")
-    monkeypatch.setattr("numerate.text.tasks.example_file._WHOLE", 0)
-    assert task.whole() is None
-    questions = questions_of(task, {}, count=100)
-    assert len(questions) == size_of(task, {}, 100) == task.rows_in("test") == 9
-    assert len({plain_text(questions, row) for row in range(9)}) == 9
+    monkeypatch.setattr("numerate.text.tasks.example_file._MAX_CHARACTERS_IN_MEMORY", 0)
+    assert task.all_questions() is None
+    questions = cell_questions(task, {}, count=100)
+    assert len(questions) == num_cell_questions(task, {}, 100) == task.num_rows("test") == 9
+    assert len({format_question(questions, row) for row in range(9)}) == 9
 
 
 def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     every = written(tmp_path / "every.txt", ["1+2=3", "1+21=31", "21+2=32", "21+21=42"], digit_order="normal")
     assert every.cells() == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert str(default_grid(every)) == "1:2x1:2"
-    assert every.pinned(question_length=4).cells() == [(1, 1)]
+    assert every.at_cell(question_length=4).cells() == [(1, 1)]
     long = replace(every, question_length=Span(4, 5))
     assert long.cells() == [(1, 1), (1, 2), (2, 1)]
     assert str(default_grid(long)) == "1x1:2+2x1"
@@ -384,10 +384,10 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert short.cells() == [(4,), (8,), (9,)], "longer ones than the trained ones can be evaluated"
     assert str(default_grid(short)) == "4+8"
     assert Arithmetic().cells() is None
-    assert str(grid_of(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
-    assert str(grid_of(every, "1:2x1")) == "1:2x1"
+    assert str(resolve_grid(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
+    assert str(resolve_grid(every, "1:2x1")) == "1:2x1"
     with pytest.raises(UserError, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
-        grid_of(RaspCounting(), "1:12x1:12")
+        resolve_grid(RaspCounting(), "1:12x1:12")
 
 
 def test_lines_of_json_are_no_rows_and_the_task_that_reads_them_is_named(tmp_path: Path) -> None:

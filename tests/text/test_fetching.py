@@ -21,8 +21,8 @@ from numerate.cli import main
 from numerate.errors import OperationalError, UserError
 from numerate.tasks import GSM8K, contents
 from numerate.text.data import archives, datasets, fetching
-from numerate.text.data.datasets import ALL, Dataset, Remote
-from numerate.text.tasks.fetched_files import refuse_edited
+from numerate.text.data.datasets import DATASETS, Dataset, RemoteFile
+from numerate.text.tasks.fetched_files import check_unmodified
 
 CONTENT = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -97,18 +97,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def of(*files: Remote) -> Dataset:
+def of(*files: RemoteFile) -> Dataset:
     return Dataset("thing", "thing", "a thing", "MIT", "https://example.org", files)
 
 
 def pinned(server: Server, content: bytes = CONTENT, **changed: Any) -> Dataset:
     server.files["/f"] = content
     settings = {"size": len(CONTENT), "sha256": SHA256} | changed
-    return of(Remote("f.bin", f"{server.address}/f", **settings))
+    return of(RemoteFile("f.bin", f"{server.address}/f", **settings))
 
 
 def fetched(found: Dataset, **more: Any) -> list[str]:
-    return fetching.fetch(found, pause=0.0, **more)
+    return fetching.fetch(found, retry_delay=0.0, **more)
 
 
 def left(place: Path) -> set[str]:
@@ -121,7 +121,7 @@ def test_a_file_comes_whole_and_is_compared_with_what_is_pinned(server: Server, 
     on_progress: list[tuple[str, int, int | None]] = []
     lines = fetched(pinned(server), on_progress=lambda *update: on_progress.append(update))
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    assert lines == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} is the pinned one"]
+    assert lines == [f"{place}/thing/f.bin: 512.0 kB, sha256 {SHA256[:16]} (matches the pinned hash)"]
     assert left(place) == {"f.bin"}
     assert on_progress[-1] == ("f.bin", len(CONTENT), len(CONTENT))
 
@@ -146,7 +146,7 @@ def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server
     found = pinned(server)
     server.ends_after = [100_000, 0, 0, 0, 0]
     with pytest.raises(
-        OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept, and"
+        OperationalError, match=r"/f: the connection ended after 100\.0 kB of 512\.0 kB; 100\.0 kB are kept; the same"
     ):
         fetched(found)
     assert not (place / "thing/f.bin").exists()
@@ -204,7 +204,7 @@ def test_another_size_is_refused_before_anything_comes(server: Server, place: Pa
 
 def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(server: Server, place: Path) -> None:
     found = pinned(server, size=None, sha256=None)
-    assert fetched(found)[0].endswith(f"sha256 {SHA256[:16]} is noted; none is pinned")
+    assert fetched(found)[0].endswith(f"sha256 {SHA256[:16]} (recorded; no hash is pinned)")
     noted = json.loads((place / "thing/fetched.json").read_text())["f.bin"]
     assert noted == {"url": f"{server.address}/f", "bytes": len(CONTENT), "sha256": SHA256}
     (place / "thing/f.bin").unlink()
@@ -216,9 +216,10 @@ def test_without_a_pin_the_first_fetch_is_noted_and_held_against_later_ones(serv
 
 def test_no_network_is_reported_with_the_other_way(place: Path) -> None:
     with pytest.raises(
-        OperationalError, match=r"http://127\.0\.0\.1:9/f: cannot be reached .*--from DIR takes it from a folder"
+        OperationalError,
+        match=r"http://127\.0\.0\.1:9/f: cannot be reached .*Use --from DIR to copy the files from a folder",
     ):
-        fetched(of(Remote("f.bin", "http://127.0.0.1:9/f")))
+        fetched(of(RemoteFile("f.bin", "http://127.0.0.1:9/f")))
     assert left(place) == set()
 
 
@@ -229,14 +230,14 @@ def test_a_busy_server_is_retried_and_a_missing_file_is_not(server: Server, plac
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     server.requests = []
     with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
-        fetched(of(Remote("other", f"{server.address}/none")))
+        fetched(of(RemoteFile("other", f"{server.address}/none")))
     assert server.requests == ["all"]
 
 
 def test_a_file_of_somebody_else_is_not_overwritten(server: Server, place: Path) -> None:
     (place / "thing").mkdir(parents=True)
     (place / "thing/f.bin").write_text("mine")
-    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"f\.bin: exists and is not the downloaded file; move it away"):
         fetched(pinned(server))
     assert (place / "thing/f.bin").read_text() == "mine"
 
@@ -253,7 +254,7 @@ def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, 
     found = pinned(server, **changed)
     fetched(found)
     edited(place / "thing/f.bin")
-    with pytest.raises(UserError, match=r"f\.bin: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"f\.bin: exists and is not the downloaded file; move it away"):
         fetched(found)
     (place / "thing/f.bin").rename(place / "mine.bin")
     fetched(found)
@@ -264,7 +265,7 @@ def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: S
     found = archived(server, tar())
     fetched(found)
     edited(place / "thing/interpolate/a.txt")
-    with pytest.raises(UserError, match=r"interpolate/a\.txt: is there, and is not the file that is fetched"):
+    with pytest.raises(UserError, match=r"interpolate/a\.txt: exists and is not the downloaded file"):
         fetched(found)
     (place / "thing/interpolate/a.txt").unlink()
     fetched(found)
@@ -275,11 +276,11 @@ def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: S
 def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("1")
     record = {"a.txt": entry, "b.txt": {"bytes": 2, "sha256": SHA256}}
-    (tmp_path / fetching.RECORD).write_text(json.dumps(record))
-    refuse_edited(tmp_path / "a.txt")
+    (tmp_path / fetching.RECORD_FILE).write_text(json.dumps(record))
+    check_unmodified(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("22")
-    with pytest.raises(UserError, match=r"b\.txt: is not what was fetched"):
-        refuse_edited(tmp_path / "b.txt")
+    with pytest.raises(UserError, match=r"b\.txt: differs from the downloaded file"):
+        check_unmodified(tmp_path / "b.txt")
 
 
 def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: Server, place: Path) -> None:
@@ -287,15 +288,15 @@ def test_questions_that_were_edited_since_they_were_fetched_are_refused(server: 
     for name in names:
         lines = [json.dumps({"question": f"{name} {n}?", "answer": f"#### {n}"}) for n in range(20)]
         server.files[f"/{name}"] = "".join(f"{line}\n" for line in lines).encode()
-    gsm8k = Dataset("gsm8k", "gsm8k", "", "", "", tuple(Remote(name, f"{server.address}/{name}") for name in names))
+    gsm8k = Dataset("gsm8k", "gsm8k", "", "", "", tuple(RemoteFile(name, f"{server.address}/{name}") for name in names))
     fetched(gsm8k)
-    assert len(GSM8K().holdings.test) == 20
+    assert len(GSM8K().splits.test) == 20
     file = place / "gsm8k/test.jsonl"
     file.write_text(file.read_text().replace("#### 7", "#### 8"))
-    with pytest.raises(UserError, match=r"test\.jsonl: is not what was fetched .* move it away"):
-        _ = GSM8K().holdings
+    with pytest.raises(UserError, match=r"test\.jsonl: differs from the downloaded file .* move it away"):
+        _ = GSM8K().splits
     shutil.copytree(place / "gsm8k", place / "mine", ignore=shutil.ignore_patterns("fetched.json"))
-    assert len(GSM8K(data_dir=str(place / "mine")).holdings.test) == 20
+    assert len(GSM8K(data_dir=str(place / "mine")).splits.test) == 20
 
 
 def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path) -> None:
@@ -304,7 +305,7 @@ def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path)
     (place / "thing").mkdir(parents=True)
     with open(place / "thing/.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another process is fetching it"):
+        with pytest.raises(UserError, match="another process is downloading it"):
             fetched(pinned(server))
 
 
@@ -329,7 +330,7 @@ def tar() -> bytes:
 def archived(server: Server, content: bytes) -> Dataset:
     server.files["/t"] = content
     sha256 = hashlib.sha256(content).hexdigest()
-    remote = Remote("t.tar.gz", f"{server.address}/t", len(content), sha256, "tar", ("train-easy", "interpolate"))
+    remote = RemoteFile("t.tar.gz", f"{server.address}/t", len(content), sha256, "tar", ("train-easy", "interpolate"))
     return of(remote)
 
 
@@ -348,7 +349,7 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = archived(server, tar())
-    pour, poured = archives.pour, []
+    pour, poured = archives.copy_stream, []
 
     def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
         if poured:
@@ -357,11 +358,11 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
         poured.append(name)
         return pour(read, written, name, *rest)
 
-    monkeypatch.setattr(archives, "pour", ended)
+    monkeypatch.setattr(archives, "copy_stream", ended)
     with pytest.raises(KeyboardInterrupt):
         fetched(found)
     assert "train-easy/b.txt" not in left(place)
-    monkeypatch.setattr(archives, "pour", pour)
+    monkeypatch.setattr(archives, "copy_stream", pour)
     fetched(found)
     assert left(place) == set(MEMBERS)
     assert server.requests == ["all"]
@@ -373,7 +374,7 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
     found, archive = archived(server, tar()), place / "thing" / "t.tar.gz"
     archive.parent.mkdir(parents=True)
     archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
-    with pytest.raises(UserError, match=r"t\.tar\.gz: is there, and is not the file that is fetched; move it away"):
+    with pytest.raises(UserError, match=r"t\.tar\.gz: exists and is not the downloaded file; move it away"):
         fetched(found)
     assert left(place) == {"t.tar.gz"}
     archive.write_bytes(tar())
@@ -384,7 +385,7 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
 
 def test_an_archive_that_is_torn_is_reported_and_removed(server: Server, place: Path) -> None:
     with pytest.raises(
-        OperationalError, match=r"cannot be unpacked .* and is removed; the same command fetches it anew"
+        OperationalError, match=r"cannot be unpacked .* and was removed; run the same command to download it again"
     ):
         fetched(archived(server, tar()[:500]))
     assert "t.tar.gz" not in left(place)
@@ -395,7 +396,7 @@ def test_an_archive_of_something_else_is_reported(server: Server, place: Path) -
     with zipfile.ZipFile(held, "w") as archive:
         archive.writestr("MultiRC/train.jsonl", "{}\n")
     server.files["/z"] = held.getvalue()
-    remote = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl", "val.jsonl"))
+    remote = RemoteFile("z.zip", f"{server.address}/z", archive_format="zip", members=("train.jsonl", "val.jsonl"))
     with pytest.raises(OperationalError, match=r"has no val\.jsonl"):
         fetched(of(remote))
 
@@ -432,7 +433,7 @@ def torn_size(content: bytes) -> bytes:
 
 
 BOMB = b"0" * 3_000_000
-LARGE = r"has more than 2\.0 MB unpacked, where texts have less; it is kept\. A larger unpacked_size= takes it"
+LARGE = r"has more than 2\.0 MB unpacked, more than expected for text; .* Raise the limit with unpacked_size="
 MANY = r"has more than 50 members"
 FULL = [(f"x/other/{n}.txt", b"1") for n in range(60)]
 
@@ -453,12 +454,12 @@ def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_th
     server: Server, place: Path, unpack: Any, content: bytes, message: str
 ) -> None:
     server.files["/a"] = content
-    found = of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",)))
+    found = of(RemoteFile("a", f"{server.address}/a", archive_format=unpack, members=("a.txt",)))
     with pytest.raises(OperationalError, match=message):
-        fetched(found, limits=archives.Limits(2_000_000, 50))
+        fetched(found, limits=archives.UnpackLimits(2_000_000, 50))
     assert left(place) == {"a"}, "nothing of it but itself"
     if message == LARGE:
-        fetched(found, limits=archives.Limits(4_000_000, 50))
+        fetched(found, limits=archives.UnpackLimits(4_000_000, 50))
         assert left(place) == {"a.txt"}
         assert server.requests == ["all"]
 
@@ -466,15 +467,15 @@ def test_an_archive_larger_than_its_limits_is_refused_while_it_is_read_unless_th
 def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
     server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "ROOM", 1_000_000)
+    monkeypatch.setattr(archives, "MIN_SIZE_LIMIT", 1_000_000)
     server.files["/a"] = zipped(("x/a.txt", BOMB))
     with pytest.raises(OperationalError, match=r"more than 1\.0 MB unpacked"):
-        fetched(of(Remote("a", f"{server.address}/a", unpack="zip", holds=("a.txt",))))
-    assert archives.Limits().of(place / "thing" / "a") == 1_000_000
+        fetched(of(RemoteFile("a", f"{server.address}/a", archive_format="zip", members=("a.txt",))))
+    assert archives.UnpackLimits().max_bytes_for(place / "thing" / "a") == 1_000_000
     (place / "big").write_bytes(b"0" * 60_000)
-    assert archives.Limits().of(place / "big") == 1_200_000
-    with pytest.raises(UserError, match=r"a limit of 0 \(size\) leaves nothing"):
-        archives.Limits(0)
+    assert archives.UnpackLimits().max_bytes_for(place / "big") == 1_200_000
+    with pytest.raises(UserError, match=r"size must be at least 1, not 0"):
+        archives.UnpackLimits(0)
 
 
 def sparse() -> tarfile.TarInfo:
@@ -508,7 +509,7 @@ def zip_link() -> bytes:
     ("unpack", "content", "message"),
     [
         ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
-        ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), "is in it twice"),
+        ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), r"it has a\.txt twice"),
         ("zip", zip_link(), r"has no a\.txt"),
         ("tar", targz((sparse(), b"")), r"has no a\.txt"),
         ("tar", targz((linked(tarfile.SYMTYPE), b"")), r"has no a\.txt"),
@@ -523,7 +524,7 @@ def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
 ) -> None:
     server.files["/a"] = content
     with pytest.raises(OperationalError, match=message):
-        fetched(of(Remote("a", f"{server.address}/a", unpack=unpack, holds=("a.txt",))))
+        fetched(of(RemoteFile("a", f"{server.address}/a", archive_format=unpack, members=("a.txt",))))
     assert not list((place / "thing").glob("*.part"))
 
 
@@ -532,12 +533,12 @@ def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, plac
     members = [(f"x/{name}", b"theirs") for name in others] + [("x/a.txt", b"1"), ("fetched.json", b"{}")]
     server.files |= {"/z": zipped(*members), "/t": targz(*members)}
     for at, unpack in (("z", "zip"), ("t", "tar")):
-        fetched(of(Remote("a.zip", f"{server.address}/{at}", unpack=unpack, holds=("a.txt",))))  # type: ignore[arg-type]
+        fetched(of(RemoteFile("a.zip", f"{server.address}/{at}", archive_format=unpack, members=("a.txt",))))  # type: ignore[arg-type]
         assert left(place) == {"a.txt"}
         assert json.loads((place / "thing/fetched.json").read_text())["a.zip"]["files"] == {"a.txt": 1}
         (place / "thing/a.txt").unlink()
     server.files["/f"] = zipped(("x/held/fetched.json", b"theirs"), ("x/held/b.txt", b"2"))
-    fetched(of(Remote("f.zip", f"{server.address}/f", unpack="zip", holds=("held",))))
+    fetched(of(RemoteFile("f.zip", f"{server.address}/f", archive_format="zip", members=("held",))))
     assert left(place) == {"held/b.txt"}
 
 
@@ -547,8 +548,8 @@ def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path)
         archive.writestr("MultiRC/train.jsonl", "{}\n")
         archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
     server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
-    first = Remote("z.zip", f"{server.address}/z", unpack="zip", holds=("train.jsonl",))
-    lines = fetched(of(first, Remote("a.tsv.gz", f"{server.address}/g", unpack="gz", holds=("a.tsv",))))
+    first = RemoteFile("z.zip", f"{server.address}/z", archive_format="zip", members=("train.jsonl",))
+    lines = fetched(of(first, RemoteFile("a.tsv.gz", f"{server.address}/g", archive_format="gz", members=("a.tsv",))))
     assert left(place) == {"train.jsonl", "a.tsv"}
     assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
     assert lines[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
@@ -561,14 +562,14 @@ def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path)
 def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     (mirror / "thing").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"^--from: .*mirror/thing/f\.bin is not there"):
+    with pytest.raises(UserError, match=r"^--from: .*mirror/thing/f\.bin does not exist"):
         fetched(pinned(server), mirror=mirror)
     (mirror / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
     with pytest.raises(OperationalError, match=r"mirror/thing/f\.bin: what came .* the pinned one is"):
         fetched(pinned(server), mirror=mirror)
     assert left(place) == set()
     (mirror / "thing/f.bin").write_bytes(CONTENT)
-    assert "is the pinned one" in fetched(pinned(server), mirror=mirror)[0]
+    assert "matches the pinned hash" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert server.requests == []
 
@@ -578,22 +579,24 @@ def test_what_came_is_read_once_for_its_checksum(
     mirrored: bool, server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(fetching, "sha256_of", lambda path: read.append(path.name) or contents.sha256_of(path))
+    monkeypatch.setattr(fetching, "file_sha256", lambda path: read.append(path.name) or contents.file_sha256(path))
     server.files["/f.bin"] = CONTENT
     (tmp_path / "f.bin").write_bytes(CONTENT)
     fetched(pinned(server), mirror=tmp_path if mirrored else None)
     assert len(read) == 1
-    assert json.loads((place / "thing" / fetching.RECORD).read_text())["f.bin"]["sha256"] == SHA256
+    assert json.loads((place / "thing" / fetching.RECORD_FILE).read_text())["f.bin"]["sha256"] == SHA256
 
 
 def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:
     itself = tmp_path / "elsewhere"
     itself.mkdir()
-    message = rf"^--from: {itself}/thing/f\.bin is not there; the folder that has thing/ .* is right, or thing/ itself"
+    message = (
+        rf"^--from: {itself}/thing/f\.bin does not exist; DIR must be thing/ with .*, or the folder that contains it"
+    )
     with pytest.raises(UserError, match=message):
         fetched(pinned(server), mirror=itself)
     (itself / "f.bin").write_bytes(CONTENT)
-    assert "is the pinned one" in fetched(pinned(server), mirror=itself)[0]
+    assert "matches the pinned hash" in fetched(pinned(server), mirror=itself)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     (place / "thing/f.bin").unlink()
     (itself / "thing").mkdir()
@@ -619,8 +622,8 @@ def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Pa
 
 def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: Path, tmp_path: Path) -> None:
     server.files |= {"/f": CONTENT, "/l": b"Do as you like."}
-    licence = Remote("LICENSE", f"{server.address}/l", 15, hashlib.sha256(b"Do as you like.").hexdigest())
-    found = of(licence, Remote("f.bin", f"{server.address}/f", len(CONTENT), SHA256))
+    licence = RemoteFile("LICENSE", f"{server.address}/l", 15, hashlib.sha256(b"Do as you like.").hexdigest())
+    found = of(licence, RemoteFile("f.bin", f"{server.address}/f", len(CONTENT), SHA256))
     mirror = tmp_path / "mirror"
     (mirror / "thing").mkdir(parents=True)
     (mirror / "thing/f.bin").write_bytes(CONTENT)
@@ -642,12 +645,12 @@ def test_a_mirror_need_not_have_the_text_of_the_licence(server: Server, place: P
 def test_the_command_lists_and_fetches_and_shows_the_licence(
     server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(datasets, "ALL", {"thing": pinned(server)})
-    monkeypatch.setattr("numerate.commands.fetching.ALL", datasets.ALL)
+    monkeypatch.setattr(datasets, "DATASETS", {"thing": pinned(server)})
+    monkeypatch.setattr("numerate.commands.fetching.DATASETS", datasets.DATASETS)
     assert main(["data", "fetch"]) == 0
     assert "thing  512.0 kB         MIT" in capsys.readouterr().out
     assert main(["data", "fetch", "thing"]) == 0
-    assert "licence: MIT; https://example.org" in capsys.readouterr().out
+    assert "license: MIT; https://example.org" in capsys.readouterr().out
     assert main(["data", "fetch"]) == 0
     assert "thing  512.0 kB  yes    MIT" in capsys.readouterr().out
     assert main(["data", "fetch", "thing", "--from", str(tmp_path / "none")]) == 2
@@ -659,18 +662,18 @@ def test_the_command_lists_and_fetches_and_shows_the_licence(
 
 
 def test_every_dataset_says_what_is_to_be_known_of_it() -> None:
-    for name, found in ALL.items():
+    for name, found in DATASETS.items():
         assert found.name == name
-        assert found.licence
-        assert found.what
+        assert found.license
+        assert found.description
         for remote in found.files:
             assert remote.url.startswith("https://")
             assert (remote.size is None) == (remote.sha256 is None)
             assert remote.sha256 is None or len(remote.sha256) == 64
-    assert datasets.dataset("mathematics-arithmetic").name == "mathematics"
-    assert datasets.dataset("t5-tokenizer").folder == "tokenizers/t5-small"
+    assert datasets.find_dataset("mathematics-arithmetic").name == "mathematics"
+    assert datasets.find_dataset("t5-tokenizer").folder == "tokenizers/t5-small"
 
 
 def test_the_files_beside_this_checkout_are_the_pinned_ones(shared: Path, place: Path) -> None:
     for name in ("gsm8k", "svamp", "gsm_hard", "gsm_plus", "t5_tokenizer", "tinystories_excerpts", "mistral_tokenizer"):
-        assert all("is the pinned one" in line for line in fetched(ALL[name], mirror=shared / "data"))
+        assert all("matches the pinned hash" in line for line in fetched(DATASETS[name], mirror=shared / "data"))

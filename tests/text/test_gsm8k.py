@@ -9,17 +9,17 @@ import pytest
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.published.datasets import presets
-from numerate.tasks.plain import plain_text
+from numerate.published.datasets import presets as dataset_presets
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
-from numerate.text.tasks.gsm8k import GSM8K, number_text, plain_numbers, without_marks
+from numerate.text.tasks.gsm8k import GSM8K, format_number, normalize_numbers, remove_calculator_annotations
 
 TEXTS = Path(__file__).parent / "texts"
 
 
 def pairs(questions: Questions | None) -> list[tuple[str, str]]:
     assert questions is not None
-    return [plain_text(questions, row) for row in range(len(questions))]
+    return [format_question(questions, row) for row in range(len(questions))]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def pairs(questions: Questions | None) -> list[tuple[str, str]]:
     ],
 )
 def test_numbers_are_written_one_way_and_none_becomes_another(text: str, plain: str) -> None:
-    assert plain_numbers(text) == plain
-    assert plain_numbers(plain) == plain
+    assert normalize_numbers(text) == plain
+    assert normalize_numbers(plain) == plain
 
 
 def test_marks_of_the_calculator_go() -> None:
-    assert without_marks("48/2 = <<48/2=24>>24 and <<1+1=2>>2") == "48/2 = 24 and 2"
+    assert remove_calculator_annotations("48/2 = <<48/2=24>>24 and <<1+1=2>>2") == "48/2 = 24 and 2"
 
 
 @pytest.mark.parametrize(
@@ -58,28 +58,28 @@ def test_marks_of_the_calculator_go() -> None:
     ],
 )
 def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> None:
-    assert number_text(value) == text
+    assert format_number(value) == text
     for other in (None, "7", True, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="has no number"):
-            number_text(other)
+        with pytest.raises(ValueError, match="must be a finite number"):
+            format_number(other)
 
 
 def test_the_answer_is_the_solution_or_its_number() -> None:
     solution = GSM8K(data_dir=str(TEXTS))
-    question, answer = pairs(solution.whole("test"))[0]
+    question, answer = pairs(solution.all_questions("test"))[0]
     assert question.startswith("Ann has 1003 pears and gets ")
     found = re.fullmatch(r"Ann has 1003\+(\d) = (\d+) pears now\.\n#### (\d+)", answer)
     assert found is not None
     number = GSM8K(data_dir=str(TEXTS), answer_format="number")
-    assert pairs(number.whole("test"))[0] == (question, found[3])
+    assert pairs(number.all_questions("test"))[0] == (question, found[3])
 
 
 def test_a_solution_without_its_number_is_named(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text('{"question": "Q", "answer": "7"}\n' * 3)
-    assert pairs(GSM8K(data_dir=str(tmp_path), keep_duplicates=True).whole("test"))[0] == ("Q", "7")
+    assert pairs(GSM8K(data_dir=str(tmp_path), keep_duplicates=True).all_questions("test"))[0] == ("Q", "7")
     with pytest.raises(UserError, match=r"train\.jsonl, line 1: has no '####' before the last number"):
-        GSM8K(data_dir=str(tmp_path), answer_format="number").whole("test")
+        GSM8K(data_dir=str(tmp_path), answer_format="number").all_questions("test")
 
 
 def further(folder: Path) -> None:
@@ -97,32 +97,32 @@ def further(folder: Path) -> None:
 def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     further(tmp_path)
     every = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
-    assert every.trained() == {"test": Span(1, 1)}
+    assert every.training_spans() == {"test": Span(1, 1)}
     assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
-    tests = [pairs(every.pinned(test=n).whole("test")) for n in (2, 3, 4)]
+    tests = [pairs(every.at_cell(test=n).all_questions("test")) for n in (2, 3, 4)]
     assert tests[0] == [("He has 1000 pens. How many?", "#### 1000")]
     assert tests[1] == [("Large?", "#### -0.00000025")]
     assert tests[2] == [("Changed?", "So 2.\n#### 1/2")]
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    hard = presets()["gsm_hard"]
-    assert pairs(hard.whole("test")) == tests[1]
-    assert hard.space() == 17, "it trains on GSM8K"
+    hard = dataset_presets()["gsm_hard"]
+    assert pairs(hard.all_questions("test")) == tests[1]
+    assert hard.num_questions() == 17, "it trains on GSM8K"
     (tmp_path / "svamp/SVAMP.json").write_text(
         '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'
     )
     with pytest.raises(UserError, match=r"SVAMP\.json, line 3: has no 'Body'"):
-        presets()["svamp"].whole("test")
+        dataset_presets()["svamp"].all_questions("test")
     (tmp_path / "svamp/SVAMP.json").unlink()
     with pytest.raises(UserError, match="`numerate data fetch svamp`"):
-        presets()["svamp"].whole("test")
+        dataset_presets()["svamp"].all_questions("test")
 
 
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(UserError, match=r"^extra_tests: there is no 'svamps'.*Did you mean 'svamp'"):
         GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^extra_tests: 'svamp' stands there twice"):
+    with pytest.raises(UserError, match=r"^extra_tests: must not contain 'svamp' twice"):
         GSM8K(extra_tests=("svamp", "svamp"))
-    with pytest.raises(UserError, match=r"^answer_format: 'text' is neither"):
+    with pytest.raises(UserError, match=r"^answer_format: must be 'solution' or 'number', not 'text'"):
         GSM8K(answer_format="text")  # type: ignore[arg-type]
 
 
@@ -131,12 +131,12 @@ def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
     task = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
-    assert task.told() == (
+    assert task.summary() == (
         "train 6,353, development 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
     )
     lines = [json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
-    for line, (_, answer) in zip(lines[:400], pairs(task.whole("test"))[:400], strict=True):
-        before, after = without_marks(line["answer"]).replace(",", ""), answer.replace(",", "")
+    for line, (_, answer) in zip(lines[:400], pairs(task.all_questions("test"))[:400], strict=True):
+        before, after = remove_calculator_annotations(line["answer"]).replace(",", ""), answer.replace(",", "")
         assert [Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", before))] == [
             Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", after))
         ]

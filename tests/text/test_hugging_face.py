@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
-from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.text.models.number_inputs import (
     FoNEEmbedding,
     NumberHead,
@@ -26,8 +26,8 @@ pytest.importorskip("transformers", reason="the extra huggingface is not install
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 WORDS = ("a", "b", "c", "[NUM]", *(f"_{digit}_{order}_" for digit in (0, 5, 9) for order in (-1, 0, 2)))
-VOCABULARY = Vocabulary.of(WORDS)
-NUM = VOCABULARY.ids["[NUM]"]
+VOCABULARY = Vocabulary.with_digits(WORDS)
+NUM = VOCABULARY.token_to_id["[NUM]"]
 LLAMA = (
     '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, '
     '"num_key_value_heads": 2, "intermediate_size": 32}'
@@ -101,8 +101,10 @@ def made(lengths: list[int], seed: int = 0, width: int | None = None) -> Tokens:
 
 def row_of(tokens: Tokens, row: int) -> Tokens:
     length, one = int(tokens.lengths[row]), slice(row, row + 1)
-    assert tokens.values is not None
-    return Tokens(tokens.ids[one, :length], tokens.lengths[one], tokens.row[one], tokens.values[one, :length])
+    assert tokens.number_values is not None
+    return Tokens(
+        tokens.ids[one, :length], tokens.lengths[one], tokens.example_indices[one], tokens.number_values[one, :length]
+    )
 
 
 def source_for(spec: Any, rows: int = 4) -> Tokens | None:
@@ -112,9 +114,11 @@ def source_for(spec: Any, rows: int = 4) -> Tokens | None:
 def prompts(tokens: Tokens, lengths: list[int]) -> Tokens:
     sizes, longest = torch.tensor(lengths), max(lengths)
     real = torch.arange(longest) < sizes[:, None]
-    assert tokens.values is not None
+    assert tokens.number_values is not None
     ids = torch.where(real, tokens.ids[:, :longest], PAD)
-    return replace(tokens, ids=ids, lengths=sizes, values=torch.where(real, tokens.values[:, :longest], 1.0))
+    return replace(
+        tokens, ids=ids, lengths=sizes, number_values=torch.where(real, tokens.number_values[:, :longest], 1.0)
+    )
 
 
 @torch.no_grad()
@@ -125,16 +129,16 @@ def test_a_row_is_what_it_is_alone_and_without_padding(spec: Any, built: Any) ->
     wide = replace(
         wide,
         ids=torch.nn.functional.pad(tokens.ids, (0, 4)),
-        values=torch.nn.functional.pad(tokens.values, (0, 4), value=1.0),
+        number_values=torch.nn.functional.pad(tokens.number_values, (0, 4), value=1.0),
     )
     whole, padded = model(tokens, source), model(wide, source)
     for row, length in enumerate([8, 3, 6, 1]):
         alone = model(row_of(tokens, row), None if source is None else row_of(source, row))
         torch.testing.assert_close(whole.logits[row, :length], alone.logits[0], **EXACT)
         torch.testing.assert_close(padded.logits[row, :length], alone.logits[0], **EXACT)
-        if whole.numbers is not None:
-            assert whole.numbers.shape == (4, 8)
-            torch.testing.assert_close(whole.numbers[row, :length], alone.numbers[0], **EXACT)
+        if whole.scaled_numbers is not None:
+            assert whole.scaled_numbers.shape == (4, 8)
+            torch.testing.assert_close(whole.scaled_numbers[row, :length], alone.scaled_numbers[0], **EXACT)
 
 
 @torch.no_grad()
@@ -148,10 +152,10 @@ def test_target_positions_are_those_of_the_whole(spec: Any, built: Any) -> None:
         torch.arange(2)[:, None],
     )
     torch.testing.assert_close(output.logits, whole.logits[rows, indices], **EXACT)
-    torch.testing.assert_close(output.head(output.hidden), output.logits, **EXACT)
-    assert isinstance(output.head, torch.nn.Linear), "a loss may be fused with it"
-    if whole.numbers is not None:
-        torch.testing.assert_close(output.numbers, whole.numbers[rows, indices], **EXACT)
+    torch.testing.assert_close(output.lm_head(output.hidden_states), output.logits, **EXACT)
+    assert isinstance(output.lm_head, torch.nn.Linear), "a loss may be fused with it"
+    if whole.scaled_numbers is not None:
+        torch.testing.assert_close(output.scaled_numbers, whole.scaled_numbers[rows, indices], **EXACT)
 
 
 @torch.no_grad()
@@ -161,16 +165,18 @@ def test_reading_at_once_is_reading_token_by_token(spec: Any, built: Any, length
     model, tokens, source = built(spec), made([9, 9, 9]), source_for(spec, 3)
     sizes, rows = torch.tensor(lengths), torch.arange(3)
     whole = model(tokens, source)
-    started = model.start(prompts(tokens, lengths), source, capacity=9)
+    started = model.prefill(prompts(tokens, lengths), source, capacity=9)
     for step in range(5):
         place = sizes + step - 1
         torch.testing.assert_close(started.output.logits[:, 0], whole.logits[rows, place], **EXACT)
-        if whole.values is not None and spec.number_head.read_at == "place":
-            torch.testing.assert_close(started.output.values[:, 0], whole.values[rows, place], **EXACT)
+        if whole.number_predictions is not None and spec.number_head.read_at == "place":
+            torch.testing.assert_close(
+                started.output.number_predictions[:, 0], whole.number_predictions[rows, place], **EXACT
+            )
         if step < 4:
-            assert tokens.values is not None
-            state = model.chosen(started.state, rows)
-            started = model.step(tokens.ids[rows, place + 1], tokens.values[rows, place + 1], state)
+            assert tokens.number_values is not None
+            state = model.reorder_rows(started.state, rows)
+            started = model.step(tokens.ids[rows, place + 1], tokens.number_values[rows, place + 1], state)
 
 
 @torch.no_grad()
@@ -182,22 +188,22 @@ def test_greedy_decoding_reads_its_own_numbers_back(spec: Any, built: Any) -> No
         parameter.normal_(0, 0.4, generator=draws)
     lengths = [1, 1, 1] if isinstance(spec, T5) else [2, 5, 3]
     prompt, source = prompts(made([9, 9, 9]), lengths), source_for(spec, 3)
-    assert prompt.values is not None
-    prompt = replace(prompt, values=prompt.values.double())
-    cached = greedy(model, prompt, 6, source=source, end=-1)
-    plain = greedy_uncached(model, prompt, 6, source=source, end=-1)
+    assert prompt.number_values is not None
+    prompt = replace(prompt, number_values=prompt.number_values.double())
+    cached = greedy_decode(model, prompt, 6, source=source, end_id=-1)
+    plain = greedy_decode_uncached(model, prompt, 6, source=source, end_id=-1)
     assert torch.equal(cached.ids, plain.ids)
-    assert (cached.values is None) == (spec.number_head is None)
+    assert (cached.number_values is None) == (spec.number_head is None)
     if spec.number_head is not None and spec.number_head.read_at == "place":
-        torch.testing.assert_close(cached.values, plain.values, **EXACT)
-        assert float(cached.values.std()) > 0
+        torch.testing.assert_close(cached.number_values, plain.number_values, **EXACT)
+        assert float(cached.number_values.std()) > 0
 
 
 @torch.no_grad()
 @every_decoding
 def test_never_looks_ahead(spec: Any, built: Any) -> None:
     model, tokens, source = built(spec), made([8, 8]), source_for(spec, 2)
-    assert model.sees_future() is None
+    assert model.non_causal_reason() is None
     whole = model(tokens, source).logits
     for place in (1, 4, 7):
         ids = torch.where(torch.arange(8) >= place, 4 + (tokens.ids - 3) % 6, tokens.ids)
@@ -214,8 +220,8 @@ def test_a_numformer_sees_all_of_a_row_and_says_so(spec: Any, built: Any) -> Non
     ids[:, 7] = 4 + (ids[:, 7] - 3) % 6
     changed = model(replace(tokens, ids=ids)).logits
     assert not torch.allclose(changed[:, 0], model(tokens).logits[:, 0], **EXACT)
-    assert "both directions" in model.sees_future()
-    for decode in (lambda: model.start(tokens, capacity=9), lambda: model.step(tokens.ids[:, 0], None, None)):
+    assert "both directions" in model.non_causal_reason()
+    for decode in (lambda: model.prefill(tokens, capacity=9), lambda: model.step(tokens.ids[:, 0], None, None)):
         with pytest.raises(UserError, match="cannot be decoded"):
             decode()
 
@@ -225,8 +231,8 @@ def test_every_parameter_gets_a_finite_gradient_and_has_its_setting(spec: Any) -
     model, tokens, source = spec.build(VOCABULARY, 0), made([8, 8, 8, 8]), source_for(spec)
     output = model.train()(model.assign_positions(tokens, StepContext(seed=0, step=0)), source)
     loss = cross_entropy(output.logits.flatten(0, 1), tokens.ids.flatten())
-    (loss if output.numbers is None else loss + output.numbers.square().mean()).backward()
-    settings = model.settings_by_parameter()
+    (loss if output.scaled_numbers is None else loss + output.scaled_numbers.square().mean()).backward()
+    settings = model.optimizer_options_by_parameter()
     named = dict(model.named_parameters())
     assert settings.keys() == named.keys()
     for one, parameter in named.items():
@@ -282,7 +288,7 @@ def test_cost_grows_with_rows_and_time(spec: Any, built: Any) -> None:
     assert 2 * model.flops(1, 10) <= model.flops(1, 20)
     costs = [model.source_flops(2, 10, source) for source in (0, 10, 20)]
     assert costs == sorted(set(costs)) if isinstance(spec, T5) else costs == [0, 0, 0]
-    assert model.parameter_count() == sum(p.numel() for p in model.parameters())
+    assert model.num_parameters() == sum(p.numel() for p in model.parameters())
 
 
 def test_what_is_counted_are_the_operations_of_pytorch(built: Any) -> None:
@@ -319,8 +325,10 @@ def test_hidden_tokens_and_other_layouts_are_refused(spec: Any, built: Any) -> N
 def test_rows_beyond_a_table_are_refused_before_any_work(built: Any) -> None:
     short, long = made([9, 4]), made([40, 3])
     for spec in (DECODERS[1], NUMFORMERS[0], T5S[1]):
-        assert built(spec).check(short, short) == []
-        with pytest.raises(UserError, match=r"40 tokens are beyond the (table of )?3[02] places"):
-            built(spec).check(long)
-    assert built(DECODERS[0]).check(long) == []
-    assert "place 4 is the first" in built(NUMFORMERS[0]).check(short, made([4]))[0]
+        assert built(spec).check_tokens(short, short) == []
+        with pytest.raises(UserError, match=r"40 tokens are more than the 3[02] position embeddings"):
+            built(spec).check_tokens(long)
+    assert built(DECODERS[0]).check_tokens(long) == []
+    assert (
+        "position 4 and later ones do not occur in training" in built(NUMFORMERS[0]).check_tokens(short, made([4]))[0]
+    )

@@ -9,18 +9,18 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.tasks.counting import Counting
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY
-from numerate.text.data.source import Source
-from numerate.text.data.writing import write
+from numerate.text.data.source import RowSource
+from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_heads import head_bytes
+from numerate.text.tasks.row_heads import encode_metadata
 from numerate.tokenizers.words import Words
 
 
 def written(folder: Path, form: str) -> ExampleFile:
-    source = Source("Counting", Counting(number="before", prefix="<bos>"), Words(), 60)
-    return ExampleFile(path=str(write(source, folder / form, form)))  # type: ignore[arg-type]
+    source = RowSource("Counting", Counting(number="before", prefix="<bos>"), Words(), 60)
+    return ExampleFile(path=str(write_rows(source, folder / form, form)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["text", "memmap", "both"])
@@ -28,11 +28,11 @@ def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tm
     task, own = written(tmp_path, form), Counting(number="before", prefix="<bos>")
     wanted, found = own.examples("train", 0, 0, 60), task.questions(np.arange(60))
     assert task.alphabet() == own.alphabet()
-    assert [plain_text(found, row) for row in range(60)] == [plain_text(wanted, row) for row in range(60)]
-    assert found.facts["question_length"].tolist() == (wanted.facts["count"] + 2).tolist()
+    assert [format_question(found, row) for row in range(60)] == [format_question(wanted, row) for row in range(60)]
+    assert found.metadata["question_length"].tolist() == (wanted.metadata["count"] + 2).tolist()
     assert task.axes() == ("question_length",)
-    only = ExampleFile(path=task.path, question_length=int(found.facts["question_length"][0]))
-    assert only.space() == (found.facts["question_length"] == found.facts["question_length"][0]).sum()
+    only = ExampleFile(path=task.path, question_length=int(found.metadata["question_length"][0]))
+    assert only.num_questions() == (found.metadata["question_length"] == found.metadata["question_length"][0]).sum()
 
 
 def test_a_file_of_words_tells_its_words(tmp_path: Path) -> None:
@@ -41,27 +41,27 @@ def test_a_file_of_words_tells_its_words(tmp_path: Path) -> None:
     task = ExampleFile(path=str(path))
     assert task.alphabet() == ("9", "10", "65", "66", "67", "b", "a")
     found = task.questions(np.array([1, 0]))
-    assert [plain_text(found, row) for row in (0, 1)] == [("9 a", ". 10"), ("65 b a", ". 66 67")]
+    assert [format_question(found, row) for row in (0, 1)] == [("9 a", ". 10"), ("65 b a", ". 66 67")]
     assert found.labels is not None
     assert found.labels[0].tolist() == [EMPTY, 1, EMPTY]
     path.write_text("ab\t.1\n")
-    assert plain_text(ExampleFile(path=str(path)).questions(np.array([0])), 0) == ("a b", ". 1")
+    assert format_question(ExampleFile(path=str(path)).questions(np.array([0])), 0) == ("a b", ". 1")
 
 
 @pytest.mark.parametrize("row", ["a a\t1", "a\t1\t1", "a  a\t1 2 3", ". a\t1 2", "12=3"])
 def test_a_row_without_a_label_for_each_word_is_refused_with_its_line(row: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_text(f"a a\t1 2\n{row}\n")
-    with pytest.raises(UserError, match=r"rows\.txt, line 2: .* has not one label for each word"):
+    with pytest.raises(UserError, match=r"rows\.txt, line 2: .* must be words, a tab and one label per word"):
         ExampleFile(path=str(path)).alphabet()
 
 
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     folder = Path(str(written(tmp_path, "memmap").path))
-    with pytest.raises(UserError, match=r"^digit_order: rows with a label per word have no sums to read reversed"):
+    with pytest.raises(UserError, match=r"^digit_order: must be auto for rows with a label per word"):
         ExampleFile(path=str(folder), digit_order="reversed").alphabet()
     with pytest.raises(UserError, match=r"^question: "):
-        ExampleFile(path=str(folder)).read("1+1=")
+        ExampleFile(path=str(folder)).parse_question("1+1=")
     with pytest.raises(UserError, match=r"^split: "):
         ExampleFile(path=str(folder), split="train").alphabet()
     text = Path(str(written(tmp_path, "text").path)) / "rows.txt"
@@ -76,6 +76,6 @@ def test_a_word_that_its_vocabulary_had_not_is_lost(tmp_path: Path) -> None:
     content = b"\x01" + (folder / "ids.bin").read_bytes()[1:]
     (folder / "ids.bin").write_bytes(content)
     head["files"]["ids.bin"]["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "head.json").write_bytes(head_bytes(head))
+    (folder / "head.json").write_bytes(encode_metadata(head))
     with pytest.raises(UserError, match=r"row 0: holds \[UNK\]"):
         ExampleFile(path=str(folder)).questions(np.array([0]))

@@ -9,11 +9,11 @@ import pytest
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.published.datasets import presets
+from numerate.published.datasets import presets as dataset_presets
 from numerate.tasks.multiplication import Multiplication
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
-from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION, MODULES, Mathematics, rows_of
+from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION_MODULES, MODULES, Mathematics, split_sizes
 
 
 def dataset(folder: Path, modules: tuple[str, ...], beyond: tuple[str, ...], count: int = 100) -> Path:
@@ -32,30 +32,28 @@ def dataset(folder: Path, modules: tuple[str, ...], beyond: tuple[str, ...], cou
 
 
 def test_published_sizes_follow_from_the_published_files() -> None:
-    train, held = rows_of(666_666, None, None, 0.0005)
+    train, held = split_sizes(666_666, None, None, 0.0005)
     assert (39 * train, 39 * held) == (25_986_948, 13_026)
-    assert rows_of(666_666, 33_333, 1000, 0.0005) == (33_333, 1000)
-    assert rows_of(1000, 33_333, 1000, 0.0005) == (971, 29), "the same proportion where there are fewer"
-    assert rows_of(1000, 50, None, 0.1) == (50, 100)
-    assert rows_of(10, None, 4, 0.1) == (6, 4)
-    assert (len(MODULES), len(EXTRAPOLATION)) == (13, 7)
+    assert split_sizes(666_666, 33_333, 1000, 0.0005) == (33_333, 1000)
+    assert split_sizes(1000, 33_333, 1000, 0.0005) == (971, 29), "the same proportion where there are fewer"
+    assert split_sizes(1000, 50, None, 0.1) == (50, 100)
+    assert split_sizes(10, None, 4, 0.1) == (6, 4)
+    assert (len(MODULES), len(EXTRAPOLATION_MODULES)) == (13, 7)
 
 
 def test_modules_are_parts_and_extrapolation_is_beyond(tmp_path: Path) -> None:
-    task = Mathematics(
-        ("a", "b"), ("c",), data_dir=str(dataset(tmp_path, ("a", "b"), ("c",))), development_fraction=0.1
-    )
-    assert task.told() == "train 540, development 60, test a 100, test b 100, test c 100"
-    assert task.trained() == {"module": Span(1, 2)}
+    task = Mathematics(("a", "b"), ("c",), data_dir=str(dataset(tmp_path, ("a", "b"), ("c",))), validation_fraction=0.1)
+    assert task.summary() == "train 540, development 60, test a 100, test b 100, test c 100"
+    assert task.training_spans() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,)]
     assert [task.cell_name("module", n) for n in (1, 2, 3)] == ["a", "b", "c"]
-    train = task.whole("train")
+    train = task.all_questions("train")
     assert train is not None
-    modules = [plain_text(train, row)[0].split("/")[1][0] for row in range(540)]
-    assert modules == [" ab"[number] for number in train.facts["module"].tolist()]
-    assert set(task.pinned(module=2).examples("train", 0, 0, 50).facts["module"].tolist()) == {2}
-    assert set(task.pinned(module=3).examples("train", 0, 0, 50).facts["module"].tolist()) == {1, 2}
-    assert {plain_text(task.pinned(module=3).examples("test", 0, row, 1), 0)[0][:14] for row in range(5)} == {
+    modules = [format_question(train, row)[0].split("/")[1][0] for row in range(540)]
+    assert modules == [" ab"[number] for number in train.metadata["module"].tolist()]
+    assert set(task.at_cell(module=2).examples("train", 0, 0, 50).metadata["module"].tolist()) == {2}
+    assert set(task.at_cell(module=3).examples("train", 0, 0, 50).metadata["module"].tolist()) == {1, 2}
+    assert {format_question(task.at_cell(module=3).examples("test", 0, row, 1), 0)[0][:14] for row in range(5)} == {
         "extrapolate/c "
     }
 
@@ -64,10 +62,10 @@ def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
     folder = str(dataset(tmp_path, ("a", "b"), ()))
     held = []
     for division in (0, 0, 1):
-        task = Mathematics(("a", "b"), (), data_dir=folder, development_fraction=0.1, split_seed=division)
-        found = task.whole("development")
+        task = Mathematics(("a", "b"), (), data_dir=folder, validation_fraction=0.1, split_seed=division)
+        found = task.all_questions("development")
         assert found is not None
-        held.append([plain_text(found, row)[0] for row in range(len(found))])
+        held.append([format_question(found, row)[0] for row in range(len(found))])
     assert held[0] == held[1] != held[2]
     for name in DIFFICULTIES:
         for module in "ab":
@@ -78,12 +76,12 @@ def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None
     folder = dataset(tmp_path, ("a",), ("c",))
     (folder / "train-easy/a.txt").write_text("same?\n1\n" * 50 + "".join(f"own {n}?\n1\n" for n in range(50)))
     (folder / "extrapolate/c.txt").write_text("own 3?\n1\nown 4?\n1\n")
-    task = Mathematics(("a",), ("c",), data_dir=str(folder), development_fraction=0.1)
+    task = Mathematics(("a",), ("c",), data_dir=str(folder), validation_fraction=0.1)
     splits = {}
     for split in ("train", "development"):
-        found = task.whole(split)
+        found = task.all_questions(split)
         assert found is not None
-        splits[split] = [plain_text(found, row)[0] for row in range(len(found))]
+        splits[split] = [format_question(found, row)[0] for row in range(len(found))]
     assert not {*splits["train"]} & {*splits["development"]}
     assert not {"own 3?", "own 4?"} & {*splits["train"], *splits["development"]}
     assert splits["development"].count("same?") == 1
@@ -92,23 +90,23 @@ def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None
 def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
     folder = dataset(tmp_path, ("a",), ())
     with pytest.raises(
-        UserError, match=r"train-easy/b\.txt is not there \(nor are 3 others\); `numerate data fetch math"
+        UserError, match=r"train-easy/b\.txt does not exist \(nor are 3 others\); `numerate data fetch math"
     ):
-        Mathematics(("a", "b"), (), data_dir=str(folder)).told()
+        Mathematics(("a", "b"), (), data_dir=str(folder)).summary()
     (folder / "train-hard/a.txt").write_text("odd\n")
-    with pytest.raises(UserError, match=r"train-hard/a\.txt, line 1: is the last line"):
-        Mathematics(("a",), (), data_dir=str(folder)).told()
+    with pytest.raises(UserError, match=r"train-hard/a\.txt, line 1: is incomplete: each record must have 2 lines"):
+        Mathematics(("a",), (), data_dir=str(folder)).summary()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"modules": ()}, "modules: none is named"),
-        ({"modules": ("a", "a")}, "modules: one stands there twice"),
+        ({"modules": ()}, "modules: must not be empty"),
+        ({"modules": ("a", "a")}, "modules: must not contain duplicates"),
         ({"difficulties": ("eazy",)}, "difficulties: there is no 'eazy'"),
-        ({"development_fraction": -0.1}, "development_fraction: -0.1 is no share"),
-        ({"train_rows": 0}, "train_rows: 0 rows are none"),
-        ({"module": 0}, "module: parts have numbers from 1 on"),
+        ({"validation_fraction": -0.1}, "validation_fraction: must be at least 0 and below 1, not -0.1"),
+        ({"train_rows": 0}, "train_rows: must be at least 1, not 0"),
+        ({"module": 0}, "module: must be at least 1, not 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
@@ -118,14 +116,14 @@ def test_impossible_settings_are_refused(settings: dict[str, object], message: s
 
 def test_the_generated_sample_has_the_published_modules(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
-    task = presets()["mathematics"]
+    task = dataset_presets()["mathematics"]
     assert isinstance(task, Mathematics)
-    assert len(task.holdings.train) + len(task.holdings.development) + task.holdings.left_out == 39_000
+    assert len(task.splits.train) + len(task.splits.validation) + task.splits.num_duplicates_removed == 39_000
     assert len(task.cells()) == 20
-    assert len(task.pinned(module=20).whole("test") or ()) == 1000
-    small = presets()["mathematics_arithmetic"]
+    assert len(task.at_cell(module=20).all_questions("test") or ()) == 1000
+    small = dataset_presets()["mathematics_arithmetic"]
     assert isinstance(small, Mathematics)
-    assert small.told().startswith("train 2,913, development 87, test arithmetic__add_sub_multiple 1,000")
+    assert small.summary().startswith("train 2,913, development 87, test arithmetic__add_sub_multiple 1,000")
 
 
 # The stand-in --------------------------------------------------------------------------------------------------------
@@ -158,10 +156,10 @@ def worked_out(question: str) -> Decimal:
 def test_the_stand_in_is_right_and_says_what_it_is() -> None:
     task = GeneratedMathematics()
     for module in range(1, 9):
-        drawn = task.pinned(module=module).examples("train", 1, 0, 200)
-        assert set(drawn.facts["module"].tolist()) == {module}
+        drawn = task.at_cell(module=module).examples("train", 1, 0, 200)
+        assert set(drawn.metadata["module"].tolist()) == {module}
         for row in range(200):
-            question, answer = plain_text(drawn, row)
+            question, answer = format_question(drawn, row)
             assert Decimal(answer) == worked_out(question), question
             assert "E" not in answer
             assert answer != "-0"
@@ -171,20 +169,20 @@ def test_the_stand_in_is_right_and_says_what_it_is() -> None:
 
 def test_the_stand_in_is_trained_on_its_kinds_and_tested_beyond_on_longer_numbers() -> None:
     task = GeneratedMathematics(kinds=("mul", "place_value"))
-    assert task.trained() == {"module": Span(1, 2)}
+    assert task.training_spans() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,), (4,)]
-    assert set(task.examples("train", 0, 0, 100).facts["module"].tolist()) == {1, 2}
+    assert set(task.examples("train", 0, 0, 100).metadata["module"].tolist()) == {1, 2}
     train, test = (task.examples(split, 0, 0, 500).hashes().tolist() for split in ("train", "test"))
     assert not {*train} & {*test}
     assert {c for text in pieces(task) for c in text} <= set(task.alphabet())
     with pytest.raises(UserError, match="kinds: there is no 'div'"):
         GeneratedMathematics(kinds=("div",))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"digits: 1:40 are not digits"):
+    with pytest.raises(UserError, match=r"digits: must be between 1 and 12, not 1:40"):
         GeneratedMathematics(digits=Span(1, 40))
 
 
 def pieces(task: GeneratedMathematics) -> list[str]:
-    return [text for n in range(1, 5) for text in plain_text(task.pinned(module=n).examples("test", 0, 0, 50), n)]
+    return [text for n in range(1, 5) for text in format_question(task.at_cell(module=n).examples("test", 0, 0, 50), n)]
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -194,14 +192,22 @@ def test_a_product_in_words_is_right() -> None:
     task = Multiplication(digits=Span(1, 7))
     drawn = task.examples("train", 0, 0, 300)
     for row in range(300):
-        question, answer = plain_text(drawn, row)
+        question, answer = format_question(drawn, row)
         found = re.fullmatch(r"What is (\d+) times (\d+)\?", question)
         assert found is not None
         assert int(found[1]) * int(found[2]) == int(answer)
-        assert (len(found[1]), len(found[2])) == (drawn.facts["first_digits"][row], drawn.facts["second_digits"][row])
-    assert plain_text(task.read("what is 12 times 34?"), 0) == ("What is 12 times 34?", "408")
-    assert plain_text(task.read("12*34"), 0)[1] == "408"
+        assert (len(found[1]), len(found[2])) == (
+            drawn.metadata["first_digits"][row],
+            drawn.metadata["second_digits"][row],
+        )
+    assert format_question(task.parse_question("what is 12 times 34?"), 0) == ("What is 12 times 34?", "408")
+    assert format_question(task.parse_question("12*34"), 0)[1] == "408"
     with pytest.raises(UserError, match="it reads like What is 12 times 34"):
-        task.read("12 + 34")
-    assert Multiplication().beyond().trained() == {"first_digits": Span(6, 6), "second_digits": Span(6, 6)}
-    assert np.array_equal(task.canonical(task.read("3x4")), task.canonical(task.read("4x3")))
+        task.parse_question("12 + 34")
+    assert Multiplication().ood_validation_task().training_spans() == {
+        "first_digits": Span(6, 6),
+        "second_digits": Span(6, 6),
+    }
+    assert np.array_equal(
+        task.question_hashes(task.parse_question("3x4")), task.question_hashes(task.parse_question("4x3"))
+    )

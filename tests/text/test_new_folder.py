@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from numerate.errors import OperationalError, UserError
-from numerate.text.data.new_folder import new_folder
+from numerate.text.data.new_folder import atomic_folder
 
 
 def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "a" / "out") as beside:
+    with atomic_folder(tmp_path / "a" / "out") as beside:
         (beside / "file").write_text("1")
         assert not (tmp_path / "a" / "out").exists()
     assert (tmp_path / "a" / "out" / "file").read_text() == "1"
@@ -19,27 +19,30 @@ def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "out"):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "out"):
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 
 def test_another_is_never_overwritten_be_it_there_before_or_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match="is there already"), new_folder(tmp_path / "out"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"), atomic_folder(tmp_path / "out"):
         raise AssertionError("nothing is begun")
-    with pytest.raises(UserError, match="has appeared meanwhile"), new_folder(tmp_path / "late"):
+    with (
+        pytest.raises(UserError, match="was created meanwhile and is not overwritten"),
+        atomic_folder(tmp_path / "late"),
+    ):
         (tmp_path / "late").mkdir()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["late", "out"]
 
 
 def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "mine") as mine:
+    with atomic_folder(tmp_path / "mine") as mine:
         left = tmp_path / ".tmp-left-1-0"
         shutil.copytree(mine, left)  # with its lock, which nobody holds
         other = tmp_path / ".tmp-of-another-program"
         other.mkdir()
-        with new_folder(tmp_path / "out"):
+        with atomic_folder(tmp_path / "out"):
             assert not left.exists()
             assert mine.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "mine", "out"]
@@ -48,11 +51,11 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_stays(
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
 def test_a_place_that_may_not_be_written_asks_for_another_folder(tmp_path: Path, number: int) -> None:
-    with pytest.raises(UserError, match=r"^out: .*cannot be written .*another folder is right"):
-        with new_folder(tmp_path / "out"):
+    with pytest.raises(UserError, match=r"^out: .*cannot be written .*choose another folder"):
+        with atomic_folder(tmp_path / "out"):
             raise OSError(number, "not allowed")
 
 
 def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(OperationalError, match="the disk is full"), new_folder(tmp_path / "out"):
+    with pytest.raises(OperationalError, match="the disk is full"), atomic_folder(tmp_path / "out"):
         raise OSError(errno.ENOSPC, "no space")

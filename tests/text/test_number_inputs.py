@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from numerate.errors import UserError
-from numerate.number_tables import digit_and_order, log_scaled, regression_transformer_vectors
+from numerate.number_tables import digit_and_exponent, log_scale, regression_transformer_vectors
 from numerate.text.models.number_inputs import (
     FoNEEmbedding,
     NumberHead,
     RegressionTransformerEmbedding,
     XValScaling,
-    scaled,
+    scale_numbers,
 )
 from numerate.vocabulary import Vocabulary
 
@@ -28,7 +28,7 @@ def cases(shared: Path) -> dict[str, Any]:
 
 
 def vector(symbol: str, width: int = 8, **form: Any) -> list[float]:
-    digit, order = digit_and_order(symbol) or (0, 0)
+    digit, order = digit_and_exponent(symbol) or (0, 0)
     found: list[float] = regression_transformer_vectors(np.array([digit]), np.array([order]), width, **form)[0].tolist()
     return found
 
@@ -56,22 +56,22 @@ def test_an_odd_width_is_cut() -> None:
 
 
 def test_texts_that_are_no_such_token_have_no_digit() -> None:
-    assert digit_and_order("_5_-2_") == (5, -2)
-    assert [digit_and_order(text) for text in ("5", "_5_", "__2_", "_55_2_", "_5_2_ ", "_5_2.0_")] == [None] * 6
+    assert digit_and_exponent("_5_-2_") == (5, -2)
+    assert [digit_and_exponent(text) for text in ("5", "_5_", "__2_", "_55_2_", "_5_2_ ", "_5_2.0_")] == [None] * 6
 
 
 def test_a_fixed_vector_is_added_to_number_tokens_and_never_trained() -> None:
-    vocabulary = Vocabulary.of(["a", "_9_9_", "_0_3_", "_8_-1_"])
+    vocabulary = Vocabulary.with_digits(["a", "_9_9_", "_0_3_", "_8_-1_"])
     part = RegressionTransformerEmbedding(scale="linear").build(vocabulary, 4)
-    ids = torch.tensor([[vocabulary.ids[text] for text in ("a", "_9_9_", "5", "_0_3_", "_8_-1_")]])
+    ids = torch.tensor([[vocabulary.token_to_id[text] for text in ("a", "_9_9_", "5", "_0_3_", "_8_-1_")]])
     added = part(torch.ones(1, 5, 4), ids, None) - 1
     assert added[0, 1].tolist() == pytest.approx([30, -30, 10, -10])
     assert not added[0, [0, 2, 3]].any()
     assert list(part.parameters()) == []
     assert list(part.state_dict()) == []
     with pytest.raises(UserError, match=r"^model\.number_embedding: the tokenizer has no tokens such as _5_2_"):
-        RegressionTransformerEmbedding().build(Vocabulary.of(["a"]), 4)
-    with pytest.raises(UserError, match=r"^max_value: 1"):
+        RegressionTransformerEmbedding().build(Vocabulary.with_digits(["a"]), 4)
+    with pytest.raises(UserError, match=r"^max_value: must be finite and greater than 1, got 1"):
         RegressionTransformerEmbedding(max_value=1.0)
 
 
@@ -80,8 +80,8 @@ def test_a_fixed_vector_is_added_to_number_tokens_and_never_trained() -> None:
     [("log10", 1.83638, -0.63526), ("linear", 55.0, -2.0), ("ln", math.log(55), -math.log(4)), ("none", 54.0, -3.0)],
 )
 def test_number_tokens_are_multiplied_by_their_scaled_number(scale: Any, of_54: float, of_minus_3: float) -> None:
-    vocabulary = Vocabulary.of(["a", "[NUM]"])
-    number, other = vocabulary.ids["[NUM]"], vocabulary.ids["a"]
+    vocabulary = Vocabulary.with_digits(["a", "[NUM]"])
+    number, other = vocabulary.token_to_id["[NUM]"], vocabulary.token_to_id["a"]
     part = XValScaling(scale).build(vocabulary, 3)
     values = torch.tensor([[54.0, -3.0, 77.0, 1.0]])  # the third stands beside no number
     found = part(torch.full((1, 4, 3), 2.0), torch.tensor([[number, number, other, other]]), values)
@@ -89,33 +89,33 @@ def test_number_tokens_are_multiplied_by_their_scaled_number(scale: Any, of_54: 
 
 
 def test_scales_reach_ten_at_the_published_largest_number() -> None:
-    assert float(scaled(torch.tensor(3e9), "log10")) == pytest.approx(10)
-    assert log_scaled(np.array([54.0, -3e9])).round(5).tolist() == [1.83638, -10.0]
+    assert float(scale_numbers(torch.tensor(3e9), "log10")) == pytest.approx(10)
+    assert log_scale(np.array([54.0, -3e9])).round(5).tolist() == [1.83638, -10.0]
 
 
 def test_a_number_without_a_value_is_refused_and_texts_without_numbers_need_none() -> None:
-    vocabulary = Vocabulary.of(["a", "[NUM]"])
+    vocabulary = Vocabulary.with_digits(["a", "[NUM]"])
     for spec in (XValScaling(), FoNEEmbedding()):
         part, vectors = spec.build(vocabulary, 4), torch.randn(1, 2, 4)
-        with pytest.raises(UserError, match=r"\[NUM\] carries no value"):
-            part(vectors, torch.tensor([[vocabulary.ids["[NUM]"], 5]]), None)
+        with pytest.raises(UserError, match=r"\[NUM\] has no value here"):
+            part(vectors, torch.tensor([[vocabulary.token_to_id["[NUM]"], 5]]), None)
         assert torch.equal(part(vectors, torch.tensor([[5, 6]]), None), vectors)
         with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
-            spec.build(Vocabulary.of(["a"]), 4)
+            spec.build(Vocabulary.with_digits(["a"]), 4)
 
 
 def test_fourier_features_tell_every_digit() -> None:
-    vocabulary = Vocabulary.of(["[NUM]"])
+    vocabulary = Vocabulary.with_digits(["[NUM]"])
     part = FoNEEmbedding(integer_digits=3, fraction_digits=2).build(vocabulary, 6)
-    features = part.features(torch.tensor([[417.25]], dtype=torch.float64))[0, 0].tolist()
+    features = part.fourier_features(torch.tensor([[417.25]], dtype=torch.float64))[0, 0].tolist()
     expected = [
         wave(2 * math.pi * 417.25 / period) for period in (0.1, 1, 10, 100, 1000) for wave in (math.cos, math.sin)
     ]
     assert features == pytest.approx(expected, abs=1e-9)
     numbers = torch.arange(-999, 1000, dtype=torch.float64)[None]
-    found = FoNEEmbedding(integer_digits=4, fraction_digits=0).build(vocabulary, 6).features(numbers)[0]
+    found = FoNEEmbedding(integer_digits=4, fraction_digits=0).build(vocabulary, 6).fourier_features(numbers)[0]
     assert float(torch.cdist(found, found).fill_diagonal_(9).min()) > 1e-3, "no two numbers look alike"
-    with pytest.raises(UserError, match=r"^integer_digits: 0 and 0 decimals"):
+    with pytest.raises(UserError, match=r"^integer_digits: .* must be 0 or more with a sum of 1 or more, got 0 and 0"):
         FoNEEmbedding(integer_digits=0, fraction_digits=0)
 
 
@@ -126,13 +126,16 @@ def test_a_head_means_what_it_says_on_its_scale(layers: int) -> None:
     )
     output = plain(torch.randn(2, 3, 4))
     assert output.shape == (2, 3)
-    assert torch.equal(plain.unscaled(output), output)
+    assert torch.equal(plain.unscale(output), output)
     numbers = torch.tensor([-1000.0, -0.5, 0.0, 3.0, 1e6])
-    torch.testing.assert_close(logarithm.unscaled(scaled(numbers, "ln")), numbers, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(logarithm.unscale(scale_numbers(numbers, "ln")), numbers, rtol=1e-5, atol=1e-6)
     assert plain.flops(10) == 2 * 10 * (4 if layers == 1 else 25)
 
 
 def test_heads_that_cannot_be_are_refused() -> None:
-    for settings, message in (({"num_layers": 3}, "num_layers: 3"), ({"intermediate_size": 0}, "intermediate_size: 0")):
+    for settings, message in (
+        ({"num_layers": 3}, "num_layers: must be 1 or 2, got 3"),
+        ({"intermediate_size": 0}, "intermediate_size: must be 1 or more, or null, got 0"),
+    ):
         with pytest.raises(UserError, match=f"^{message}"):
             NumberHead(**settings)

@@ -13,7 +13,7 @@ from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.text.models.numformer import Numformer
 from numerate.training.recipe import Recipe
-from numerate.vocabulary import UNKNOWN, Vocabulary
+from numerate.vocabulary import UNK, Vocabulary
 
 SMALL = [
     "task.digits=1",
@@ -32,7 +32,7 @@ SMALL = [
 
 
 def masked(*more: str) -> Recipe:
-    return recipe("addition_rotary", *SMALL, "layout=Masked", *more)
+    return recipe("addition_rotary", *SMALL, "layout=MaskedLM", *more)
 
 
 @torch.no_grad()
@@ -40,15 +40,15 @@ def test_what_it_says_does_not_depend_on_the_answer(tmp_path: Path) -> None:
     made = masked()
     vocabulary = made.tokenizer.build_vocabulary(made.task)
     model = made.model.build(vocabulary, 0).eval()
-    rows = made.tokenizer.rows(made.task.examples("test", 0, 0, 20), vocabulary)
+    rows = made.tokenizer.encode_examples(made.task.examples("test", 0, 0, 20), vocabulary)
     other = rows.ids.copy()
-    other[rows.target_mask] = vocabulary.ids["7"]
+    other[rows.target_mask] = vocabulary.token_to_id["7"]
     index = torch.arange(20).numpy()
-    first = made.layout.batch(rows, index)
-    second = made.layout.batch(type(rows)(other, rows.lengths, rows.target_mask), index)
+    first = made.layout.build_batch(rows, index)
+    second = made.layout.build_batch(type(rows)(other, rows.lengths, rows.target_mask), index)
     assert not torch.equal(first.targets, second.targets)
     assert torch.equal(model(first.tokens).logits, model(second.tokens).logits)
-    assert int((first.tokens.ids == UNKNOWN).sum()) == first.counts["tokens"]
+    assert int((first.tokens.ids == UNK).sum()) == first.counts["tokens"]
 
 
 def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
 
 def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:
     for layout in ("Continuation", "Continuation(targets=all)"):
-        with pytest.raises(UserError, match=r"both directions.*layout=Masked is right"):
+        with pytest.raises(UserError, match=r"both directions.*layout=MaskedLM is right"):
             train(masked(f"layout={layout}"), runs_dir=tmp_path, quiet=True)
 
 
 def test_its_first_size_is_the_published_one() -> None:
     spec: Any = Numformer(number_embedding=None)
     with torch.device("meta"):
-        model = spec.build(Vocabulary.of([]), 0)
+        model = spec.build(Vocabulary.with_digits([]), 0)
     layers = sum(parameter.numel() for parameter in model.layers.parameters())
     assert layers == 12 * (4 * 768**2 + 2 * 768 * 3072 + 9 * 768 + 3072)
     assert model.places.weight.shape == (512, 768)
@@ -103,14 +103,16 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
 
 
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
-    with pytest.raises(UserError, match=r"^model\.num_heads: width 10 does not divide into 3 heads"):
+    with pytest.raises(UserError, match=r"^model\.num_heads: must divide hidden_size \(10\), got 3"):
         Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^num_layers: 0"):
+    with pytest.raises(UserError, match=r"^num_layers: must be 1 or more, got 0"):
         Numformer(num_layers=0)
     with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
         Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
     model = Numformer(
         hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=4, number_embedding=None
     ).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 5 tokens are beyond the 4 places"):
+    with pytest.raises(
+        UserError, match=r"^model\.max_position_embeddings: 5 tokens are more than the 4 position embeddings"
+    ):
         model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

@@ -10,45 +10,45 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Example, Questions
-from numerate.text.data.documents import ReadSoFar, documents, part_of
+from numerate.text.data.documents import ReadProgress, detect_file_span, read_documents
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.file_sources import FileSource
 from numerate.text.tasks.gsm8k import Challenges, Larger, Perturbed, Solved
 from numerate.text.tasks.multirc import Passages
-from numerate.text.tasks.question_files import QuestionFiles, reader_of
-from numerate.text.tasks.readers import LONGEST, LONGEST_RECORD
+from numerate.text.tasks.question_files import QuestionFiles, make_reader
+from numerate.text.tasks.readers import MAX_CHARACTERS, MAX_RECORD_BYTES
 from numerate.text.tasks.rjokes import Scored
-from numerate.text.tasks.text_files import open_lines, read_whole
+from numerate.text.tasks.text_files import open_line_file, parse_file
 from numerate.tokenizers.tokenizer import Characters
 
 BOM = b"\xef\xbb\xbf"
-LONG = "9" * (LONGEST + 1)
+LONG = "9" * (MAX_CHARACTERS + 1)
 
 
 def jsonl(path: Path, skip_bad: bool) -> FileSource:
-    return open_lines(path, reader_of(path, "jsonl", "question", "answer"), skip_bad)
+    return open_line_file(path, make_reader(path, "jsonl", "question", "answer"), skip_bad)
 
 
 def tabs(path: Path, skip_bad: bool) -> FileSource:
-    return open_lines(path, reader_of(path, "tsv", "question", "answer", False), skip_bad)
+    return open_line_file(path, make_reader(path, "tsv", "question", "answer", False), skip_bad)
 
 
 def two_lines(path: Path, skip_bad: bool) -> FileSource:
-    return open_lines(path, reader_of(path, "two lines", "question", "answer"), skip_bad)
+    return open_line_file(path, make_reader(path, "two lines", "question", "answer"), skip_bad)
 
 
 READERS: dict[str, Callable[[Path, bool], FileSource]] = {
     "jsonl": jsonl,
     "tabs": tabs,
     "two lines": two_lines,
-    "jokes": lambda path, skip: open_lines(path, Scored(), skip),
-    "gsm8k": lambda path, skip: open_lines(path, Solved(), skip),
-    "gsm_hard": lambda path, skip: open_lines(path, Larger(), skip),
-    "gsm_plus": lambda path, skip: open_lines(path, Perturbed(), skip),
-    "svamp": lambda path, skip: read_whole(path, Challenges(), skip),
-    "multirc": lambda path, skip: read_whole(path, Passages(), skip, answered=False),
+    "jokes": lambda path, skip: open_line_file(path, Scored(), skip),
+    "gsm8k": lambda path, skip: open_line_file(path, Solved(), skip),
+    "gsm_hard": lambda path, skip: open_line_file(path, Larger(), skip),
+    "gsm_plus": lambda path, skip: open_line_file(path, Perturbed(), skip),
+    "svamp": lambda path, skip: parse_file(path, Challenges(), skip),
+    "multirc": lambda path, skip: parse_file(path, Passages(), skip, requires_answer=False),
 }
 
 
@@ -83,54 +83,54 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "a blank question", line(question=" \t ", answer="1"), "has an empty question"),
     ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
     ("jsonl", "a blank answer", line(question="q", answer="\u00a0"), "has an empty answer"),
-    ("jsonl", "NUL", line(question="q\0", answer="1"), "has the character NUL"),
-    ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is no JSON"),
-    ("jsonl", "true", line(question="q", answer=True), "neither text nor number but bool"),
-    ("jsonl", "null", line(question="q", answer=None), "neither text nor number but NoneType"),
-    ("jsonl", "a list", line(question="q", answer=["1"]), "neither text nor number but list"),
-    ("jsonl", "an object", line(question="q", answer={"a": 1}), "neither text nor number but dict"),
+    ("jsonl", "NUL", line(question="q\0", answer="1"), "contains a NUL character"),
+    ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is not valid JSON"),
+    ("jsonl", "true", line(question="q", answer=True), "'answer' must be a string or a number, not bool"),
+    ("jsonl", "null", line(question="q", answer=None), "'answer' must be a string or a number, not NoneType"),
+    ("jsonl", "a list", line(question="q", answer=["1"]), "'answer' must be a string or a number, not list"),
+    ("jsonl", "an object", line(question="q", answer={"a": 1}), "'answer' must be a string or a number, not dict"),
     ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
-    ("jsonl", "a text alone", '"q"', "is no JSON object but str"),
-    ("jsonl", "a number alone", "7", "is no JSON object but int"),
-    ("jsonl", "cut", '{"question": "q", "ans', "is no JSON"),
-    ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is no JSON"),
-    ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is no JSON"),
+    ("jsonl", "a text alone", '"q"', "must be a JSON object, not str"),
+    ("jsonl", "a number alone", "7", "must be a JSON object, not int"),
+    ("jsonl", "cut", '{"question": "q", "ans', "is not valid JSON"),
+    ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is not valid JSON"),
+    ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is not valid JSON"),
     ("jsonl", "half of a pair", '{"question": "\\ud800", "answer": "1"}', "has half of a surrogate pair"),
-    ("jsonl", "no UTF-8", b'{"question": "\xff", "answer": "1"}', "is no text in UTF-8"),
-    ("jsonl", "UTF-16", '{"question": "q", "answer": "1"}'.encode("utf-16"), "is no text in UTF-8"),
+    ("jsonl", "no UTF-8", b'{"question": "\xff", "answer": "1"}', "is not valid UTF-8"),
+    ("jsonl", "UTF-16", '{"question": "q", "answer": "1"}'.encode("utf-16"), "is not valid UTF-8"),
     ("jsonl", "a long question", line(question=LONG, answer="1"), "has 65,538 characters; a question with its answer"),
     ("jsonl", "a long answer", line(question="q", answer=LONG), "has 65,538 characters; a question with its answer"),
-    ("jsonl", "a long record", line(question="q", answer="1", more="x" * LONGEST_RECORD), "a record has at most"),
+    ("jsonl", "a long record", line(question="q", answer="1", more="x" * MAX_RECORD_BYTES), "a record has at most"),
     ("tabs", "one column", "q", "has 1 columns, and column 2 is wanted"),
     ("tabs", "three columns", "q\t1\t2", "has 3 columns, and the first line has 2; is a tab in a text?"),
     ("tabs", "no question", "\t1", "has no question in column 1"),
     ("tabs", "no answer", "q\t", "has an empty answer"),
     ("tabs", "a blank answer", "q\t  ", "has an empty answer"),
-    ("tabs", "NUL", "q\0\t1", "has the character NUL"),
-    ("tabs", "no UTF-8", b"\xff\t1", "is no text in UTF-8"),
+    ("tabs", "NUL", "q\0\t1", "contains a NUL character"),
+    ("tabs", "no UTF-8", b"\xff\t1", "is not valid UTF-8"),
     ("tabs", "a long question", f"{LONG}\t1", "has 65,538 characters"),
-    ("two lines", "no answer", "q\n", "has no answer; two lines each are right"),
-    ("two lines", "a blank question", "   \n1", "has no question; two lines each are right"),
-    ("two lines", "a blank answer", "q\n  \t", "has no answer; two lines each are right"),
-    ("two lines", "NUL", "q\0\n1", "has the character NUL"),
-    ("two lines", "no UTF-8", b"\xff\n1", "is no text in UTF-8"),
+    ("two lines", "no answer", "q\n", "has no answer; each record must be two lines"),
+    ("two lines", "a blank question", "   \n1", "has no question; each record must be two lines"),
+    ("two lines", "a blank answer", "q\n  \t", "has no answer; each record must be two lines"),
+    ("two lines", "NUL", "q\0\n1", "contains a NUL character"),
+    ("two lines", "no UTF-8", b"\xff\n1", "is not valid UTF-8"),
     ("two lines", "a long question", f"{LONG}\n1", "has 65,538 characters"),
-    ("jokes", "no score", "ten\tWhy?", "begins with 'ten', which is no score"),
+    ("jokes", "no score", "ten\tWhy?", "must begin with an integer score and a tab, not 'ten'"),
     ("jokes", "no joke", "3\t", "has no question in column 2"),
-    ("jokes", "NUL", "3\tWhy\0", "has the character NUL"),
+    ("jokes", "NUL", "3\tWhy\0", "contains a NUL character"),
     ("jokes", "a long joke", f"3\t{LONG}", "has 65,538 characters"),
     ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
     ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
     ("gsm8k", "a key twice", '{"question": "a", "question": "b", "answer": "#### 1"}', "has 'question' twice"),
     ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "has NaN"),
-    ("gsm_hard", "no number", line(input="How many?", target="7"), "has no number as its answer but '7'"),
+    ("gsm_hard", "no number", line(input="How many?", target="7"), "its answer must be a finite number, not '7'"),
     ("gsm_plus", "no answer", line(question="How many?", answer="1", solution=""), "has an empty answer"),
     ("multirc", "no passage", line(text="Rain."), "has no passage with questions"),
     ("multirc", "no question", passage("Rain.", {"question": "", "answers": []}), "has an empty question"),
-    ("multirc", "no object", passage("Rain.", 7), "has int where an object with 'question' is right"),
+    ("multirc", "no object", passage("Rain.", 7), "must be an object with 'question', not int"),
     ("multirc", "no options", passage("Rain.", {"question": "What?", "answers": 7}), "answers that are no list"),
-    ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "has the character NUL"),
-    ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is no text in UTF-8"),
+    ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "contains a NUL character"),
+    ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is not valid UTF-8"),
     ("multirc", "a long passage", passage(LONG, {"question": "What?"}), "characters; a question with its answer"),
 ]
 
@@ -149,24 +149,24 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
         READERS[kind](path, False)
     assert message in str(refused.value)
     assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
-    with pytest.warns(UserWarning, match=rf"^1 record left out.*/file, line {line}: "):
+    with pytest.warns(UserWarning, match=rf"^1 record skipped as invalid.*/file, line {line}: "):
         found = READERS[kind](path, True)
     assert time.process_time() - began < 5
-    pairs = found.pairs(np.arange(found.count))
-    assert (found.count, found.skipped) == (2, 1)
+    pairs = found.read_examples(np.arange(found.num_examples))
+    assert (found.num_examples, found.num_skipped) == (2, 1)
     assert pairs[0] == pairs[1]
 
 
 SVAMP = {"ID": "1", "Body": "Rain.", "Question": "How many?", "Answer": 2.0}
 
 ODD_LISTS: list[tuple[str, bytes, str]] = [
-    ("cut", json.dumps([SVAMP])[:-5].encode(), "is no JSON"),
+    ("cut", json.dumps([SVAMP])[:-5].encode(), "is not valid JSON"),
     ("NaN", json.dumps([SVAMP | {"Answer": float("nan")}]).encode(), "has NaN"),
     ("no list", json.dumps(SVAMP).encode(), "is no list of problems"),
-    ("no object", json.dumps([SVAMP, 7]).encode(), "is no problem but int"),
-    ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "has no number as its answer"),
-    ("no UTF-8", json.dumps([SVAMP]).encode().replace(b"Rain", b"Ra\xffn"), "is no text in UTF-8"),
-    ("NUL", json.dumps([SVAMP | {"Body": "\0"}]).encode(), "has the character NUL"),
+    ("no object", json.dumps([SVAMP, 7]).encode(), "must be an object, not int"),
+    ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "its answer must be a finite number, not '2'"),
+    ("no UTF-8", json.dumps([SVAMP]).encode().replace(b"Rain", b"Ra\xffn"), "is not valid UTF-8"),
+    ("NUL", json.dumps([SVAMP | {"Body": "\0"}]).encode(), "contains a NUL character"),
     ("a long question", json.dumps([SVAMP | {"Body": LONG}]).encode(), "characters; a question with its answer"),
 ]
 
@@ -175,7 +175,7 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
 def test_an_odd_list_of_problems_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "SVAMP.json").write_bytes(content)
     with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
-        read_whole(tmp_path / "SVAMP.json", Challenges())
+        parse_file(tmp_path / "SVAMP.json", Challenges())
     assert message in str(refused.value)
 
 
@@ -198,16 +198,16 @@ def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, message: str, tmp_p
     path.write_bytes(b"\n".join([b"a=1", odd if isinstance(odd, bytes) else odd.encode(), b"a=1"]))
     began = time.process_time()
     with pytest.raises(UserError, match=r"rows\.txt, line 2: ") as refused:
-        ExampleFile(path=str(path)).whole()
+        ExampleFile(path=str(path)).all_questions()
     assert message in str(refused.value)
     assert time.process_time() - began < 5
 
 
 ODD_LABELS: list[tuple[str, str, str]] = [
-    ("no words", "\t", "has not one label for each word"),
-    ("no labels", "a b\t", "has not one label for each word"),
-    ("too many labels", "a b\t1 2 3", "has not one label for each word"),
-    ("three columns", "a b\t1 2\t3 4", "has not one label for each word"),
+    ("no words", "\t", "must be words, a tab and one label per word"),
+    ("no labels", "a b\t", "must be words, a tab and one label per word"),
+    ("too many labels", "a b\t1 2 3", "must be words, a tab and one label per word"),
+    ("three columns", "a b\t1 2\t3 4", "must be words, a tab and one label per word"),
     ("NUL", "a \0\t1 2", "has the character NUL"),
     ("a long row", f"{LONG}\t1", "a row has at most 65,536 characters"),
 ]
@@ -217,7 +217,7 @@ ODD_LABELS: list[tuple[str, str, str]] = [
 def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text(f"a b\t1 2\n{odd}\na b\t1 2\n")
     with pytest.raises(UserError, match=r"rows\.tsv, line 2: ") as refused:
-        ExampleFile(path=str(tmp_path / "rows.tsv")).whole()
+        ExampleFile(path=str(tmp_path / "rows.tsv")).all_questions()
     assert message in str(refused.value)
 
 
@@ -250,9 +250,9 @@ def test_what_is_only_unusual_is_read_as_it_is_written(
 ) -> None:
     (tmp_path / "file").write_bytes(begin + (record.replace("\n", end) + end).encode())
     found = READERS[kind](tmp_path / "file", False)
-    assert found.pairs(np.arange(found.count)) == [Example(*pair)]
-    assert found.matching(frozenset([pair[0]])).tolist() == [True]
-    assert found.characters() - set("\n\t") <= set("".join(pair)) | set('" ')
+    assert found.read_examples(np.arange(found.num_examples)) == [Example(*pair)]
+    assert found.question_mask(frozenset([pair[0]])).tolist() == [True]
+    assert found.used_characters() - set("\n\t") <= set("".join(pair)) | set('" ')
 
 
 def test_a_byte_order_mark_is_no_symbol_of_rows(tmp_path: Path) -> None:
@@ -264,17 +264,17 @@ def test_a_byte_order_mark_is_no_symbol_of_rows(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(BOM + content.encode())
         task = ExampleFile(path=str(tmp_path / name))
         assert "".join(task.alphabet()) == alphabet
-        assert "".join(plain_text(task.questions(np.arange(1)), 0)).replace("\t", "") in content.replace("\t", "")
+        assert "".join(format_question(task.questions(np.arange(1)), 0)).replace("\t", "") in content.replace("\t", "")
 
 
 def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> None:
     rows = "".join(f"{n}\tq{n}\tr{n}\n" for n in range(20))
     (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}")
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"))
-    assert len(task.holdings.train) + len(task.holdings.development) + len(task.holdings.test) == 20
+    assert len(task.splits.train) + len(task.splits.validation) + len(task.splits.test) == 20
     (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}1\tq\tr\ts\n")
     with pytest.raises(UserError, match=r"line 22: has 4 columns, and the first line has 3"):
-        _ = task.holdings
+        _ = task.splits
 
 
 @pytest.mark.parametrize(
@@ -288,14 +288,16 @@ def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> Non
 )
 def test_json_of_running_text_is_read_by_the_same_rule(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=r"twice; once is right|has NaN|has 1e999"):
-        list(documents(part_of(tmp_path / name), ReadSoFar()))
+    with pytest.raises(UserError, match=r"twice; keys must be unique|has NaN|has 1e999"):
+        list(read_documents(detect_file_span(tmp_path / name), ReadProgress()))
 
 
 def test_a_text_of_many_pieces_is_written_at_once() -> None:
     texts = [Example("1" * 50_000 + "=", "2" * 10_000), Example("3=", "4")]
     began = time.process_time()
-    rows = Characters().rows(texts, Characters().build_vocabulary("".join(one.question + one.answer for one in texts)))
+    rows = Characters().encode_examples(
+        texts, Characters().build_vocabulary("".join(one.question + one.answer for one in texts))
+    )
     assert time.process_time() - began < 1
     vocabulary = rows.vocabulary
     assert vocabulary is not None
@@ -303,4 +305,4 @@ def test_a_text_of_many_pieces_is_written_at_once() -> None:
         assert Characters().decode(rows.ids[row, : rows.lengths[row]], vocabulary) == one.question + one.answer
         assert rows.target_mask[row].argmax() == len(one.question)
         assert rows.target_mask[row].sum() == len(one.answer) + 1
-    assert len(Questions.of_texts(texts)) == 2
+    assert len(Questions.from_examples(texts)) == 2

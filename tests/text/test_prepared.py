@@ -13,11 +13,11 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.text.data import documents, prepared
-from numerate.text.data.documents import SEPARATOR, FileSpan, part_of
+from numerate.text.data.documents import SEPARATOR, FileSpan, detect_file_span
 from numerate.text.data.prepared import prepare, prepare_texts
-from numerate.text.data.vocabularies import keep_tokenizer
-from numerate.text.tokenizers.stored_tokenizer import pieces
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.data.vocabularies import save_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -38,38 +38,40 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def written(path: Path, texts: list[str]) -> list[FileSpan]:
     """Documents in a file."""
     path.write_text(SEPARATOR.join(texts), encoding="utf-8")
-    return [part_of(path)]
+    return [detect_file_span(path)]
 
 
 def read(corpus: object, known: object) -> set[str]:
-    return {known.decode(one) for shard in corpus.shards for one in known.documents(shard.ids)}  # type: ignore[attr-defined]
+    return {known.decode(one) for shard in corpus.shards for one in known.split_documents(shard.ids)}  # type: ignore[attr-defined]
 
 
 def test_a_document_is_in_one_part_and_the_same_ones_are_held_out_whatever_stands_beside_them(tmp_path: Path) -> None:
     texts = written(tmp_path / "all.txt", [*STORIES, *STORIES[:50], "  "])
-    made = prepare_texts(texts, tmp_path / "a", size=310, processes=1)
+    made = prepare_texts(texts, tmp_path / "a", vocabulary_size=310, processes=1)
     assert made.validation is not None
-    train, held = read(made.train, made.pieces), read(made.validation, made.pieces)
+    train, held = read(made.train, made.tokenizer), read(made.validation, made.tokenizer)
     assert train | held == set(STORIES)
     assert not train & held
     assert 10 < len(held) < 60
-    assert made.train.documents == len(train), "one that comes again is left out"
+    assert made.train.num_documents == len(train), "one that comes again is left out"
     half = written(tmp_path / "half.txt", STORIES[:300])
     less = prepare_texts(half, tmp_path / "b", tokenizer=str(tmp_path / "a"), processes=1)
     assert less.validation is not None
-    assert read(less.validation, less.pieces) == held & set(STORIES[:300])
-    assert less.pieces.fingerprint == made.pieces.fingerprint
-    assert made.pieces.size == 310
+    assert read(less.validation, less.tokenizer) == held & set(STORIES[:300])
+    assert less.tokenizer.fingerprint == made.tokenizer.fingerprint
+    assert made.tokenizer.size == 310
 
 
 def test_texts_are_read_where_they_are_from_several_files_of_any_form(tmp_path: Path) -> None:
     first, second = tmp_path / "a.txt", tmp_path / "b.jsonl"
     written(first, STORIES[:250])
     second.write_text("".join(json.dumps({"text": story}) + "\n" for story in STORIES[200:]))
-    texts = [part_of(first), part_of(second)]
-    one = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTERS, processes=1)
-    cut = prepare_texts(texts, tmp_path / "cut", tokenizer=CHARACTERS, processes=1, portion=9000)
-    whole = prepare_texts(written(tmp_path / "all.txt", STORIES), tmp_path / "all", tokenizer=CHARACTERS, processes=1)
+    texts = [detect_file_span(first), detect_file_span(second)]
+    one = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTER_TOKENIZER, processes=1)
+    cut = prepare_texts(texts, tmp_path / "cut", tokenizer=CHARACTER_TOKENIZER, processes=1, shard_bytes=9000)
+    whole = prepare_texts(
+        written(tmp_path / "all.txt", STORIES), tmp_path / "all", tokenizer=CHARACTER_TOKENIZER, processes=1
+    )
     assert [shard.path.name for shard in one.train.shards] == ["train.bin"]
     assert one.train.fingerprint == whole.train.fingerprint
     assert len(cut.train.shards) > 2
@@ -87,11 +89,11 @@ def test_a_text_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: p
 
     def changed(*given: object) -> None:
         written(tmp_path / "all.txt", [story.upper() for story in STORIES])
-        keep_tokenizer(*given)  # type: ignore[arg-type]
+        save_tokenizer(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepared, "keep_tokenizer", changed)
-    with pytest.raises(UserError, match=r"all\.txt: has changed while it was read"):
-        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, processes=1)
+    monkeypatch.setattr(prepared, "save_tokenizer", changed)
+    with pytest.raises(UserError, match=r"all\.txt: changed while it was read"):
+        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTER_TOKENIZER, processes=1)
 
 
 PLAY = "\n\n".join(
@@ -113,8 +115,8 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
     assert main(["data", "prepare", "one.txt", "out=one", "tokenizer=characters", "processes=1"]) == 0
     output = capsys.readouterr().out
     cut = round(0.95 * len(PLAY))
-    assert f"divided by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in output
-    known = pieces("one")
+    assert f"split by position: the last {len(PLAY[cut:].encode()):,} bytes are held out" in output
+    known = load_tokenizer("one")
     assert "\u00e9" in known.symbols, "every character of the text is in the vocabulary"
     task = "LanguageModeling(train=one/train,validation=one/validation,context_length=24)"
     settings = [f"task={task}", "training.steps=2", "training.batch_size=4", "training.evaluate_every=2"]
@@ -132,23 +134,26 @@ def test_a_text_without_separators_is_divided_by_position_trained_on_and_continu
 
 def test_documents_too_few_to_hold_one_out_are_each_divided_by_position(tmp_path: Path) -> None:
     made = prepare_texts(
-        written(tmp_path / "two.txt", [PLAY, PLAY.upper()]), tmp_path / "two", tokenizer=CHARACTERS, held_out=0.2
+        written(tmp_path / "two.txt", [PLAY, PLAY.upper()]),
+        tmp_path / "two",
+        tokenizer=CHARACTER_TOKENIZER,
+        validation_fraction=0.2,
     )
     assert made.validation is not None
-    assert made.by_position
+    assert made.is_split_by_position
     cut = round(0.8 * len(PLAY))
-    assert read(made.train, made.pieces) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
-    assert read(made.validation, made.pieces) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
+    assert read(made.train, made.tokenizer) == {PLAY[:cut].strip(), PLAY[:cut].upper().strip()}
+    assert read(made.validation, made.tokenizer) == {PLAY[cut:].strip(), PLAY[cut:].upper().strip()}
 
 
 def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MOST", 1000)
-    monkeypatch.setattr(documents, "_CHUNK", 300)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_SIZE", 1000)
+    monkeypatch.setattr(documents, "_CHUNK_BYTES", 300)
     texts = written(tmp_path / "one.txt", [PLAY])
-    made = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTERS, held_out=0.1, processes=1)
+    made = prepare_texts(texts, tmp_path / "one", tokenizer=CHARACTER_TOKENIZER, validation_fraction=0.1, processes=1)
     assert made.validation is not None
-    assert made.by_position
-    train, held = read(made.train, made.pieces), read(made.validation, made.pieces)
+    assert made.is_split_by_position
+    train, held = read(made.train, made.tokenizer), read(made.validation, made.tokenizer)
     assert len(train) > len(PLAY) // 1000, "in pieces"
     end = "".join("".join(held).split())
     whole = "".join(PLAY.split())
@@ -158,25 +163,27 @@ def test_a_text_of_any_size_is_divided_by_position(tmp_path: Path, monkeypatch: 
 
 
 def test_a_long_document_among_others_stays_in_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MOST", 1000)
-    monkeypatch.setattr(documents, "_CHUNK", 300)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_SIZE", 1000)
+    monkeypatch.setattr(documents, "_CHUNK_BYTES", 300)
     for number in range(4):
         texts = written(tmp_path / "all.txt", [*STORIES, f"{number}\n{PLAY}"])
-        made = prepare_texts(texts, tmp_path / f"{number}", tokenizer=CHARACTERS, held_out=0.5, processes=1)
+        made = prepare_texts(
+            texts, tmp_path / f"{number}", tokenizer=CHARACTER_TOKENIZER, validation_fraction=0.5, processes=1
+        )
         assert made.validation is not None
-        assert not made.by_position
-        parts = (read(made.train, made.pieces), read(made.validation, made.pieces))
+        assert not made.is_split_by_position
+        parts = (read(made.train, made.tokenizer), read(made.validation, made.tokenizer))
         assert sorted("of caf\u00e9" in "".join(part) for part in parts) == [False, True]
 
 
 def test_a_vocabulary_has_as_many_pieces_as_a_short_text_gives_or_is_refused_with_the_number(tmp_path: Path) -> None:
     texts = written(tmp_path / "one.txt", [PLAY])
     made = prepare_texts(texts, tmp_path / "any", processes=1)
-    assert 275 < made.pieces.size < 600
+    assert 275 < made.tokenizer.size < 600
     with pytest.raises(
-        UserError, match=rf"too short for 600 ids; they give {made.pieces.size}, .*size={made.pieces.size}"
+        UserError, match=rf"too short for 600 ids; they give {made.tokenizer.size}, .*size={made.tokenizer.size}"
     ):
-        prepare_texts(texts, tmp_path / "more", size=600, processes=1)
+        prepare_texts(texts, tmp_path / "more", vocabulary_size=600, processes=1)
     assert not (tmp_path / "more").exists()
 
 
@@ -185,14 +192,14 @@ def test_what_a_killed_preparation_leaves_has_no_text_and_is_removed_by_the_next
     program = f"""
 import pathlib, sys, time
 from numerate.text.data import prepared
-from numerate.text.data.documents import part_of
-texts = [part_of(pathlib.Path({str(texts[0].path)!r}))]
-written = prepared.write_taken
+from numerate.text.data.documents import detect_file_span
+texts = [detect_file_span(pathlib.Path({str(texts[0].path)!r}))]
+written = prepared.write_selections
 def wait(some, out, *given, **more):
     written(some, out, *given, **more)
     print("ready", flush=True)
     time.sleep(600)
-prepared.write_taken = wait
+prepared.write_selections = wait
 prepared.prepare_texts(texts, pathlib.Path(sys.argv[1]), tokenizer="characters", processes=1)
 """
     running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "a")], stdout=subprocess.PIPE)
@@ -201,48 +208,48 @@ prepared.prepare_texts(texts, pathlib.Path(sys.argv[1]), tokenizer="characters",
         assert running.stdout.readline() == b"ready\n"
         (left,) = tmp_path.glob(".tmp-*")
         assert not [file for file in left.rglob("*") if file.is_file() and STORIES[0].encode() in file.read_bytes()]
-        prepare_texts(texts, tmp_path / "b", tokenizer=CHARACTERS, processes=1)
+        prepare_texts(texts, tmp_path / "b", tokenizer=CHARACTER_TOKENIZER, processes=1)
         assert left.is_dir(), "one that is being written stays"
     finally:
         running.kill()
         running.wait()
         running.stdout.close()  # type: ignore[union-attr]
-    prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, processes=1)
+    prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTER_TOKENIZER, processes=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "all.txt", "b"]
     assert ".tmp-" not in (tmp_path / "a" / "train" / "train.bin.head").read_text()
 
 
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     texts = written(tmp_path / "all.txt", STORIES)
-    with pytest.raises(UserError, match="of 1 different document leaves no text for validation; more text"):
-        prepare_texts(written(tmp_path / "x.txt", ["x"]), tmp_path / "a", tokenizer=CHARACTERS)
-    with pytest.raises(UserError, match=r"held_out: 2 is no share"):
-        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTERS, held_out=2)
-    with pytest.raises(UserError, match="either size= of a new vocabulary or tokenizer="):
-        prepare_texts(texts, tmp_path / "a", size=300, tokenizer=CHARACTERS)
+    with pytest.raises(UserError, match="of 1 different document leaves no text for validation; use more text"):
+        prepare_texts(written(tmp_path / "x.txt", ["x"]), tmp_path / "a", tokenizer=CHARACTER_TOKENIZER)
+    with pytest.raises(UserError, match=r"held_out: must be between 0 and 1 \(exclusive\), such as 0.05, not 2"):
+        prepare_texts(texts, tmp_path / "a", tokenizer=CHARACTER_TOKENIZER, validation_fraction=2)
+    with pytest.raises(UserError, match=r"set either size= \(train a new vocabulary\) or tokenizer="):
+        prepare_texts(texts, tmp_path / "a", vocabulary_size=300, tokenizer=CHARACTER_TOKENIZER)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.txt", "x.txt"]
 
 
 def test_a_kept_tokenizer_reads_the_same(tmp_path: Path) -> None:
-    known = pieces(str(Path(__file__).parents[1] / "text" / "tiny"))
-    keep_tokenizer(known, tmp_path / "kept")
-    again = pieces(str(tmp_path / "kept"))
-    assert (again.fingerprint, again.begin) == (known.fingerprint, known.begin)
+    known = load_tokenizer(str(Path(__file__).parents[1] / "text" / "tiny"))
+    save_tokenizer(known, tmp_path / "kept")
+    again = load_tokenizer(str(tmp_path / "kept"))
+    assert (again.fingerprint, again.document_start_id) == (known.fingerprint, known.document_start_id)
 
 
 def test_what_is_missing_is_reported_with_the_command_that_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="`numerate data fetch tinystories_excerpts gpt2_tokenizer` gets it"):
+    with pytest.raises(UserError, match="download it with `numerate data fetch tinystories_excerpts gpt2_tokenizer`"):
         prepare("tiny_stories_2048")
-    with pytest.raises(UserError, match="`numerate data fetch tinystories` gets it"):
+    with pytest.raises(UserError, match="download it with `numerate data fetch tinystories`"):
         prepare("tiny_stories")
     assert main(["data", "prepare", "tiny_storys"]) == 2
     assert "Did you mean 'tiny_stories'?" in capsys.readouterr().err
     assert main(["data", "write", "tiny_stories", "out=x"]) == 2
-    assert "running text is tokens already; `numerate data tokenise` writes it" in capsys.readouterr().err
+    assert "language modeling data is tokenized already; `numerate data tokenise` writes it" in capsys.readouterr().err
     assert main(["data", "prepare"]) == 2
     assert "the corpus is missing; there are: tiny_stories" in capsys.readouterr().err
     assert main(["data", "prepare", "tiny_stories", "size=3"]) == 2
-    assert "size: is of texts of your own" in capsys.readouterr().err
+    assert "size: is for your own texts" in capsys.readouterr().err
 
 
 def test_tiny_stories_2048_is_whole_stories_of_which_some_are_held_out(
@@ -251,9 +258,9 @@ def test_tiny_stories_2048_is_whole_stories_of_which_some_are_held_out(
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
     made = prepare("tiny_stories_2048", processes=1)
     assert made.validation is not None
-    assert (made.train.documents, made.validation.documents) == (5946, 289)
-    assert (made.pieces.size, made.train.tokens, made.validation.tokens) == (2048, 1_323_093, 65_242)
-    task = catalogue.made("Task", "tiny_stories_2048")
+    assert (made.train.num_documents, made.validation.num_documents) == (5946, 289)
+    assert (made.tokenizer.size, made.train.num_tokens, made.validation.num_tokens) == (2048, 1_323_093, 65_242)
+    task = catalogue.get_part("Task", "tiny_stories_2048")
     assert task.examples("train", 0, 0, 3).tokens.ids.shape == (3, 513)
     before = (made.folder / "train/train.bin").stat().st_mtime_ns
     assert prepare("tiny_stories_2048").folder == made.folder
@@ -270,16 +277,16 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert f"{cache / 'mine'}: 310 pieces" in output
     assert "task.train=mine/train task.validation=mine/validation" in output
     assert main(words) == 2
-    assert "is there already and is not overwritten" in capsys.readouterr().err
+    assert "already exists and is not overwritten" in capsys.readouterr().err
     settings = ["train=mine/train", "validation=mine/validation", "context_length=24"]
     assert main(["data", "stats", "LanguageModeling", *settings]) == 0
     output = capsys.readouterr().out
     made = sum(int(line.split()[2].replace(",", "")) for line in output.splitlines() if line[:5] in ("train", "valid"))
     assert made == len(STORIES)
-    assert "310 pieces, chunks of 24 tokens" in output
+    assert "310 tokens, chunks of 24 tokens" in output
     assert "most frequent in validation: '" in output
     assert main(["data", "stats", str(cache / "mine/train"), "count=3"]) == 2
-    assert "count: running text is looked at as it stands" in capsys.readouterr().err
+    assert "count: not supported for language modeling data" in capsys.readouterr().err
     assert main(["sample", "LanguageModeling", *settings, "order=sequential", "count=2"]) == 0
     output = capsys.readouterr().out
     assert "chunk 1 of " in output
@@ -293,7 +300,7 @@ def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monke
     ids = np.random.default_rng(0).choice(4, 200_000, p=(0.1, 0.2, 0.3, 0.4)).astype("<u2")
     ids.tofile(tmp_path / "a.bin")
     corpus = Corpus((Shard(tmp_path / "a.bin", np.dtype("<u2"), 0, None),))
-    monkeypatch.setattr(running_text, "_COUNTED", 20_000)
-    counts, looked_at = running_text._counts(corpus, 4)
+    monkeypatch.setattr(running_text, "_MAX_COUNTED_TOKENS", 20_000)
+    counts, looked_at = running_text._count_pieces(corpus, 4)
     assert 19_000 < looked_at <= 20_000
     assert np.abs(counts / looked_at - (0.1, 0.2, 0.3, 0.4)).max() < 0.02

@@ -43,8 +43,8 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def over(foreign: list[int]) -> Vocabulary:
-    plain = Vocabulary.of_words([f"t{i}" for i in range(len(foreign))])
-    return replace(plain, foreign=np.array([0, -1, 1, 2, *foreign]))
+    plain = Vocabulary.from_words([f"t{i}" for i in range(len(foreign))])
+    return replace(plain, pretrained_ids=np.array([0, -1, 1, 2, *foreign]))
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def over(foreign: list[int]) -> Vocabulary:
 def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: Path, foreign: list[int]) -> None:
     vocabulary = over(foreign)
     model = PretrainedDecoder(weights=str(folder)).build(vocabulary, 0).double().eval()
-    ids = torch.from_numpy(vocabulary.foreign)  # type: ignore[arg-type]
+    ids = torch.from_numpy(vocabulary.pretrained_ids)  # type: ignore[arg-type]
     known = torch.nonzero(ids > 2)[:, 0]
     tokens = known[torch.randint(len(known), (3, 9), generator=torch.Generator().manual_seed(0))]
     held = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
@@ -62,21 +62,21 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
     assert found.shape[-1] == vocabulary.size
     lengths = torch.tensor([2, 5, 3])
     prompt = Tokens(torch.where(torch.arange(5) < lengths[:, None], tokens[:, :5], PAD), lengths, torch.arange(3))
-    started, rows = model.start(prompt, capacity=9), torch.arange(3)
+    started, rows = model.prefill(prompt, capacity=9), torch.arange(3)
     for step in range(4):
         torch.testing.assert_close(started.output.logits[:, 0], found[rows, lengths + step - 1], rtol=1e-6, atol=1e-7)
         started = model.step(tokens[rows, lengths + step], None, started.state)
 
 
 def test_weights_and_configurations_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
-    vocabulary = Vocabulary.of(["+"])
-    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is no folder with a model"):
+    vocabulary = Vocabulary.with_digits(["+"])
+    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is not a model folder"):
         PretrainedDecoder(weights=str(tmp_path / "nothing")).build(over([3]), 0)
     with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
         PretrainedDecoder(weights=str(folder)).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^config: weights bring their own"):
+    with pytest.raises(UserError, match=r"^config: cannot be set together with weights, which have their own"):
         PretrainedDecoder(weights="x", config="{}")
-    with pytest.raises(UserError, match=r"^model\.gguf_file: 'q4\.gguf' is a file among weights"):
+    with pytest.raises(UserError, match=r"^model\.gguf_file: 'q4\.gguf' needs model\.weights"):
         PretrainedDecoder(gguf_file="q4.gguf").build(vocabulary, 0)
     for config in ("{", "{}", '{"model_type": "no such"}', "[1]", '{"model_type": "t5"}'):
         with pytest.raises(UserError, match=r"^model\.config: .* is no configuration of a decoder"):
@@ -93,11 +93,11 @@ def test_logits_that_are_more_than_a_linear_map_are_refused(vocabulary: Vocabula
         '{"model_type": "gemma2", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8, '
         '"intermediate_size": 32, "num_key_value_heads": 1, "final_logit_softcapping": 0.01}'
     )
-    with pytest.raises(UserError, match=r"^model: the logits of a gemma2 are more than a linear map"):
+    with pytest.raises(UserError, match=r"^model: the logits of a gemma2 are not a linear function"):
         PretrainedDecoder(config=config).build(vocabulary, 0)
 
 
 def test_without_weights_or_a_configuration_there_is_a_small_one(vocabulary: Vocabulary) -> None:
     model = PretrainedDecoder().build(vocabulary, 0)
-    assert 5e5 < model.parameter_count() < 2e6
+    assert 5e5 < model.num_parameters() < 2e6
     assert model.held.config.vocab_size == vocabulary.size

@@ -52,8 +52,8 @@ def write_weights(folder: Path, kind: str) -> None:
 
 def over(words: int) -> Vocabulary:
     """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
-    plain = Vocabulary.of_words([f"t{i}" for i in range(words)])
-    return replace(plain, foreign=np.array([0, 2, -1, 1, *range(3, 3 + words)]))
+    plain = Vocabulary.from_words([f"t{i}" for i in range(words)])
+    return replace(plain, pretrained_ids=np.array([0, 2, -1, 1, *range(3, 3 + words)]))
 
 
 def begun_from(weights: str, kind: str, *more: str) -> Recipe:
@@ -95,7 +95,9 @@ def place(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tensors(path: Path) -> Mapping[str, torch.Tensor]:
-    found: Mapping[str, torch.Tensor] = checkpoint.by_name(path / "checkpoints", "final")[0][0].read()["weights"]
+    found: Mapping[str, torch.Tensor] = checkpoint.select_checkpoints(path / "checkpoints", "final")[0][0].read()[
+        "weights"
+    ]
     return found
 
 
@@ -109,10 +111,10 @@ def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_sta
     run = load(path)
     assert len(run.evaluate("1:1x1:1", count=4)) == 1
     assert run.ask("3+4=").gold == "7"
-    found, stored = run.model(), tensors(path)
+    found, stored = run.load_model(), tensors(path)
     assert all(torch.equal(value, stored[name]) for name, value in found.state_dict().items())
     again = train(begun_from("weights", kind, "training.steps=2"), runs_dir=runs, quiet=True)
-    assert again.why == "done"
+    assert again.stop_reason == "done"
     train(begun_from("weights", kind, "training.steps=4"), runs_dir=runs, quiet=True)
     (whole,) = (place / "whole").glob("*/*/")
     one, other = tensors(whole), tensors(path)
@@ -127,8 +129,8 @@ def test_a_dry_run_needs_the_configuration_alone(kind: str, tmp_path: Path) -> N
     for file in (tmp_path / "weights").iterdir():
         if file.name != "config.json":
             file.unlink()
-    estimate = dry_run(wanted, trials=1)
-    assert estimate.parameters == sum(parameter.numel() for parameter in model.parameters())
+    estimate = dry_run(wanted, num_timed_steps=1)
+    assert estimate.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     assert estimate.seconds_per_step is not None
     assert [file.name for file in (tmp_path / "weights").iterdir()] == ["config.json"]
 
@@ -139,7 +141,7 @@ def test_a_dry_run_knows_the_published_sizes_of_t5(name: str, monkeypatch: pytes
     wanted = begun_from(name, "t5")
     estimate = dry_run(wanted)
     rows = wanted.tokenizer.build_vocabulary(wanted.task).size
-    assert estimate.parameters == PUBLISHED_SIZES["3b"].parameters(rows)
+    assert estimate.num_parameters == PUBLISHED_SIZES["3b"].num_parameters(rows)
     assert "not measured" in str(estimate)
 
 
@@ -167,7 +169,7 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
     assert origin is not None
     assert str(tmp_path) not in str(origin)
     second = spec.rebuild(vocabulary, 1, origin)
-    assert second.tied == first.tied == (kind == "t5")
+    assert second.is_tied == first.is_tied == (kind == "t5")
     second.load_state_dict(first.state_dict())
     assert [name for name, _ in first.named_parameters()] == [name for name, _ in second.named_parameters()]
     ids = torch.randint(4, 24, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -182,7 +184,7 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
 
 
 def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:
-    vocabulary = Vocabulary.of(["+"])
+    vocabulary = Vocabulary.with_digits(["+"])
     for spec in (T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16), PretrainedDecoder()):
         assert spec.build(vocabulary, 0).origin() is None
 
@@ -192,7 +194,9 @@ def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> Non
     vocabulary = over(20)
     model = T5(weights=str(tmp_path / "weights")).build(vocabulary, 0)
     alike = T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16)
-    assert model.parameter_count() == alike.parameters(vocabulary.size) == alike.build(vocabulary, 0).parameter_count()
+    assert (
+        model.num_parameters() == alike.num_parameters(vocabulary.size) == alike.build(vocabulary, 0).num_parameters()
+    )
     state = model.state_dict(keep_vars=True)
     assert len({id(state[name]) for name in TABLES}) == 1
     assert [name for name, _ in model.named_parameters() if name in TABLES] == TABLES[:1]
@@ -206,7 +210,7 @@ def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) ->
     file = tmp_path / "weights" / "model.safetensors"
     found = load_file(file)
     save_file({**found, TABLES[1].removeprefix("held."): found["shared.weight"] + 1}, file, metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder read other tables"):
+    with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder do not share shared\.weight"):
         T5(weights=str(tmp_path / "weights")).build(over(1), 0)
 
 
@@ -223,7 +227,7 @@ def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
     whole = file.read_bytes()
     if way in ("cut", "empty"):
         file.write_bytes(whole[: len(whole) // 2] if way == "cut" else b"")
-        says = rf"{file} is not whole \(.*\); copying or downloading it once more is right"
+        says = rf"{file} is incomplete or damaged \(.*\); copy or download it again"
     elif way == "no config":
         config.unlink()
         says = r"has no config\.json \(it has: generation_config\.json, model\.safetensors\)"
@@ -232,7 +236,7 @@ def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
         says = r"config\.json' is not a valid JSON file"
     elif way == "other sizes":
         config.write_text(config.read_text().replace('"d_model": 16', '"d_model": 24'))
-        says = r"its config\.json is not of these weights: .* has two shapes \(\(16, 16\) and \(16, 24\)\)"
+        says = r"its config\.json does not match its weights: .* has two shapes \(\(16, 16\) and \(16, 24\)\)"
     elif way == "part of it":
         from safetensors.torch import load_file, save_file
 
@@ -243,7 +247,7 @@ def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
         from safetensors.torch import load_file, save_file
 
         save_file({**load_file(file), "regression.weight": torch.ones(2)}, file, metadata={"format": "pt"})
-        says = r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be left out\)"
+        says = r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be ignored\)"
     else:
         says = r"has no weights .* are missing of a T5ForConditionalGeneration"
     with pytest.raises(UserError, match=rf"^model\.weights: .*{says}"):

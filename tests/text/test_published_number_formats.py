@@ -17,7 +17,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
-from numerate.vocabulary import END, HINTS, LABELS, Vocabulary
+from numerate.vocabulary import EOS, INDEX_HINTS, ITEM_LABELS, Vocabulary
 
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "abacus.json"
 
@@ -30,30 +30,30 @@ def case(name: str) -> dict[str, Any]:
 
 def written(task: Task, tokenizer: Characters, questions: Questions) -> list[str]:
     vocabulary = tokenizer.build_vocabulary(task)
-    rows = tokenizer.rows(questions, vocabulary)
-    assert (rows.ids[np.arange(len(rows)), rows.lengths - 1] == END).all()
+    rows = tokenizer.encode_examples(questions, vocabulary)
+    assert (rows.ids[np.arange(len(rows)), rows.lengths - 1] == EOS).all()
     return [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
 
 
 @pytest.mark.parametrize("name", ["pad", "sort"])
 def test_the_published_vocabularies_are_ours_id_for_id(name: str) -> None:
-    assert Vocabulary.published(name).ids == case(f"vocab_{name}")["expected"]
+    assert Vocabulary.from_published(name).token_to_id == case(f"vocab_{name}")["expected"]
 
 
 def test_the_vocabulary_with_hints_has_the_published_anchors() -> None:
     expected = dict(case("vocab_index_size")["expected"])
-    vocabulary = Vocabulary.published("index")
+    vocabulary = Vocabulary.from_published("index")
     assert vocabulary.size == expected.pop("size")
-    assert {symbol: vocabulary.ids[symbol] for symbol in expected} == expected
-    assert vocabulary.symbols[:19] == Vocabulary.published("pad").symbols
-    assert "".join(vocabulary.symbols[19:]) == HINTS
+    assert {symbol: vocabulary.token_to_id[symbol] for symbol in expected} == expected
+    assert vocabulary.tokens[:19] == Vocabulary.from_published("pad").tokens
+    assert "".join(vocabulary.tokens[19:]) == INDEX_HINTS
 
 
 def test_hints_and_labels_are_characters_that_say_nothing_else() -> None:
-    assert len(set(HINTS)) == len(HINTS) == 102
-    assert len(set(LABELS)) == len(LABELS) == 99
-    assert not set(HINTS) & set("0123456789+-x= ")
-    assert not set(LABELS) & set("0123456789,:= ")
+    assert len(set(INDEX_HINTS)) == len(INDEX_HINTS) == 102
+    assert len(set(ITEM_LABELS)) == len(ITEM_LABELS) == 99
+    assert not set(INDEX_HINTS) & set("0123456789+-x= ")
+    assert not set(ITEM_LABELS) & set("0123456789,:= ")
 
 
 def test_published_tokens_are_ours_save_for_the_space() -> None:
@@ -73,11 +73,13 @@ def test_lines_of_the_published_bucket_generator_are_written_by_us(name: str, or
     lines = case(f"gen_add_{name}")["expected"]
     digits = Digits(order)  # type: ignore[arg-type]
     task = Arithmetic(digits=Span(1, 3))
-    plain = [[digits.plain(part) for part in line.split("=")[0].split("+")] for line in lines]
-    read = Questions.concatenate([task.read("+".join(operands)) for operands in plain])
+    plain = [[digits.normalize_numbers(part) for part in line.split("=")[0].split("+")] for line in lines]
+    read = Questions.concatenate([task.parse_question("+".join(operands)) for operands in plain])
     assert written(task, Characters(digits, vocabulary="pad"), read) == lines
     drawn = task.examples("train", 0, 0, len(lines))
-    assert [drawn.facts[axis].tolist() for axis in task.axes()] == [read.facts[axis].tolist() for axis in task.axes()]
+    assert [drawn.metadata[axis].tolist() for axis in task.axes()] == [
+        read.metadata[axis].tolist() for axis in task.axes()
+    ]
 
 
 def test_an_answer_is_reversed_once() -> None:
@@ -85,9 +87,11 @@ def test_an_answer_is_reversed_once() -> None:
     assert "83+3=41" in lines  # 38 + 3 = 41: reversed twice, which no number format of ours does
     orders = ("reversed", "normal", "answer reversed")
     task = Arithmetic()
-    ours = {written(task, Characters(Digits(order)), task.read("38+3="))[0] for order in orders}  # type: ignore[arg-type]
+    ours = {written(task, Characters(Digits(order)), task.parse_question("38+3="))[0] for order in orders}  # type: ignore[arg-type]
     assert ours == {"83+3=14", "38+3=41", "38+3=14"}
-    with pytest.raises(UserError, match=r"^digit_order: 'reversed, answer reversed' is neither"):
+    with pytest.raises(
+        UserError, match=r"^digit_order: 'reversed, answer reversed' must be 'reversed', 'normal' or 'answer reversed'"
+    ):
         Digits("reversed, answer reversed")  # type: ignore[arg-type]
 
 
@@ -98,12 +102,16 @@ def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_del
     for line in lines:
         question, answer = line.split("=")
         pairs = [piece.rpartition(":") for piece in question.split(",")]
-        if any(label not in LABELS for label, _, _ in pairs):
+        if any(label not in ITEM_LABELS for label, _, _ in pairs):
             assert "::" in line
             with pytest.raises(UserError, match=r"is no label|it reads like"):
-                task.read(",".join(f"{label}:{number_format.plain(number)}" for label, _, number in pairs))
+                task.parse_question(
+                    ",".join(f"{label}:{number_format.normalize_numbers(number)}" for label, _, number in pairs)
+                )
             continue
-        read = task.read(",".join(f"{label}:{number_format.plain(number)}" for label, _, number in pairs))
+        read = task.parse_question(
+            ",".join(f"{label}:{number_format.normalize_numbers(number)}" for label, _, number in pairs)
+        )
         if all(not label.isdigit() for label, _, _ in pairs) and "0" not in [number[-1] for _, _, number in pairs]:
             assert written(task, Characters(number_format, vocabulary="sort"), read) == [f"{question}={answer}"]
             kept += 1
@@ -124,26 +132,26 @@ def test_no_drawn_list_has_a_delimiter_among_its_labels() -> None:
 def test_the_lines_of_the_positional_or_are_the_published_ones() -> None:
     found = case("gen_or_exact")
     for number_format in (Digits(), Digits("normal"), Digits(leading_zeros=2)):
-        cell = BitwiseOr().pinned(first_digits=found["input"]["n"], second_digits=found["input"]["m"])
-        every = cell.whole()
+        cell = BitwiseOr().at_cell(first_digits=found["input"]["n"], second_digits=found["input"]["m"])
+        every = cell.all_questions()
         assert every is not None
         assert written(cell, Characters(number_format, vocabulary="pad"), every) == found["expected"]
     count = case("gen_or_count")
     for pair, expected in zip(count["input"]["pairs"], count["expected"], strict=True):
         spans = [Span(1, most) for most in pair]
-        assert BitwiseOr(first_digits=spans[0], second_digits=spans[1]).space() == expected
+        assert BitwiseOr(first_digits=spans[0], second_digits=spans[1]).num_questions() == expected
 
 
 def test_hints_are_shared_by_operands_and_answer() -> None:
     task, tokenizer = Arithmetic(), Characters(Digits(index_hints=True), vocabulary="index")
-    (line,) = written(task, tokenizer, task.read("321+654="))
+    (line,) = written(task, tokenizer, task.parse_question("321+654="))
     assert line == "A1B2C3+A4B5C6=A5B7C9"  # the published example, from another letter on
     drawn = task.examples("train", 0, 0, 300)
     starts = set()
     for line in written(task, tokenizer, drawn):
         numbers = [part for half in line.split("=") for part in half.split("+")] if line.count("+") == 1 else []
         for number in numbers:
-            assert number[::2] in (HINTS + HINTS)
+            assert number[::2] in (INDEX_HINTS + INDEX_HINTS)
             assert number[0] == numbers[0][0]
             starts.add(number[0])
     assert len(starts) > 60
@@ -154,25 +162,27 @@ def test_operands_may_alternate() -> None:
     cases = {("12+34=", "normal"): "1324=46", ("12+34=", "reversed"): "2413=64"}
     for (text, order), line in cases.items():
         tokenizer = Characters(Digits(order), interleave_operands=True)  # type: ignore[arg-type]
-        assert written(task, tokenizer, task.read(text)) == [line]
+        assert written(task, tokenizer, task.parse_question(text)) == [line]
     filled = Characters(Digits("normal", min_digits=3), interleave_operands=True)
-    assert written(task, filled, task.read("12+345=")) == ["031425=357"]
+    assert written(task, filled, task.parse_question("12+345=")) == ["031425=357"]
     drawn = Arithmetic(digits=20).examples("train", 0, 0, 40)
     for line, row in zip(written(task, Characters(interleave_operands=True), drawn), drawn.numbers.digits, strict=True):
         digits = [int(d) for d in line.split("=")[0]]
         assert digits[::2] == row[0, ::-1][:20].tolist()
         assert digits[1::2] == row[1, ::-1][:20].tolist()
-    with pytest.raises(UserError, match=r"^interleave_operands: operands of 2 and 3 digits would be ambiguous"):
-        written(task, Characters(interleave_operands=True), task.read("12+345="))
-    with pytest.raises(UserError, match=r"^interleave_operands: only questions of two operands"):
-        written(Sorting(), Characters(interleave_operands=True), Sorting().read("A:1,B:2="))
+    with pytest.raises(
+        UserError, match=r"^interleave_operands: operands of 2 and 3 digits must have the same number of digits"
+    ):
+        written(task, Characters(interleave_operands=True), task.parse_question("12+345="))
+    with pytest.raises(UserError, match=r"^interleave_operands: questions must have two operands"):
+        written(Sorting(), Characters(interleave_operands=True), Sorting().parse_question("A:1,B:2="))
 
 
 def test_blanks_come_as_often_as_their_probability_says() -> None:
     task, tokenizer = Arithmetic(digits=20), Characters(space_probability=0.5)
     vocabulary = tokenizer.build_vocabulary(task)
     drawn = task.examples("train", 0, 0, 1000)
-    rows, bare = tokenizer.rows(drawn, vocabulary), Characters().rows(drawn, vocabulary)
+    rows, bare = tokenizer.encode_examples(drawn, vocabulary), Characters().encode_examples(drawn, vocabulary)
     lines = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
     assert [line.replace(" ", "") for line in lines] == [Characters().decode(ids, vocabulary) for ids in bare.ids]
     runs = np.bincount([len(run) for line in lines for run in re.split("[^ ]", line)[:-1]])
@@ -183,8 +193,8 @@ def test_blanks_come_as_often_as_their_probability_says() -> None:
         answer = line.split("=")[1]
         assert rows.target_mask[row].sum() == len(answer) + 1
         assert rows.target_mask[row, rows.lengths[row] - 1]
-    assert np.array_equal(tokenizer.rows(drawn.take(slice(5, 9)), vocabulary).lengths, rows.lengths[5:9])
-    assert written(task, tokenizer, task.read("1+2=")) == ["1+2=3"]  # nobody drew it
+    assert np.array_equal(tokenizer.encode_examples(drawn.take(slice(5, 9)), vocabulary).lengths, rows.lengths[5:9])
+    assert written(task, tokenizer, task.parse_question("1+2=")) == ["1+2=3"]  # nobody drew it
 
 
 def test_a_task_that_a_published_vocabulary_cannot_write_is_refused() -> None:
@@ -198,8 +208,8 @@ def test_a_task_that_a_published_vocabulary_cannot_write_is_refused() -> None:
         Characters(vocabulary="letters")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^vocabulary: the published vocabulary 'pad' has no index hints"):
         Characters(Digits(index_hints=True), vocabulary="pad")
-    with pytest.raises(UserError, match=r"^interleave_operands: operands with index hints cannot alternate"):
+    with pytest.raises(UserError, match=r"^interleave_operands: must be false with index_hints"):
         Characters(Digits(index_hints=True), interleave_operands=True)
     for share in (-0.1, 1.5):
-        with pytest.raises(UserError, match=r"^space_probability: .* is no probability"):
+        with pytest.raises(UserError, match=r"^space_probability: .* must be a probability"):
             Characters(space_probability=share)

@@ -68,12 +68,12 @@ def test_text_is_read_line_by_line(content: bytes, rows: list[str], tmp_path: Pa
 def test_lines_are_found_across_the_pieces_that_a_file_is_read_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_files, "_CHUNK", 5)
+    monkeypatch.setattr(row_files, "_CHUNK_BYTES", 5)
     rows = ["1+2=3", "44+5=94", "", "6+6=21"]
     (tmp_path / "rows.txt").write_text("\n".join(rows))
     found = open_row_file(tmp_path / "rows.txt")
     assert all_text(found) == [row for row in rows if row]
-    assert found.where(2).endswith("rows.txt, line 4")
+    assert found.location(2).endswith("rows.txt, line 4")
 
 
 def test_a_folder_of_text_is_its_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_folder_of_text_is_its_files_in_the_order_of_their_names(tmp_path: Pat
     (tmp_path / "a.txt").write_text("1=a\n\n2=ü\n")
     found = open_row_file(tmp_path)
     assert all_text(found) == ["1=a", "2=ü", "3=c", "4=d"]
-    assert found.where(1).endswith("a.txt, line 3")
-    assert found.where(3).endswith("b.txt, line 2")
+    assert found.location(1).endswith("a.txt, line 3")
+    assert found.location(3).endswith("b.txt, line 2")
     codes, lengths = found.read(np.array([3, 0, 1]))
     assert ["".join(map(chr, codes[i, : lengths[i]])) for i in range(3)] == ["4=d", "1=a", "2=ü"]
 
@@ -98,7 +98,7 @@ def test_a_tokenised_folder_is_read_as_the_published_code_wrote_it(tmp_path: Pat
     found = open_row_file(tmp_path / "hf")
     codes, lengths = found.read(np.array([4, 1, 0, 1]))
     assert ["".join(map(chr, codes[i, : lengths[i]])) for i in range(4)] == [texts[4], texts[1], texts[0], texts[1]]
-    assert "row 1" in found.where(4)
+    assert "row 1" in found.location(4)
 
 
 def test_a_set_whose_rows_are_all_in_the_test_split_is_read(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_rows_with_a_beginning_or_without_an_end_are_read(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not there; a text file with a row per line"):
+    with pytest.raises(UserError, match="does not exist; must be a text file with one row per line"):
         open_row_file(tmp_path / "nothing.txt")
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(UserError, match="holds no rows"):
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path)
     (tmp_path / "some.txt").write_bytes(b"1=2\n\xff\xfe=3\n")
     with pytest.raises(UserError, match=r"some.txt, line 2: is no text in UTF-8"):
         open_row_file(tmp_path / "some.txt").text(1)
-    with pytest.raises(UserError, match=r"split: .* is not divided into splits"):
+    with pytest.raises(UserError, match=r"split: .* has no splits"):
         open_row_file(tmp_path / "some.txt", split="train")
     with pytest.raises(UserError, match="vocabulary: there is no 'sorting'"):
         open_row_file(tmp_path / "some.txt", vocabulary="sorting")

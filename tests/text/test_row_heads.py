@@ -13,8 +13,8 @@ from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.text.data import open_rows
-from numerate.text.data.source import Source
-from numerate.text.data.writing import write
+from numerate.text.data.source import RowSource
+from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
@@ -25,9 +25,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of sums and rows with labels, as text, as token ids, and as both."""
     place = tmp_path_factory.mktemp("folders")
     for form in ("text", "memmap", "both"):
-        write(Source("Arithmetic", Arithmetic(), Characters(), 60), place / "sums" / form, form)  # type: ignore[arg-type]
-        labelled = Source("Counting", Counting(number="before"), Words(), 60)
-        write(labelled, place / "labels" / form, form)  # type: ignore[arg-type]
+        write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 60), place / "sums" / form, form)  # type: ignore[arg-type]
+        labelled = RowSource("Counting", Counting(number="before"), Words(), 60)
+        write_rows(labelled, place / "labels" / form, form)  # type: ignore[arg-type]
     return place
 
 
@@ -60,11 +60,11 @@ def test_rows_that_are_not_as_written_are_refused_by_file(
 ) -> None:
     for name in sorted(path.name for path in (folders / kind / form).iterdir() if path.name != "head.json"):
         folder = Path(shutil.copytree(folders / kind / form, tmp_path / f"{name} damaged"))
-        sound = ExampleFile(path=str(folder)).whole()
+        sound = ExampleFile(path=str(folder)).all_questions()
         assert sound is not None
         harm(folder / name)
         with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
-            ExampleFile(path=str(folder)).whole()
+            ExampleFile(path=str(folder)).all_questions()
         if form != "text":
             with pytest.raises(UserError, match=rf"{name}: is (not as it was written|missing)"):
                 open_rows(folder)
@@ -88,8 +88,10 @@ def test_a_head_that_is_not_as_written_is_refused(folders: Path, tmp_path: Path,
     folder = Path(shutil.copytree(folders / "sums" / "both", tmp_path / "rows"))
     head = folder / "head.json"
     head.write_text(EDITS[edit](head.read_text()))
-    for read in (lambda: ExampleFile(path=str(folder)).whole(), lambda: open_rows(folder)):
-        with pytest.raises(UserError, match=r"head\.json: (is not as it was written|cannot be read|says nothing of)"):
+    for read in (lambda: ExampleFile(path=str(folder)).all_questions(), lambda: open_rows(folder)):
+        with pytest.raises(
+            UserError, match=r"head\.json: (is not as it was written|cannot be read|is not 'numerate rows 1')"
+        ):
             read()
 
 
@@ -112,7 +114,7 @@ def test_changed_answers_are_refused_by_every_command(
         )
     assert not (tmp_path / "runs").exists()
     shutil.copy(rows, tmp_path / "mine.txt")  # as rows of one's own they are right
-    assert ExampleFile(path=str(tmp_path / "mine.txt")).space() == 60
+    assert ExampleFile(path=str(tmp_path / "mine.txt")).num_questions() == 60
 
 
 def test_rows_changed_while_they_are_open_are_refused(folders: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.text.tokenizers.sentencepiece_files import is_sentencepiece, merges_of, sentencepiece
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.tokenizers.sentencepiece_files import build_merges, is_sentencepiece, load_sentencepiece
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -59,15 +59,15 @@ BASIC = [
 
 
 @pytest.fixture(scope="session")
-def mistral(shared: Path) -> StoredTokenizer:
-    return pieces(str(shared / "data/tokenizers/mistral/tokenizer.model.v1"))
+def mistral(shared: Path) -> PretrainedTokenizer:
+    return load_tokenizer(str(shared / "data/tokenizers/mistral/tokenizer.model.v1"))
 
 
 def test_a_model_by_hand_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model(BASIC))
-    known = pieces(str(tmp_path))  # a folder that has one
-    assert (known.size, known.roles) == (9, {"unk": 0, "bos": 1, "eos": 2})
+    known = load_tokenizer(str(tmp_path))  # a folder that has one
+    assert (known.size, known.special_token_ids) == (9, {"unk": 0, "bos": 1, "eos": 2})
     ids = known.encode(["ab", "aab\n", "", "<s>c"])
     assert [ids[0].tolist(), ids[1].tolist()] == [[4, 8, 4, 5, 3, 6, 0], [2, 3, 0, 2]]
     assert known.decode([1, 4, 8, 6, 5, 2]) == "ab ab"
@@ -75,19 +75,24 @@ def test_a_model_by_hand_is_read(tmp_path: Path) -> None:
 
 def test_merges_are_ranked_by_the_score_of_what_they_make() -> None:
     pieces = [("a", -3.0), ("b", -4.0), ("ab", -2.0), ("bb", -1.0), ("abb", -1.5)]
-    assert merges_of(pieces) == [["b", "b"], ["a", "bb"], ["ab", "b"], ["a", "b"]]
+    assert build_merges(pieces) == [["b", "b"], ["a", "bb"], ["ab", "b"], ["a", "b"]]
 
 
-def test_the_open_mistral_tokenizer_writes_what_sentencepiece_does(mistral: StoredTokenizer) -> None:
+def test_the_open_mistral_tokenizer_writes_what_sentencepiece_does(mistral: PretrainedTokenizer) -> None:
     ids, lengths = mistral.encode(["x ", "  x", "", " 42 caf\u00e9 <s> a   b\n\nx\tz\U0001f600"])
     by_sentencepiece = [259, 28781, 28750, 28345, 523, 28713, 28767, 264, 259, 287, 13, 13, 28744, 12, 28764, 30575]
     assert lengths.tolist() == [2, 2, 0, 16]
     assert ids.tolist() == [1318, 28705, 259, 1318, *by_sentencepiece]
-    assert (mistral.size, mistral.begin, mistral.roles["eos"], mistral.roles["unk"]) == (32_000, 1, 2, 0)
+    assert (
+        mistral.size,
+        mistral.document_start_id,
+        mistral.special_token_ids["eos"],
+        mistral.special_token_ids["unk"],
+    ) == (32_000, 1, 2, 0)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its SWIG, when it is imported
-def test_ids_are_those_of_the_package_sentencepiece(mistral: StoredTokenizer, shared: Path) -> None:
+def test_ids_are_those_of_the_package_sentencepiece(mistral: PretrainedTokenizer, shared: Path) -> None:
     package = pytest.importorskip("sentencepiece", reason="an oracle, never a dependency")
     theirs = package.SentencePieceProcessor(model_file=str(shared / "data/tokenizers/mistral/tokenizer.model.v1"))
     draw = random.Random(0)
@@ -101,11 +106,11 @@ def test_ids_are_those_of_the_package_sentencepiece(mistral: StoredTokenizer, sh
     assert ids.tolist() == [i for one in expected for i in one]
 
 
-def test_texts_come_back(mistral: StoredTokenizer) -> None:
+def test_texts_come_back(mistral: PretrainedTokenizer) -> None:
     for text in ('Lily said, "Wow!"\n\nThe end. 42 caf\u00e9s \U0001f600', " two  spaces ", "</s>", "\u00a0\t\u4e2d"):
         ids, _ = mistral.encode([text])
         assert mistral.decode(ids) == text
-        assert mistral.text_bytes(ids) == len(text.encode())
+        assert mistral.num_text_bytes(ids) == len(text.encode())
 
 
 def test_llama_ids_are_the_published_ones_where_the_user_has_its_tokenizer(shared: Path) -> None:
@@ -113,14 +118,14 @@ def test_llama_ids_are_the_published_ones_where_the_user_has_its_tokenizer(share
     found = [path for path in shared.glob("data/tokenizers/**/tokenizer.model*") if digest(path) == LLAMA]
     if not found:
         pytest.skip("Llama's tokenizer.model is under its own licence; where it is, its ids are compared")
-    known = pieces(str(found[0]))
+    known = load_tokenizer(str(found[0]))
     for text, expected in zip(case["inputs"]["texts"], case["expected"]["ids"], strict=True):
-        assert [known.begin, *known.encode([text])[0].tolist()] == expected
+        assert [known.document_start_id, *known.encode([text])[0].tolist()] == expected
 
 
-def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: StoredTokenizer) -> None:
+def test_the_published_texts_come_back_from_the_open_tokenizer(shared: Path, mistral: PretrainedTokenizer) -> None:
     case = llama_case(shared)
-    assert (mistral.size, mistral.begin) == (case["config"]["vocab"], case["config"]["bos"])
+    assert (mistral.size, mistral.document_start_id) == (case["config"]["vocab"], case["config"]["bos"])
     for text, expected in zip(case["inputs"]["texts"], case["expected"]["ids"], strict=True):
         ids = mistral.encode([text])[0]
         assert mistral.decode(ids) == text
@@ -141,21 +146,21 @@ def digest(path: Path) -> str:
     ("content", "message"),
     [
         (model(BASIC)[:-30], "no whole SentencePiece model"),
-        (model([*BASIC, ("\n\n", 4)]), "pieces that users defined"),
-        (model(BASIC, kind=4), "words or characters"),
+        (model([*BASIC, ("\n\n", 4)]), "has user-defined pieces"),
+        (model(BASIC, kind=4), "must be a SentencePiece model of type BPE or Unigram"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "some.model"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message) as raised:
-        sentencepiece(path)
+        load_sentencepiece(path)
     assert "some.model" in str(raised.value)
 
 
 def test_a_tokenizer_json_is_read_too_and_is_no_sentencepiece_model() -> None:
     assert not is_sentencepiece(TINY / "tokenizer.json")
-    known = pieces(str(TINY))
+    known = load_tokenizer(str(TINY))
     ids, _ = known.encode(["ab"])
     assert known.decode(ids) == "ab"
 
@@ -163,20 +168,20 @@ def test_a_tokenizer_json_is_read_too_and_is_no_sentencepiece_model() -> None:
 def test_a_tokenizer_without_begin_and_end_is_refused_for_documents(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model([("<unk>", 2), ("a", 1)]))
-    known = pieces(str(path))
-    known.roles.pop("bos", None)
+    known = load_tokenizer(str(path))
+    known.special_token_ids.pop("bos", None)
     with pytest.raises(UserError, match="no token that begins a text"):
-        _ = known.begin
+        _ = known.document_start_id
 
 
 @given(st.lists(st.text("ab\u2581 \n<s>c\t1", max_size=15), max_size=6))
 def test_words_that_are_looked_up_are_cut_as_the_library_cuts_them(texts: list[str]) -> None:
     file = by_hand()
-    known = StoredTokenizer(file)
-    assert known._words is not None
+    known = PretrainedTokenizer(file)
+    assert known._word_cache is not None
     for _ in range(2):  # cut, then looked up
         ids, lengths = known.encode(texts)
-        whole = [one.ids for one in known._own.encode_batch_fast(texts, add_special_tokens=False)]
+        whole = [one.ids for one in known._text_tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         assert ids.tolist() == [i for one in whole for i in one]
         assert lengths.tolist() == list(map(len, whole))
 
@@ -186,4 +191,4 @@ def by_hand() -> TokenizerFile:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.model"
         path.write_bytes(model([*BASIC, ("\u2581\u2581", 1), ("\u2581ab", 1), ("1", 1)]))
-        return sentencepiece(path)
+        return load_sentencepiece(path)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from numerate.config import Span
-from numerate.reports.data_plots import draw
+from numerate.reports.data_plots import save_figures
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.plain import plain_text
-from numerate.text.data.repeats import MOST, Repeats
-from numerate.text.data.source import Source, TaskWithTokenizer
-from numerate.text.data.statistics import Histogram, Statistics, chains, statistics
+from numerate.tasks.plain import format_question
+from numerate.text.data.repeats import MAX_MULTIPLICITY, DuplicateCounter
+from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.statistics import Histogram, Statistics, compute_statistics, longest_carry_chains
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
 
@@ -23,9 +23,9 @@ def drawn() -> tuple[list[str], Statistics]:
     """2,000 short sums as a person writes them, and their statistics."""
     task = Arithmetic(digits=Span(1, 3))
     questions = task.examples("train", 1, 0, 2000)
-    texts = ["".join(plain_text(questions, row)) for row in range(2000)]
-    source = Source("sums", task, Characters(), 2000, "train", 1)
-    small = [statistics(source)]
+    texts = ["".join(format_question(questions, row)) for row in range(2000)]
+    source = RowSource("sums", task, Characters(), 2000, "train", 1)
+    small = [compute_statistics(source)]
     return texts, small[0]
 
 
@@ -51,7 +51,7 @@ def parts(text: str) -> tuple[str, str, str]:
 
 def test_lengths_are_those_of_the_texts(drawn: Any) -> None:
     texts, found = drawn
-    tree = found.tree()
+    tree = found.to_dict()
     assert tree["row_tokens"]["counts"] == counted(len(text) + 1 for text in texts)
     assert tree["operand_digits"]["counts"] == counted(len(n) for text in texts for n in parts(text)[:2])
     assert tree["answer_tokens"]["counts"] == counted(len(parts(text)[2]) for text in texts)
@@ -64,7 +64,7 @@ def test_lengths_are_those_of_the_texts(drawn: Any) -> None:
 def test_carry_chains_are_those_of_adding_by_hand(drawn: Any) -> None:
     texts, found = drawn
     by_hand = counted(longest_chain(int(a), int(b)) for a, b, _ in map(parts, texts))
-    assert found.tree()["longest_carry_chain"]["counts"] == by_hand
+    assert found.to_dict()["longest_carry_chain"]["counts"] == by_hand
 
 
 @pytest.mark.parametrize(
@@ -72,24 +72,28 @@ def test_carry_chains_are_those_of_adding_by_hand(drawn: Any) -> None:
 )
 def test_a_chain_is_the_most_places_in_a_row_that_carry(first: int, second: int, chain: int) -> None:
     digits = np.array([[[int(d) for d in f"{number:08d}"[::-1]] for number in (first, second)]], dtype=np.uint8)
-    assert chains(digits[:, 0], digits[:, 1]).tolist() == [chain] == [longest_chain(first, second)]
+    assert longest_carry_chains(digits[:, 0], digits[:, 1]).tolist() == [chain] == [longest_chain(first, second)]
 
 
 def test_repeated_questions_are_counted_exactly(drawn: Any) -> None:
     texts, found = drawn
     times = Counter(text.split("=")[0] for text in texts)
-    assert (found.distinct, found.most, found.repeated) == (len(times), max(times.values()), 2000 - len(times))
-    assert found.tree()["questions"]["times"] == counted(times.values())
+    assert (found.num_distinct, found.max_multiplicity, found.num_repeated) == (
+        len(times),
+        max(times.values()),
+        2000 - len(times),
+    )
+    assert found.to_dict()["questions"]["times"] == counted(times.values())
     pairs = Counter(tuple(len(n) for n in parts(text)[:2]) for text in texts)
     distinct = Counter(tuple(map(len, question.split("+"))) for question in times)
     assert found.axes == ("first_digits", "second_digits")
-    assert (found.pairs, found.distinct_pairs) == (dict(pairs), dict(distinct))
+    assert (found.rows_per_pair, found.distinct_per_pair) == (dict(pairs), dict(distinct))
 
 
 def test_characters_are_counted(drawn: Any) -> None:
     texts, found = drawn
-    assert found.characters == dict(Counter("".join(texts)))
-    assert sum(found.characters.values()) == sum(map(len, texts))
+    assert found.symbol_counts == dict(Counter("".join(texts)))
+    assert sum(found.symbol_counts.values()) == sum(map(len, texts))
 
 
 def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> None:
@@ -97,20 +101,20 @@ def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> No
     (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
     for order in ("auto", "text"):
         task = ExampleFile(path=str(tmp_path / "rows.txt"), digit_order=order)  # type: ignore[arg-type]
-        again = statistics(Source.of_file("sums", TaskWithTokenizer(task))).tree()
-        expected = found.tree()
+        again = compute_statistics(RowSource.from_file("sums", TaskWithTokenizer(task))).to_dict()
+        expected = found.to_dict()
         if order == "text":  # text is not added
-            expected["longest_carry_chain"] = Histogram().tree()
+            expected["longest_carry_chain"] = Histogram().to_dict()
         assert again == expected
 
 
 def test_blocks_of_any_size_say_the_same(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source.blocks, "__defaults__", (37,))
+    monkeypatch.setattr(RowSource.read_blocks, "__defaults__", (37,))
     on_progress: list[int] = []
-    again = statistics(
-        Source("sums", Arithmetic(digits=Span(1, 3)), Characters(), 2000, "train", 1), on_progress.append
+    again = compute_statistics(
+        RowSource("sums", Arithmetic(digits=Span(1, 3)), Characters(), 2000, "train", 1), on_progress.append
     )
-    assert again.tree() == drawn[1].tree()
+    assert again.to_dict() == drawn[1].to_dict()
     assert on_progress == [*range(37, 2000, 37), 2000]
 
 
@@ -119,33 +123,39 @@ def test_repeats_are_counted_exactly_whatever_is_held_in_memory(held: int) -> No
     rng = np.random.default_rng(0)
     values = rng.integers(0, 700, 3000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     cells = (values % np.uint64(5)).astype(np.int64)
-    with Repeats(held) as repeats:
+    with DuplicateCounter(held) as repeats:
         for start in range(0, 3000, 123):
             repeats.add(values[start : start + 123], cells[start : start + 123])
         found = repeats.counts()
         folder = repeats._folder
     times = Counter(values.tolist())
-    assert (found.distinct, found.most) == (len(times), max(times.values()))
-    assert found.times.tolist() == [Counter(times.values())[n] for n in range(len(found.times))]
-    assert found.cells.tolist() == [sum(value % 5 == cell for value in times) for cell in range(5)]
+    assert (found.num_distinct, found.max_multiplicity) == (len(times), max(times.values()))
+    assert found.multiplicity_histogram.tolist() == [
+        Counter(times.values())[n] for n in range(len(found.multiplicity_histogram))
+    ]
+    assert found.distinct_per_cell.tolist() == [sum(value % 5 == cell for value in times) for cell in range(5)]
     assert folder is None if held > 3000 else not Path(folder.name).exists()  # type: ignore[union-attr]
 
 
 def test_very_frequent_questions_are_counted_as_one_thousand() -> None:
-    with Repeats() as repeats:
-        repeats.add(np.zeros(MOST + 5, dtype=np.uint64), np.zeros(MOST + 5, dtype=np.int64))
+    with DuplicateCounter() as repeats:
+        repeats.add(np.zeros(MAX_MULTIPLICITY + 5, dtype=np.uint64), np.zeros(MAX_MULTIPLICITY + 5, dtype=np.int64))
         found = repeats.counts()
-    assert (found.most, found.times[MOST], found.distinct) == (MOST + 5, 1, 1)
-    with Repeats() as nothing:
-        assert nothing.counts().distinct == 0
+    assert (found.max_multiplicity, found.multiplicity_histogram[MAX_MULTIPLICITY], found.num_distinct) == (
+        MAX_MULTIPLICITY + 5,
+        1,
+        1,
+    )
+    with DuplicateCounter() as nothing:
+        assert nothing.counts().num_distinct == 0
 
 
 def test_a_histogram_knows_its_middle() -> None:
     histogram = Histogram()
     histogram.add(np.array([3, 3, 5]))
     histogram.add(np.array([9]))
-    assert (histogram.low(), histogram.median(), histogram.high(), histogram.mean()) == (3, 3, 9, 5.0)
-    assert Histogram().tree() == {"low": 0, "median": 0, "mean": 0.0, "high": 0, "counts": {}}
+    assert (histogram.min(), histogram.median(), histogram.max(), histogram.mean()) == (3, 3, 9, 5.0)
+    assert Histogram().to_dict() == {"low": 0, "median": 0, "mean": 0.0, "high": 0, "counts": {}}
 
 
 @pytest.mark.parametrize("rows", [None, ["ζ:5,η:41=η,ζ", "$:1=$", "A:1,B:0=B,A"] * 20])
@@ -153,9 +163,11 @@ def test_figures_are_drawn_of_whatever_there_is(rows: list[str] | None, drawn: A
     found = drawn[1]
     if rows is not None:
         (tmp_path / "rows.txt").write_text("\n".join(rows), encoding="utf-8")
-        found = statistics(Source.of_file("text", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "rows.txt")))))
+        found = compute_statistics(
+            RowSource.from_file("text", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "rows.txt"))))
+        )
     kinds = ("svg",) if rows is None else ("png",)
-    names = {path.name for path in draw(found, tmp_path / "out", kinds)}
+    names = {path.name for path in save_figures(found, tmp_path / "out", kinds)}
     every = {"lengths", "repeats", "characters"} | ({"pairs", "carries"} if rows is None else set())
     assert names == {f"{name}.{kind}" for name in every for kind in kinds}
     for name in names:

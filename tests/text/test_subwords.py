@@ -18,16 +18,16 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
 from numerate.tasks.task import Task
-from numerate.tasks.texts import Listed, TextSource
-from numerate.text.data.datasets import ALL
+from numerate.tasks.texts import InMemorySource, TextSource
+from numerate.text.data.datasets import DATASETS
 from numerate.text.tokenizers import tokenizer_files
 from numerate.text.tokenizers.fone import FoNE
 from numerate.text.tokenizers.ieee import IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
-from numerate.text.tokenizers.subwords import Subwords, per_digit
+from numerate.text.tokenizers.subwords import Subwords, split_digits
 from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
 from numerate.tokenizers.layout import Continuation, Seq2Seq
-from numerate.vocabulary import BEGIN, DIGIT, END, NUMBER, PAD, POINT, SIGN, SPECIAL, TEXT, UNKNOWN
+from numerate.vocabulary import BOS, DIGIT, EOS, NUMBER, PAD, POINT, SIGN, SPECIAL, TEXT, UNK
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -90,12 +90,12 @@ def folder(request: pytest.FixtureRequest) -> str:
 
 def symbols(tokenizer: Subwords, text: str) -> str:
     vocabulary = tokenizer.build_vocabulary([])
-    return " ".join(vocabulary.symbols[i] for i in tokenizer.encode(text, vocabulary))
+    return " ".join(vocabulary.tokens[i] for i in tokenizer.encode(text, vocabulary))
 
 
 def back(tokenizer: Subwords, text: str) -> str:
     vocabulary = tokenizer.build_vocabulary([])
-    return tokenizer.decode(*_turned(tokenizer.encode_with_values(text, vocabulary), vocabulary))
+    return tokenizer.decode(*_turned(tokenizer.encode_with_number_values(text, vocabulary), vocabulary))
 
 
 def _turned(encoded: tuple[list[int], list[float]], vocabulary: Any) -> tuple[Any, ...]:
@@ -110,21 +110,21 @@ def test_as_it_is_it_writes_the_ids_of_the_tokenizer(folder: str) -> None:
     vocabulary = tokenizer.build_vocabulary([])
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     theirs.no_truncation()
-    assert vocabulary.foreign is not None
+    assert vocabulary.pretrained_ids is not None
     for text in TEXTS:
         expected = theirs.encode(text, add_special_tokens=False).ids
-        assert vocabulary.foreign[tokenizer.encode(text, vocabulary)].tolist() == expected
+        assert vocabulary.pretrained_ids[tokenizer.encode(text, vocabulary)].tolist() == expected
 
 
 def test_per_digit_is_the_rule_of_a_fast_tokenizer(folder: str) -> None:
     tokenizer = Subwords(tokenizer=folder, number_format=PerDigit())
     theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     theirs.no_truncation()
-    ruled = per_digit(theirs)
+    ruled = split_digits(theirs)
     vocabulary = tokenizer.build_vocabulary([])
-    assert vocabulary.foreign is not None
+    assert vocabulary.pretrained_ids is not None
     for text in (*TEXTS, "12 012 x2y 100"):
-        found = vocabulary.foreign[tokenizer.encode(text, vocabulary)].tolist()
+        found = vocabulary.pretrained_ids[tokenizer.encode(text, vocabulary)].tolist()
         assert found == ruled.encode(text, add_special_tokens=False).ids, text
     assert theirs.to_str() != ruled.to_str()
 
@@ -163,8 +163,8 @@ def test_numbers_are_written_by_hand(pieces: str, numbers: TextNumberFormat, tex
 def test_values_stand_beside_their_numbers() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=XVal())
     vocabulary = tokenizer.build_vocabulary([])
-    ids, values = tokenizer.encode_with_values("x=-15.67, 123456789 and 1,000", vocabulary)
-    number = vocabulary.ids["[NUM]"]
+    ids, values = tokenizer.encode_with_number_values("x=-15.67, 123456789 and 1,000", vocabulary)
+    number = vocabulary.token_to_id["[NUM]"]
     assert [value for i, value in zip(ids, values, strict=True) if i == number] == pytest.approx([-15.67, 1000])
     assert {value for i, value in zip(ids, values, strict=True) if i != number} == {1.0}
 
@@ -213,10 +213,10 @@ def test_texts_come_back_as_documented(folder: str, numbers: TextNumberFormat, t
 def test_what_no_text_gives_is_decoded_too() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=RegressionTransformer())
     vocabulary = tokenizer.build_vocabulary([])
-    ids = [vocabulary.ids[symbol] for symbol in ("_5_1_", "_4_0_", "_3_0_", "+", "_2_2_")]
-    assert tokenizer.decode([BEGIN, *ids, UNKNOWN, END, PAD], vocabulary) == "54 3+200[UNK]"
+    ids = [vocabulary.token_to_id[symbol] for symbol in ("_5_1_", "_4_0_", "_3_0_", "+", "_2_2_")]
+    assert tokenizer.decode([BOS, *ids, UNK, EOS, PAD], vocabulary) == "54 3+200[UNK]"
     xval = Subwords(tokenizer=TINY, number_format=XVal())
-    assert xval.decode([xval.build_vocabulary([]).ids["[NUM]"]], xval.build_vocabulary([])) == "[NUM]"
+    assert xval.decode([xval.build_vocabulary([]).token_to_id["[NUM]"]], xval.build_vocabulary([])) == "[NUM]"
 
 
 # Vocabularies --------------------------------------------------------------------------------------------------------
@@ -225,27 +225,27 @@ def test_what_no_text_gives_is_decoded_too() -> None:
 def test_a_vocabulary_starts_with_the_specials_and_has_the_tokenizers_ids(pieces: str) -> None:
     vocabulary = Subwords(tokenizer=pieces, number_format=RegressionTransformer()).build_vocabulary([])
     theirs = tokenizers.Tokenizer.from_file(f"{pieces}/tokenizer.json").get_vocab()
-    assert vocabulary.foreign is not None
-    assert vocabulary.foreign[:4].tolist() == [0, 2, -1, 1]
-    assert len(set(vocabulary.symbols)) == vocabulary.size
-    for symbol, i in zip(vocabulary.symbols[4:], vocabulary.foreign[4:], strict=True):
+    assert vocabulary.pretrained_ids is not None
+    assert vocabulary.pretrained_ids[:4].tolist() == [0, 2, -1, 1]
+    assert len(set(vocabulary.tokens)) == vocabulary.size
+    for symbol, i in zip(vocabulary.tokens[4:], vocabulary.pretrained_ids[4:], strict=True):
         assert i == theirs.get(symbol, -1)
-    assert set(theirs) - set(vocabulary.symbols) == {"<pad>", "</s>", "<unk>"}
+    assert set(theirs) - set(vocabulary.tokens) == {"<pad>", "</s>", "<unk>"}
 
 
 def test_each_token_says_what_it_is(pieces: str) -> None:
     own = Subwords(tokenizer=pieces).build_vocabulary([])
     for symbol, kind, value in (("5", DIGIT, 5), ("\u25815", DIGIT, 5), ("12", NUMBER, 12), ("100", NUMBER, 100)):
-        assert (own.kinds[own.ids[symbol]], own.values[own.ids[symbol]]) == (kind, value)
+        assert (own.token_kinds[own.token_to_id[symbol]], own.number_values[own.token_to_id[symbol]]) == (kind, value)
     for symbol, kind in (("-", SIGN), (".", POINT), ("a", TEXT), ("<extra_id_12>", TEXT), ("[EOS]", SPECIAL)):
-        assert own.kinds[own.ids[symbol]] == kind
-        assert np.isnan(own.values[own.ids[symbol]])
+        assert own.token_kinds[own.token_to_id[symbol]] == kind
+        assert np.isnan(own.number_values[own.token_to_id[symbol]])
     digits = Subwords(tokenizer=pieces, number_format=PerDigit()).build_vocabulary([])
-    assert {digits.symbols[i] for i in np.flatnonzero(digits.is_digit)} == set("0123456789")
-    assert digits.kinds[digits.ids["12"]] == TEXT
+    assert {digits.tokens[i] for i in np.flatnonzero(digits.is_digit)} == set("0123456789")
+    assert digits.token_kinds[digits.token_to_id["12"]] == TEXT
     rt = Subwords(tokenizer=pieces, number_format=RegressionTransformer()).build_vocabulary([])
-    five = rt.ids["_5_-2_"]
-    assert (rt.kinds[five], rt.values[five], rt.significance[five]) == (DIGIT, 5, -2)
+    five = rt.token_to_id["_5_-2_"]
+    assert (rt.token_kinds[five], rt.number_values[five], rt.exponents[five]) == (DIGIT, 5, -2)
     assert np.count_nonzero(rt.is_digit) == 320
 
 
@@ -253,26 +253,29 @@ def test_each_token_says_what_it_is(pieces: str) -> None:
 class Listing(Task):
     """Questions from a list."""
 
-    def draw(self, draws: CounterRNG, index: Any) -> Questions:
-        return Questions.of_source(SOURCE, index % SOURCE.count)
+    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
+        return Questions.from_source(SOURCE, indices % SOURCE.num_examples)
 
 
-SOURCE: TextSource = Listed((Example("What is 12?", "12"), Example("What is 5+5?", "10"), Example("", "and")))
+SOURCE: TextSource = InMemorySource((Example("What is 12?", "12"), Example("What is 5+5?", "10"), Example("", "and")))
 
 
 def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
     whole = Subwords(tokenizer=pieces, number_format=PerDigit())
     tokenizer = Subwords(tokenizer=pieces, number_format=PerDigit(), vocabulary="occurring")
     vocabulary = tokenizer.build_vocabulary(Listing())
-    assert {"\u2581What", "\u2581is", "\u2581and", "-", ".", "<extra_id_0>", *"0123456789"} <= set(vocabulary.symbols)
-    assert not {"12", "100", "\u25815", "<extra_id_12>"} & set(vocabulary.symbols)
+    assert {"\u2581What", "\u2581is", "\u2581and", "-", ".", "<extra_id_0>", *"0123456789"} <= set(vocabulary.tokens)
+    assert not {"12", "100", "\u25815", "<extra_id_12>"} & set(vocabulary.tokens)
     questions = Listing().examples("train", 0, 0, 9)
-    ours, theirs = tokenizer.rows(questions, vocabulary), whole.rows(questions, whole.build_vocabulary([]))
+    ours, theirs = (
+        tokenizer.encode_examples(questions, vocabulary),
+        whole.encode_examples(questions, whole.build_vocabulary([])),
+    )
     for cut, full in zip(ours.ids, theirs.ids, strict=True):
-        assert [vocabulary.symbols[i] for i in cut] == [whole.build_vocabulary([]).symbols[i] for i in full]
-    assert vocabulary.foreign is not None
-    assert [vocabulary.foreign[vocabulary.ids[name]] for name in ("\u2581is", "[EOS]")] == [
-        whole.build_vocabulary([]).foreign[whole.build_vocabulary([]).ids["\u2581is"]],  # type: ignore[index]
+        assert [vocabulary.tokens[i] for i in cut] == [whole.build_vocabulary([]).tokens[i] for i in full]
+    assert vocabulary.pretrained_ids is not None
+    assert [vocabulary.pretrained_ids[vocabulary.token_to_id[name]] for name in ("\u2581is", "[EOS]")] == [
+        whole.build_vocabulary([]).pretrained_ids[whole.build_vocabulary([]).token_to_id["\u2581is"]],  # type: ignore[index]
         1,
     ]
 
@@ -282,12 +285,12 @@ def test_a_vocabulary_can_be_cut_to_what_occurs(pieces: str) -> None:
 def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: str, published: bool) -> None:
     tokenizer = Subwords(tokenizer=pieces, number_format=XVal(published=published))
     vocabulary = tokenizer.build_vocabulary([])
-    rows = tokenizer.rows([Example(f"{text} and 5", "7")], vocabulary)
-    assert rows.values is not None
-    assert np.isfinite(rows.values).all()
-    assert {5.0, 7.0} <= set(rows.values.ravel().tolist())
-    ids, values = tokenizer.encode_with_values(text, vocabulary)
-    assert tokenizer.decode_with_values(ids, values, vocabulary) == text
+    rows = tokenizer.encode_examples([Example(f"{text} and 5", "7")], vocabulary)
+    assert rows.number_values is not None
+    assert np.isfinite(rows.number_values).all()
+    assert {5.0, 7.0} <= set(rows.number_values.ravel().tolist())
+    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
 
 
 CONTROL = ("<pad>", "</s>", "<unk>", "<s>", "[PAD]", "[UNK]", "[BOS]", "[EOS]", "<extra_id_0>", "<extra_id_12>")
@@ -301,13 +304,13 @@ def test_special_tokens_in_a_text_are_text(
     folder = {"tiny": TINY, "characters": "characters"}.get(name) or request.getfixturevalue("pieces")
     tokenizer = Subwords(tokenizer=folder, number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
-    masks = [vocabulary.ids[mask] for mask in CONTROL if mask in vocabulary.ids and mask[0] == "<"]
+    masks = [vocabulary.token_to_id[mask] for mask in CONTROL if mask in vocabulary.token_to_id and mask[0] == "<"]
     texts = [text for name in CONTROL for text in (name, f"a{name}1", f"x {name} y", f"{name}{name}")]
-    questions = tokenizer.rows([Example(text, text) for text in texts], vocabulary)
+    questions = tokenizer.encode_examples([Example(text, text) for text in texts], vocabulary)
     for text, ids, length in zip(texts, questions.ids, questions.lengths, strict=True):
         inside = ids[: length - 1].tolist()
-        assert not {PAD, BEGIN, END, *masks} & {*inside}, text
-        assert ids[length - 1] == END
+        assert not {PAD, BOS, EOS, *masks} & {*inside}, text
+        assert ids[length - 1] == EOS
         assert tokenizer.encode(text, vocabulary) == inside[: len(inside) // 2]
     if name == "characters" and not isinstance(numbers, RegressionTransformer | XVal):
         assert back(tokenizer, "a</s>1<extra_id_12>") == "a</s>1<extra_id_12>"
@@ -328,8 +331,8 @@ def test_special_tokens_that_a_model_of_another_kind_has_among_its_words_are_tex
             tokenizer = Subwords(tokenizer=str(tmp_path), number_format=numbers)
             vocabulary = tokenizer.build_vocabulary([])
             found = tokenizer.encode("a </s> <pad> [EOS] <mask> <b> 7", vocabulary)
-            assert not {PAD, BEGIN, END, vocabulary.ids["<mask>"]} & {*found}
-            assert [vocabulary.symbols[i] for i in found][-2:] == ["<b>", "7"], "an added token that is text stays one"
+            assert not {PAD, BOS, EOS, vocabulary.token_to_id["<mask>"]} & {*found}
+            assert [vocabulary.tokens[i] for i in found][-2:] == ["<b>", "7"], "an added token that is text stays one"
 
 
 def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
@@ -337,7 +340,7 @@ def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
     vocabulary = tokenizer.build_vocabulary([])
     for text in ("</s>", "5 <pad> 6", "<extra_id_0>", "\uff1c/s>"):
         found = tokenizer.encode(text, vocabulary)
-        assert not {PAD, BEGIN, END, vocabulary.ids["<extra_id_0>"]} & {*found}
+        assert not {PAD, BOS, EOS, vocabulary.token_to_id["<extra_id_0>"]} & {*found}
         assert tokenizer.decode(found, vocabulary).count("s>") == text.count("s>")
 
 
@@ -347,19 +350,19 @@ def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
 def test_rows_are_the_question_the_answer_and_its_end() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=XVal(), add_bos_token=True, answer_prefix=" ")
     vocabulary = tokenizer.build_vocabulary([])
-    rows = tokenizer.rows([Example("12+9=", "21"), Example("", ""), Example("x", "1,000.5 y")], vocabulary)
-    written = [[vocabulary.symbols[i] for i in row] for row in rows.ids]
+    rows = tokenizer.encode_examples([Example("12+9=", "21"), Example("", ""), Example("x", "1,000.5 y")], vocabulary)
+    written = [[vocabulary.tokens[i] for i in row] for row in rows.ids]
     assert written[0][: rows.lengths[0]] == ["[BOS]", "[NUM]", "+", "[NUM]", "=", "\u0120", "[NUM]", "[EOS]"]
     assert written[1][: rows.lengths[1]] == ["[BOS]", "\u0120", "[EOS]"]
     assert written[2][: rows.lengths[2]] == ["[BOS]", "x", "\u0120", "[NUM]", "\u0120", "y", "[EOS]"]
-    assert rows.values is not None
-    assert rows.values[0].tolist() == [1, 12, 1, 9, 1, 1, 21, 1]
+    assert rows.number_values is not None
+    assert rows.number_values[0].tolist() == [1, 12, 1, 9, 1, 1, 21, 1]
     assert rows.target_mask.sum(axis=1).tolist() == [3, 2, 5]
-    batch = Seq2Seq().batch(rows, np.arange(3))
+    batch = Seq2Seq().build_batch(rows, np.arange(3))
     assert batch.source is not None
-    assert batch.source.values is not None
-    assert batch.source.values[0].tolist() == [1, 12, 1, 9, 1, 1]
-    assert Continuation().batch(rows, np.arange(3)).target_values is not None
+    assert batch.source.number_values is not None
+    assert batch.source.number_values[0].tolist() == [1, 12, 1, 9, 1, 1]
+    assert Continuation().build_batch(rows, np.arange(3)).target_number_values is not None
 
 
 def test_a_source_and_its_texts_give_the_same_rows(folder: str) -> None:
@@ -367,21 +370,21 @@ def test_a_source_and_its_texts_give_the_same_rows(folder: str) -> None:
         tokenizer = Subwords(tokenizer=folder, number_format=numbers)
         vocabulary = tokenizer.build_vocabulary([])
         chosen = np.array([1, 2, 0, 1])
-        ours = tokenizer.rows(Questions.of_source(SOURCE, chosen), vocabulary)
-        plain = tokenizer.rows(SOURCE.pairs(chosen), vocabulary)
+        ours = tokenizer.encode_examples(Questions.from_source(SOURCE, chosen), vocabulary)
+        plain = tokenizer.encode_examples(SOURCE.read_examples(chosen), vocabulary)
         assert np.array_equal(ours.ids, plain.ids)
         assert np.array_equal(ours.target_mask, plain.target_mask)
-        assert ours.values is None or np.array_equal(ours.values, plain.values)
+        assert ours.number_values is None or np.array_equal(ours.number_values, plain.number_values)
 
 
 def test_questions_of_several_sources_are_in_their_order() -> None:
-    other = Listed((Example("other 1", "7"),))
+    other = InMemorySource((Example("other 1", "7"),))
     both = Questions.concatenate(
-        [Questions.of_source(SOURCE, np.array([0])), Questions.of_source(other, np.array([0]))]
+        [Questions.from_source(SOURCE, np.array([0])), Questions.from_source(other, np.array([0]))]
     ).take(np.array([1, 0]))
     tokenizer = Subwords(tokenizer=TINY)
     vocabulary = tokenizer.build_vocabulary([])
-    rows = tokenizer.rows(both, vocabulary)
+    rows = tokenizer.encode_examples(both, vocabulary)
     assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["other 17", "What is 12?12"]
 
 
@@ -389,15 +392,15 @@ def test_tasks_with_numbers_are_written_as_people_do() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=Groups(2))
     task = Arithmetic("-")
     vocabulary = tokenizer.build_vocabulary(task)
-    rows = tokenizer.rows(task.read("12-345="), vocabulary)
+    rows = tokenizer.encode_examples(task.parse_question("12-345="), vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "12-345=-333"
     assert tokenizer.decode(rows.ids[0][rows.target_mask[0]], vocabulary) == "-333"
 
 
 def test_labels_are_refused() -> None:
-    block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.none(1), labels=np.ones((1, 2), np.int16))
-    with pytest.raises(UserError, match="a label per token; take Words"):
-        Subwords(tokenizer=TINY).rows(block, Subwords(tokenizer=TINY).build_vocabulary([]))
+    block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.empty(1), labels=np.ones((1, 2), np.int16))
+    with pytest.raises(UserError, match="does not support labels per token; use tokenizer=Words"):
+        Subwords(tokenizer=TINY).encode_examples(block, Subwords(tokenizer=TINY).build_vocabulary([]))
 
 
 def test_long_texts_are_truncated_with_a_warning() -> None:
@@ -406,7 +409,7 @@ def test_long_texts_are_truncated_with_a_warning() -> None:
     with pytest.warns(
         UserWarning, match=r"tokenizer.max_length: 1 of 2 questions .* more than 3 tokens.* longest has 6"
     ):
-        rows = tokenizer.rows([Example("123456", "12345"), Example("1", "2")], vocabulary)
+        rows = tokenizer.encode_examples([Example("123456", "12345"), Example("1", "2")], vocabulary)
     assert tokenizer.decode(rows.ids[0], vocabulary) == "123123"
     assert rows.lengths.tolist() == [7, 3]
 
@@ -426,22 +429,22 @@ def passages(folder: Path) -> None:
 @pytest.mark.parametrize(("side", "cut"), [("left", "beginning"), ("right", "end")])
 def test_a_question_behind_a_long_passage_is_kept_unless_its_end_is_cut(tmp_path: Path, side: Any, cut: str) -> None:
     passages(tmp_path)
-    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.34, truncation_side=side)
+    task = MultiRC(data_dir=str(tmp_path), validation_fraction=0.34, truncation_side=side)
     tokenizer = Subwords(tokenizer="characters", number_format=PerDigit(), max_length=80)
     vocabulary = tokenizer.build_vocabulary(task)
     message = (
         rf"max_length: 2 of 4 questions \(.*val\.jsonl\), .* more than 80 tokens and lose their {cut}; the longest"
     )
     with pytest.warns(UserWarning, match=message):
-        rows = tokenizer.rows(task.longest(), vocabulary)  # a probe counts over the data
+        rows = tokenizer.encode_examples(task.longest_questions(), vocabulary)  # a probe counts over the data
     with pytest.warns(UserWarning, match=message):
-        rows = tokenizer.rows(task.examples("test", 0, 0, 4), vocabulary)
+        rows = tokenizer.encode_examples(task.examples("test", 0, 0, 4), vocabulary)
     texts = [tokenizer.decode(ids, vocabulary) for ids in rows.ids]
     ends = [text.endswith(tuple(f"who val {n}{which}?7" for n in "01" for which in "ab")) for text in texts]
     assert sum(ends) == (4 if cut == "beginning" else 2)
     assert rows.lengths.max() == 80 + 2
     with pytest.warns(UserWarning, match=r"1 of 1 questions \(in memory\)"):
-        long = tokenizer.rows(task.read("the " * 60 + "why?"), vocabulary)
+        long = tokenizer.encode_examples(task.parse_question("the " * 60 + "why?"), vocabulary)
     assert ("why?" in tokenizer.decode(long.ids[0], vocabulary)) == (cut == "beginning")
 
 
@@ -461,16 +464,16 @@ def test_a_tokenizer_without_digits_is_refused_unless_left_alone(tmp_path: Path)
 def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     for name, message in (
         (str(tmp_path), "has no tokenizer.json"),
-        (str(tmp_path / "nowhere"), "is not there"),
-        ("nobody/has-this-tokenizer", "hub did not give"),
+        (str(tmp_path / "nowhere"), "not found; must be a folder"),
+        ("nobody/has-this-tokenizer", "could not be downloaded from the Hugging Face hub"),
     ):
         with pytest.raises(UserError, match=message):
             Subwords(tokenizer=name).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model"')
-    with pytest.raises(UserError, match=r"is no tokenizer.json"):
+    with pytest.raises(UserError, match=r"must be a tokenizer\.json"):
         Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
-    with pytest.raises(UserError, match="cannot read it"):
+    with pytest.raises(UserError, match="cannot be loaded by the library tokenizers"):
         Subwords(tokenizer=str(tmp_path)).build_vocabulary([])
 
 
@@ -482,7 +485,9 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     shutil.copytree(TINY, place)
     for name in ("nobody/has-this-tokenizer", "has-this-tokenizer"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
-    with pytest.raises(UserError, match="hub did not give"):  # the hub alone knows revisions
+    with pytest.raises(
+        UserError, match="could not be downloaded from the Hugging Face hub"
+    ):  # the hub alone knows revisions
         Subwords(tokenizer="nobody/has-this-tokenizer", revision="1f2e").build_vocabulary([])
     shutil.copytree(TINY, tmp_path / "tokenizers" / "nobody" / "has-this-tokenizer")
     (place / "tokenizer.json").write_text("")
@@ -496,11 +501,11 @@ def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
     with pytest.raises(UserError, match="`numerate data fetch t5_tokenizer` gets it"):
         Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
-    shutil.copytree(TINY, tmp_path / ALL["t5_tokenizer"].folder)
+    shutil.copytree(TINY, tmp_path / DATASETS["t5_tokenizer"].folder)
     for name in (f"google-t5/t5-{size}", f"t5-{size}"):
         assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
     with pytest.raises(
-        UserError, match=r"hub did not give .*; a copy of it at"
+        UserError, match=r"could not be downloaded from the Hugging Face hub .*; a copy of it at"
     ):  # somebody else's of this name may differ
         Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
 
@@ -514,15 +519,15 @@ def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it(
     place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
     with pytest.raises(UserError) as raised:
         Subwords().build_vocabulary([])
-    assert "the Hugging Face hub did not give its tokenizer.json" in str(raised.value)
+    assert "its tokenizer.json could not be downloaded from the Hugging Face hub" in str(raised.value)
     assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
         raised.value
     )
     with pytest.raises(UserError, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
         Subwords(tokenizer="nobody/other").build_vocabulary([])
-    for name, called in tokenizer_files.FETCHED.items():
-        assert ALL[called].folder == f"{tokenizer_files.TOKENIZERS}/{name}"
-        assert [file.name for file in ALL[called].files] == ["tokenizer.json"]
+    for name, called in tokenizer_files.FETCH_NAMES.items():
+        assert DATASETS[called].folder == f"{tokenizer_files.TOKENIZERS_FOLDER}/{name}"
+        assert [file.name for file in DATASETS[called].files] == ["tokenizer.json"]
 
 
 def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
@@ -566,13 +571,13 @@ def test_t5s_special_tokens_have_our_ids(shared: Path) -> None:
         tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), number_format=RegressionTransformer()
     )
     vocabulary = tokenizer.build_vocabulary([])
-    assert vocabulary.foreign is not None
-    assert vocabulary.foreign[:4].tolist() == [0, 2, -1, 1]
-    assert vocabulary.foreign[vocabulary.ids["<extra_id_0>"]] == 32099
+    assert vocabulary.pretrained_ids is not None
+    assert vocabulary.pretrained_ids[:4].tolist() == [0, 2, -1, 1]
+    assert vocabulary.pretrained_ids[vocabulary.token_to_id["<extra_id_0>"]] == 32099
     assert vocabulary.size == 32100 + 1 + 320
-    rows = tokenizer.rows([Example("What is 12+9?", "21")], vocabulary)
-    assert Seq2Seq(sentinel="<extra_id_0>").batch(rows, np.arange(1)).source is not None
-    assert tokenizer_files.stored(str(shared / "data" / "tokenizers" / "gpt2")).roles == (
+    rows = tokenizer.encode_examples([Example("What is 12+9?", "21")], vocabulary)
+    assert Seq2Seq(sentinel_token="<extra_id_0>").build_batch(rows, np.arange(1)).source is not None
+    assert tokenizer_files.load_tokenizer_file(str(shared / "data" / "tokenizers" / "gpt2")).special_tokens == (
         ("bos", "<|endoftext|>"),
         ("eos", "<|endoftext|>"),
     )
@@ -583,8 +588,8 @@ def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(num
     tokenizer = Subwords(tokenizer="characters", number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
     text = "What is -12.5 + 9?\n(Round to 2 places.)"
-    ids, values = tokenizer.encode_with_values(text, vocabulary)
-    assert UNKNOWN not in ids
-    assert tokenizer.decode_with_values(ids, values, vocabulary) == text
+    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    assert UNK not in ids
+    assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
     if isinstance(numbers, AsIs | PerDigit):
         assert len(ids) == len(text)

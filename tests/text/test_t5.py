@@ -14,14 +14,14 @@ from numerate.errors import UserError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import mark, mark_by_decoding
-from numerate.evaluation.generate import greedy, greedy_uncached
+from numerate.evaluation.exact_match import score_batch, score_by_decoding
+from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.models.number_inputs import NumberHead
 from numerate.text.models.t5 import SIZES, T5
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
-from numerate.vocabulary import END, PAD, Vocabulary
+from numerate.vocabulary import EOS, PAD, Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -51,15 +51,15 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def over(foreign: list[int]) -> Vocabulary:
     """A vocabulary over their ids: pad 0, unk 2 and eos 1 are special tokens of numerate, which has its own [BOS]."""
-    plain = Vocabulary.of_words([f"t{i}" for i in range(len(foreign))])
-    return replace(plain, foreign=np.array([0, 2, -1, 1, *foreign]))
+    plain = Vocabulary.from_words([f"t{i}" for i in range(len(foreign))])
+    return replace(plain, pretrained_ids=np.array([0, 2, -1, 1, *foreign]))
 
 
 def theirs(folder: Path, vocabulary: Vocabulary, source: Tokens, tokens: Tokens) -> torch.Tensor:
     """Their logits of texts that have no new token."""
     held = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).double().eval()
-    assert vocabulary.foreign is not None
-    foreign = torch.from_numpy(vocabulary.foreign)
+    assert vocabulary.pretrained_ids is not None
+    foreign = torch.from_numpy(vocabulary.pretrained_ids)
     seen = (torch.arange(source.ids.shape[1]) < source.lengths[:, None]).long()
     found: torch.Tensor = held(
         input_ids=foreign[source.ids], attention_mask=seen, decoder_input_ids=foreign[tokens.ids]
@@ -69,8 +69,8 @@ def theirs(folder: Path, vocabulary: Vocabulary, source: Tokens, tokens: Tokens)
 
 def texts(vocabulary: Vocabulary, lengths: list[int], seed: int) -> Tokens:
     """Rows of tokens that their vocabulary has."""
-    assert vocabulary.foreign is not None
-    known = torch.from_numpy(np.flatnonzero(vocabulary.foreign > 2))
+    assert vocabulary.pretrained_ids is not None
+    known = torch.from_numpy(np.flatnonzero(vocabulary.pretrained_ids > 2))
     draws = torch.Generator().manual_seed(seed)
     ids = known[torch.randint(len(known), (len(lengths), max(lengths)), generator=draws)]
     sizes = torch.tensor(lengths)
@@ -89,7 +89,7 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
     model = T5(weights=str(folder)).build(vocabulary, 0).double().eval()
     source, tokens = texts(vocabulary, [6, 2, 4], 0), texts(vocabulary, [5, 5, 5], 1)
     expected, found = theirs(folder, vocabulary, source, tokens), model(tokens, source).logits
-    ids = vocabulary.foreign
+    ids = vocabulary.pretrained_ids
     assert ids is not None
     known = ids >= 0
     torch.testing.assert_close(found[..., known], expected[..., ids[known]], rtol=1e-9, atol=1e-9)
@@ -112,27 +112,27 @@ def test_new_rows_lie_around_the_mean_of_theirs_and_are_a_function_of_the_seed(f
 
 
 def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is no folder with a model"):
+    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is not a model folder"):
         T5(weights=str(tmp_path / "nothing")).build(over([3]), 0)
     with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
-        T5(weights=str(folder)).build(Vocabulary.of(["+"]), 0)
+        T5(weights=str(folder)).build(Vocabulary.with_digits(["+"]), 0)
     with pytest.raises(UserError, match=r"^tokenizer: has id 40, the weights have 40 rows"):
         T5(weights=str(folder)).build(over([ROWS]), 0)
-    with pytest.raises(UserError, match=r"^hidden_size: weights bring their own hidden_size"):
+    with pytest.raises(UserError, match=r"^hidden_size: cannot be set together with weights, which determine it"):
         T5(weights=str(folder), hidden_size=16)
 
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"T5 needs transformers: pip install 'numerate\[huggingface\]'"):
-        TINY.build(Vocabulary.of(["+"]), 0)
+        TINY.build(Vocabulary.with_digits(["+"]), 0)
 
 
 @pytest.mark.parametrize(
     ("size", "millions"), [("small", 60.5), ("base", 222.9), ("large", 737.7), ("3b", 2851.6), ("11b", 11307.3)]
 )
 def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
-    assert T5(size=size).parameters(32128) / 1e6 == pytest.approx(millions, abs=0.06)
+    assert T5(size=size).num_parameters(32128) / 1e6 == pytest.approx(millions, abs=0.06)
     made = SIZES[size]
     config = transformers.T5Config(
         d_model=made.hidden_size,
@@ -143,20 +143,20 @@ def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
     )
     with torch.device("meta"):
         held = transformers.T5ForConditionalGeneration(config)
-    assert sum(parameter.numel() for parameter in held.parameters()) == T5(size=size).parameters(32128)
+    assert sum(parameter.numel() for parameter in held.parameters()) == T5(size=size).num_parameters(32128)
 
 
 @pytest.mark.parametrize("feed_forward", ["relu", "geglu"])
 def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabulary: Vocabulary) -> None:
     spec = replace(TINY, feed_forward=feed_forward, num_decoder_layers=3)
-    assert spec.build(vocabulary, 0).parameter_count() == spec.parameters(vocabulary.size)
+    assert spec.build(vocabulary, 0).num_parameters() == spec.num_parameters(vocabulary.size)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, message in (
-        ({"num_layers": 0}, "num_layers: 0"),
-        ({"dropout": 1.0}, "dropout: 1.0"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
+        ({"num_layers": 0}, "num_layers: must be 1 or more, or null, got 0"),
+        ({"dropout": 1.0}, "dropout: must be at least 0 and less than 1, got 1.0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings: must be 1 or more, or null, got 0"),
     ):
         with pytest.raises(UserError, match=f"^{message}"):
             T5(**settings)
@@ -176,10 +176,10 @@ def test_one_forward_scores_what_decoding_says() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    one, (decoded, _) = mark(model, exam, batch), mark_by_decoding(model, exam, batch)
-    assert torch.equal(one.right, decoded.right)
+    one, (decoded, _) = score_batch(model, exam, batch), score_by_decoding(model, exam, batch)
+    assert torch.equal(one.correct, decoded.correct)
     assert torch.equal(one.first_wrong, decoded.first_wrong)
-    assert 0 < int(one.right.sum()) < 64
+    assert 0 < int(one.correct.sum()) < 64
     records = [evaluate_cell(model, exam, {}, count=32, method=how) for how in ("one pass", "decoding", "beams")]  # type: ignore[arg-type]
     assert records[0]["correct"] == records[1]["correct"]
     assert [record["method"] for record in records] == ["one pass", "decoding", "beams"]
@@ -190,29 +190,29 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
     model = replace(TINY, number_head=NumberHead(read_at="start", scale="ln")).build(vocabulary, 0).double().eval()
     source = Tokens(torch.randint(4, 19, (3, 6)), torch.tensor([6, 3, 4]), torch.arange(3))
     begun = Tokens(torch.full((3, 1), PAD), torch.ones(3, dtype=torch.long), torch.arange(3))
-    numbers = model(begun, source).values
+    numbers = model(begun, source).number_predictions
     longer = Tokens(torch.cat([begun.ids, torch.randint(4, 19, (3, 4))], 1), torch.full((3,), 5), torch.arange(3))
-    found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).values
+    found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).number_predictions
     torch.testing.assert_close(found, numbers.expand(3, 3), rtol=1e-9, atol=1e-9)
     assert len(set(numbers[:, 0].tolist())) == 3
-    started = model.start(begun, source, capacity=3)
-    torch.testing.assert_close(started.output.values, numbers, rtol=1e-9, atol=1e-9)
-    further = model.step(torch.full((3,), END), started.output.values[:, 0], started.state)
-    torch.testing.assert_close(further.output.values, numbers, rtol=1e-9, atol=1e-9)
+    started = model.prefill(begun, source, capacity=3)
+    torch.testing.assert_close(started.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
+    further = model.step(torch.full((3,), EOS), started.output.number_predictions[:, 0], started.state)
+    torch.testing.assert_close(further.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
 
 
 def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:
-    vocabulary = Vocabulary.of_words(["a", "b", "[NUM]"])
-    number = vocabulary.ids["[NUM]"]
+    vocabulary = Vocabulary.from_words(["a", "b", "[NUM]"])
+    number = vocabulary.token_to_id["[NUM]"]
     model = replace(TINY, number_head=NumberHead(read_at="start")).build(vocabulary, 0).eval()
     source = Tokens(torch.tensor([[4, 5, 4], [5, 4, PAD]]), torch.tensor([3, 2]), torch.arange(2))
     begun = Tokens(torch.full((2, 1), PAD), torch.ones(2, dtype=torch.long), torch.arange(2))
-    meant = model(begun, source).values[:, 0]
-    for decode in (greedy, greedy_uncached, beam_search):
+    meant = model(begun, source).number_predictions[:, 0]
+    for decode in (greedy_decode, greedy_decode_uncached, beam_search):
         generated = decode(model, begun, 4, source=source)
-        assert generated.ids[:, :2].tolist() == [[number, END]] * 2
+        assert generated.ids[:, :2].tolist() == [[number, EOS]] * 2
         assert generated.lengths.tolist() == [2, 2]
-        torch.testing.assert_close(generated.values[:, 0], meant)
+        torch.testing.assert_close(generated.number_values[:, 0], meant)
 
 
 def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_somewhere(folder: Path) -> None:
@@ -227,5 +227,7 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
         placed.places.weight.normal_()
     assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
     long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
-    with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 7 tokens are beyond the table of 6 places"):
+    with pytest.raises(
+        UserError, match=r"^model\.max_position_embeddings: 7 tokens are more than the 6 position embeddings"
+    ):
         placed(tokens, long)

@@ -9,9 +9,9 @@ import pytest
 from numerate.errors import UserError
 from numerate.tasks.texts import Example
 from numerate.text.tasks import text_files
-from numerate.text.tasks.file_sources import JoinedSources
+from numerate.text.tasks.file_sources import ConcatenatedSources
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
-from numerate.text.tasks.text_files import LineFile, open_lines
+from numerate.text.tasks.text_files import LineFile, open_line_file
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -19,66 +19,72 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def read(source: LineFile | JoinedSources, rows: list[int] | None = None) -> list[tuple[str, str]]:
-    index = np.arange(source.count) if rows is None else np.array(rows)
-    return [(pair.question, pair.answer) for pair in source.pairs(index)]
+def read(source: LineFile | ConcatenatedSources, rows: list[int] | None = None) -> list[tuple[str, str]]:
+    index = np.arange(source.num_examples) if rows is None else np.array(rows)
+    return [(pair.question, pair.answer) for pair in source.read_examples(index)]
 
 
 LINES = [json.dumps({"question": f"{n}+1=", "answer": str(n + 1), "more": [n]}) for n in range(5)]
 
 
 def test_json_lines_are_read_in_any_order(tmp_path: Path) -> None:
-    found = open_lines(written(tmp_path / "a.jsonl", "\n".join(LINES)), JSONLines())
-    assert found.count == 5
+    found = open_line_file(written(tmp_path / "a.jsonl", "\n".join(LINES)), JSONLines())
+    assert found.num_examples == 5
     assert read(found, [3, 0, 3]) == [("3+1=", "4"), ("0+1=", "1"), ("3+1=", "4")]
-    assert found.where(3) == f"{tmp_path}/a.jsonl, line 4"
-    assert found.sizes.tolist() == [len(line) + 1 for line in LINES[:4]] + [len(LINES[4])]
+    assert found.location(3) == f"{tmp_path}/a.jsonl, line 4"
+    assert found.record_sizes.tolist() == [len(line) + 1 for line in LINES[:4]] + [len(LINES[4])]
 
 
 def test_blank_lines_and_windows_line_ends_are_no_questions(tmp_path: Path) -> None:
-    found = open_lines(written(tmp_path / "a.jsonl", "\r\n" + "\r\n\r\n".join(LINES) + "\r\n\n\n"), JSONLines())
+    found = open_line_file(written(tmp_path / "a.jsonl", "\r\n" + "\r\n\r\n".join(LINES) + "\r\n\n\n"), JSONLines())
     assert read(found)[4] == ("4+1=", "5")
-    assert found.count == 5
-    assert found.where(1) == f"{tmp_path}/a.jsonl, line 4"
+    assert found.num_examples == 5
+    assert found.location(1) == f"{tmp_path}/a.jsonl, line 4"
 
 
 def test_keys_and_numbers_may_be_others(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"input": "What?", "target": -0.5}\n')
-    assert read(open_lines(path, JSONLines("input", "target"))) == [("What?", "-0.5")]
+    assert read(open_line_file(path, JSONLines("input", "target"))) == [("What?", "-0.5")]
 
 
 def test_columns_are_read_and_what_is_behind_may_belong_to_the_last(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "3\tA joke\twith a tab\n11\tÄ\n")
-    assert read(open_lines(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
-    assert read(open_lines(path, TabSeparated(1, 0, heads=1))) == [("Ä", "11")]
-    assert read(open_lines(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
-    assert open_lines(path, TabSeparated(1, 0)).characters() >= set("AÄ311")
+    assert read(open_line_file(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
+    assert read(open_line_file(path, TabSeparated(1, 0, heads=1))) == [("Ä", "11")]
+    assert read(open_line_file(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
+    assert open_line_file(path, TabSeparated(1, 0)).used_characters() >= set("AÄ311")
 
 
 def test_two_lines_are_a_question(tmp_path: Path) -> None:
-    found = open_lines(written(tmp_path / "a.txt", "What is 1 + 1?\n2\nRound 0.5.\n1\n\n"), TwoLines())
+    found = open_line_file(written(tmp_path / "a.txt", "What is 1 + 1?\n2\nRound 0.5.\n1\n\n"), TwoLines())
     assert read(found) == [("What is 1 + 1?", "2"), ("Round 0.5.", "1")]
-    assert found.where(1) == f"{tmp_path}/a.txt, line 3"
-    assert found.characters() == frozenset("What is1+?2Round05.")
+    assert found.location(1) == f"{tmp_path}/a.txt, line 3"
+    assert found.used_characters() == frozenset("What is1+?2Round05.")
 
 
 @pytest.mark.parametrize(
     ("name", "reader", "content", "line", "message"),
     [
-        ("a.jsonl", JSONLines(), "\n".join([*LINES[:2], LINES[2][:-5], *LINES[3:]]), 3, "is no JSON"),
-        ("b.jsonl", JSONLines(), "\n".join([LINES[0], "[1]"]), 2, "is no JSON object but list"),
+        ("a.jsonl", JSONLines(), "\n".join([*LINES[:2], LINES[2][:-5], *LINES[3:]]), 3, "is not valid JSON"),
+        ("b.jsonl", JSONLines(), "\n".join([LINES[0], "[1]"]), 2, "must be a JSON object, not list"),
         ("c.jsonl", JSONLines(), "\n".join([LINES[0], '{"question": "x"}']), 2, "has no 'answer'; it has: 'question'"),
-        ("d.jsonl", JSONLines(), '{"question": "x", "answer": null}', 1, "neither text nor number but NoneType"),
+        (
+            "d.jsonl",
+            JSONLines(),
+            '{"question": "x", "answer": null}',
+            1,
+            "'answer' must be a string or a number, not NoneType",
+        ),
         ("e.tsv", TabSeparated(), "a\tb\nc\nd\te\n", 2, "has 1 columns, and column 2 is wanted"),
         ("f.tsv", TabSeparated(), "a\tb\n\tc\n", 2, "has no question in column 1"),
-        ("g.txt", TwoLines(), "a\nb\nc\n\nd\ne\n", 3, "has no answer; two lines each are right"),
-        ("h.txt", TwoLines(), "a\nb\nc\n", 3, "is the last line, without the 2 that each question has"),
+        ("g.txt", TwoLines(), "a\nb\nc\n\nd\ne\n", 3, "has no answer; each record must be two lines"),
+        ("h.txt", TwoLines(), "a\nb\nc\n", 3, "is incomplete: each record must have 2 lines"),
         (
             "i.jsonl",
             JSONLines(),
             LINES[0].encode() + b'\n{"question": "\xff", "answer": "1"}\n',
             2,
-            "is no text in UTF-8",
+            "is not valid UTF-8",
         ),
     ],
 )
@@ -87,54 +93,54 @@ def test_a_broken_line_is_named_and_may_be_left_out_and_counted(
 ) -> None:
     path = written(tmp_path / name, content)
     with pytest.raises(UserError, match=f"{name}, line {line}: ") as refused:
-        open_lines(path, reader)
+        open_line_file(path, reader)
     assert message in str(refused.value)
     assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
     if line == 1:
         return
-    with pytest.warns(UserWarning, match=rf"^1 record left out.*/{name}, line {line}: ") as warned:
-        found = open_lines(path, reader, skip_bad=True)
+    with pytest.warns(UserWarning, match=rf"^1 record skipped as invalid.*/{name}, line {line}: ") as warned:
+        found = open_line_file(path, reader, skip_invalid=True)
     assert len(warned) == 1
-    assert found.skipped == 1
+    assert found.num_skipped == 1
     assert all(question and answer for question, answer in read(found))
-    assert str(path) in found.where(0)
+    assert str(path) in found.location(0)
 
 
 def test_a_broken_line_of_a_file_that_is_too_large_to_look_through_is_named_when_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_files, "_CHECKED", 10)
-    found = open_lines(written(tmp_path / "a.jsonl", "\n".join([*LINES[:2], "{", LINES[3]])), JSONLines())
+    monkeypatch.setattr(text_files, "_MAX_CHECKED_BYTES", 10)
+    found = open_line_file(written(tmp_path / "a.jsonl", "\n".join([*LINES[:2], "{", LINES[3]])), JSONLines())
     assert read(found, [0, 3]) == [("0+1=", "1"), ("3+1=", "4")]
-    with pytest.raises(UserError, match=r"a\.jsonl, line 3: is no JSON"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 3: is not valid JSON"):
         read(found, [2])
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     for reader in (JSONLines(), TwoLines()):
         with pytest.raises(UserError, match="has no question that can be read"):
-            open_lines(written(tmp_path / "none", "\n"), reader)
+            open_line_file(written(tmp_path / "none", "\n"), reader)
     with pytest.raises(UserError, match="cannot be read"):
-        open_lines(tmp_path / "nowhere", JSONLines())
+        open_line_file(tmp_path / "nowhere", JSONLines())
 
 
 def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(tmp_path: Path) -> None:
     one, other = (written(tmp_path / name, "a\tb\n") for name in ("one", "other"))
-    prints = [open_lines(path, TabSeparated()).fingerprint for path in (one, other)]
+    prints = [open_line_file(path, TabSeparated()).fingerprint for path in (one, other)]
     assert prints[0] == prints[1]
-    assert open_lines(one, TabSeparated(1, 0)).fingerprint != prints[0]
+    assert open_line_file(one, TabSeparated(1, 0)).fingerprint != prints[0]
     written(one, "a\tc\n")
-    assert open_lines(one, TabSeparated()).fingerprint != prints[0], "a file that has changed is opened anew"
+    assert open_line_file(one, TabSeparated()).fingerprint != prints[0], "a file that has changed is opened anew"
 
 
 def test_several_files_are_one(tmp_path: Path) -> None:
-    files = [open_lines(written(tmp_path / f"{n}.txt", f"q{n}\n{n}\nr{n}\n{n}\n"), TwoLines()) for n in range(3)]
-    joined = JoinedSources(files)
+    files = [open_line_file(written(tmp_path / f"{n}.txt", f"q{n}\n{n}\nr{n}\n{n}\n"), TwoLines()) for n in range(3)]
+    joined = ConcatenatedSources(files)
     assert read(joined, [5, 0, 2]) == [("r2", "2"), ("q0", "0"), ("q1", "1")]
-    assert joined.where(4) == f"{tmp_path}/2.txt, line 1"
-    assert joined.sizes.tolist() == [5] * 6
-    assert joined.fingerprint != JoinedSources(files[:2]).fingerprint
-    assert joined.matching(frozenset({"q1", "r2", "0"})).tolist() == [False, False, True, False, False, True]
+    assert joined.location(4) == f"{tmp_path}/2.txt, line 1"
+    assert joined.record_sizes.tolist() == [5] * 6
+    assert joined.fingerprint != ConcatenatedSources(files[:2]).fingerprint
+    assert joined.question_mask(frozenset({"q1", "r2", "0"})).tolist() == [False, False, True, False, False, True]
 
 
 def test_equal_questions_are_found_whatever_their_length(tmp_path: Path) -> None:
@@ -144,23 +150,25 @@ def test_equal_questions_are_found_whatever_their_length(tmp_path: Path) -> None
         tmp_path / "a.txt", "".join(f"{text}\r\n1\n" if n % 3 else f" {text}\n1\n" for n, text in enumerate(texts))
     )
     for wanted in ({texts[0]}, set(texts[5:50]), {texts[-1], "y" * 7}, set()):
-        assert open_lines(path, TwoLines()).matching(frozenset(wanted)).tolist() == [text in wanted for text in texts]
+        assert open_line_file(path, TwoLines()).question_mask(frozenset(wanted)).tolist() == [
+            text in wanted for text in texts
+        ]
 
 
 def test_the_sampled_bytes_choose_few_that_are_compared(tmp_path: Path) -> None:
-    found = open_lines(
+    found = open_line_file(
         written(tmp_path / "a.txt", "".join(f"What is {n} times {n}?\n{n * n}\n" for n in range(2000))), TwoLines()
     )
-    assert len(found._likely(frozenset({"What is 77 times 77?"}))) < 20
+    assert len(found._candidate_rows(frozenset({"What is 77 times 77?"}))) < 20
 
 
 def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
-    found = open_lines(written(tmp_path / "a.txt", "q\n1\n" * 1000), TwoLines())
+    found = open_line_file(written(tmp_path / "a.txt", "q\n1\n" * 1000), TwoLines())
     assert isinstance(found._bytes, np.memmap)
-    assert found._starts.dtype == np.uint32
+    assert found._line_starts.dtype == np.uint32
     assert read(found, [999]) == [("q", "1")]
-    assert found.pairs(np.array([], dtype=np.int64)) == []
-    assert Example("q", "1") in found.pairs(np.array([0]))
+    assert found.read_examples(np.array([], dtype=np.int64)) == []
+    assert Example("q", "1") in found.read_examples(np.array([0]))
 
 
 @pytest.mark.parametrize(
@@ -173,10 +181,10 @@ def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
 )
 def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str, reader: RecordReader) -> None:
     file = written(tmp_path / name, b"\xef\xbb\xbf" + content.encode())
-    assert read(open_lines(file, reader)) == [("1+1", "2")]
+    assert read(open_line_file(file, reader)) == [("1+1", "2")]
 
 
 def test_half_of_a_character_is_a_broken_line(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"question": "\\ud800", "answer": "1"}\n')
     with pytest.raises(UserError, match=r"a\.jsonl, line 1: has half of a surrogate pair"):
-        open_lines(file, JSONLines()).pairs(np.array([0]))
+        open_line_file(file, JSONLines()).read_examples(np.array([0]))

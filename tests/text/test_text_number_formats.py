@@ -15,26 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.number_tables import digit_and_order, regression_transformer_vectors
+from numerate.number_tables import digit_and_exponent, regression_transformer_vectors
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.fone import FoNE
 from numerate.text.tokenizers.ieee import IEEEBits
-from numerate.text.tokenizers.regression_transformer import RegressionTransformer, read_numbers, rounded
+from numerate.text.tokenizers.regression_transformer import RegressionTransformer, parse_numbers, round_decimal
 from numerate.text.tokenizers.text_number_formats import (
     AsIs,
     Groups,
     PerDigit,
     TextNumberFormat,
     XVal,
-    as_decimal,
-    carried,
+    format_float,
+    parse_floats,
 )
 from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
 
 PARSED: list[TextNumberFormat] = [
     RegressionTransformer(),
     XVal(),
-    XVal(sign=False),
+    XVal(include_sign=False),
     FoNE(),
     IEEEBits(),
     IEEEBits("float16"),
@@ -74,7 +74,7 @@ def found_in(text: str, number_format: TextNumberFormat) -> list[str]:
 
 
 def symbols_of(text: str, number_format: TextNumberFormat) -> list[list[str]]:
-    return [number_format.spell(number) for number in found_in(text, number_format)]
+    return [number_format.format_number(number) for number in found_in(text, number_format)]
 
 
 # What is a number ----------------------------------------------------------------------------------------------------
@@ -107,16 +107,16 @@ def symbols_of(text: str, number_format: TextNumberFormat) -> list[list[str]]:
     ],
 )
 def test_numbers_are_found_as_documented(text: str, unsigned: list[str], signed: list[str]) -> None:
-    assert found_numbers.UNSIGNED.findall(text) == unsigned
-    assert found_numbers.SIGNED.findall(text) == signed
+    assert found_numbers.UNSIGNED_NUMBER.findall(text) == unsigned
+    assert found_numbers.SIGNED_NUMBER.findall(text) == signed
 
 
 _WHOLE = r"(?:(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]+)"
 _ANY = rf"(?:(?<!(?<!\.)\.){_WHOLE}\.[0-9]+(?!\.?[0-9])|(?<![\w)\]}}.])\.[0-9]+(?!\.?[0-9])|{_WHOLE})"
 _PLAIN = rf"(?:(?<![^\W0-9]){_ANY}[eE][+\-\u2212]?[0-9]{{1,3}}(?!\w|\.[0-9])|{_ANY})"
 PLAIN = {
-    "UNSIGNED": re.compile(_PLAIN),
-    "SIGNED": re.compile(rf"(?:(?<![\w)\]}}%.])[-\u2212])?{_PLAIN}"),
+    "UNSIGNED_NUMBER": re.compile(_PLAIN),
+    "SIGNED_NUMBER": re.compile(rf"(?:(?<![\w)\]}}%.])[-\u2212])?{_PLAIN}"),
 }
 """The patterns in their natural form, with lookbehinds before the number."""
 
@@ -130,7 +130,7 @@ def test_the_quick_patterns_find_what_the_plain_ones_find(text: str) -> None:
 
 @given(text=st.text(alphabet="0123159.,-+eE a)", max_size=20))
 def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
-    for pattern in (found_numbers.UNSIGNED, found_numbers.SIGNED, found_numbers.PUBLISHED):
+    for pattern in (found_numbers.UNSIGNED_NUMBER, found_numbers.SIGNED_NUMBER, found_numbers.PUBLISHED_NUMBER):
         rest = pattern.sub("|", text)
         assert not re.search("[0-9]", rest)
 
@@ -143,16 +143,16 @@ def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
 @given(texts=st.lists(NUMBERS, max_size=6))
 def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFormat, texts: list[str]) -> None:
     found = [number for text in texts for number in found_in(text, number_format)]
-    written = number_format.write(found)
-    codes = np.split(written.codes, written.counts.cumsum())[:-1] if found else []
-    assert len(written.counts) == len(found)
+    written = number_format.format_numbers(found)
+    codes = np.split(written.symbol_indices, written.num_symbols.cumsum())[:-1] if found else []
+    assert len(written.num_symbols) == len(found)
     names = number_format.symbols()
     for place, number in enumerate(found):
-        if written.beyond is not None and written.beyond[place]:
+        if written.unrepresentable_mask is not None and written.unrepresentable_mask[place]:
             with pytest.raises(UserError, match=r"^number_format: "):
-                number_format.spell(number)
+                number_format.format_number(number)
         else:
-            assert [names[code] for code in codes[place]] == number_format.spell(number)
+            assert [names[code] for code in codes[place]] == number_format.format_number(number)
 
 
 @pytest.mark.parametrize("number_format", PARSED, ids=repr)
@@ -160,23 +160,23 @@ def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFo
 @given(text=NUMBERS)
 def test_a_number_is_read_back_as_it_was(number_format: TextNumberFormat, text: str) -> None:
     for number in found_in(text, number_format):
-        written = number_format.write([number])
-        if written.beyond is not None and written.beyond[0]:
+        written = number_format.format_numbers([number])
+        if written.unrepresentable_mask is not None and written.unrepresentable_mask[0]:
             continue
-        symbols = number_format.spell(number)
-        values = None if written.values is None else [float(written.values[0])] * len(symbols)
-        wanted = found_numbers.value_of(number)
+        symbols = number_format.format_number(number)
+        values = None if written.number_values is None else [float(written.number_values[0])] * len(symbols)
+        wanted = found_numbers.parse_decimal(number)
         if isinstance(number_format, RegressionTransformer):
-            wanted = Decimal(rounded(number))
-            assert abs(wanted - found_numbers.value_of(number)) <= Decimal("5e-13")
-        assert Decimal(number_format.read(symbols, values)) == wanted
+            wanted = Decimal(round_decimal(number))
+            assert abs(wanted - found_numbers.parse_decimal(number)) <= Decimal("5e-13")
+        assert Decimal(number_format.decode_symbols(symbols, values)) == wanted
 
 
 @pytest.mark.parametrize("number_format", KEPT, ids=repr)
 @given(text=NUMBERS)
 def test_what_is_not_parsed_keeps_its_characters(number_format: TextNumberFormat, text: str) -> None:
     for number in found_in(text, number_format):
-        assert number_format.read(number_format.spell(number)) == number
+        assert number_format.decode_symbols(number_format.format_number(number)) == number
 
 
 @pytest.mark.parametrize("number_format", EVERY, ids=repr)
@@ -189,8 +189,8 @@ def test_symbols_are_different_and_begin_with_the_digits(number_format: TextNumb
 def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
     assert AsIs().pattern is None
     assert AsIs().symbols() == ()
-    with pytest.raises(UserError, match="leaves numbers to the tokenizer"):
-        AsIs().write(["1"])
+    with pytest.raises(UserError, match="AsIs does not format numbers"):
+        AsIs().format_numbers(["1"])
 
 
 # Groups --------------------------------------------------------------------------------------------------------------
@@ -211,14 +211,14 @@ def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
 )
 def test_groups_are_cut_by_hand(number_format: TextNumberFormat, text: str, groups: list[str]) -> None:
     assert [*chain.from_iterable(symbols_of(text, number_format))] == groups
-    written = number_format.write(found_in(text, number_format))
-    assert [number_format.symbols()[code] for code in written.codes] == groups
+    written = number_format.format_numbers(found_in(text, number_format))
+    assert [number_format.symbols()[code] for code in written.symbol_indices] == groups
 
 
 def test_a_group_has_its_value() -> None:
-    assert Groups().meaning("012")[:2] == (NUMBER, 12.0)
-    assert Groups().meaning("7")[:2] == (DIGIT, 7.0)
-    assert Groups().meaning(".")[0] == POINT
+    assert Groups().symbol_info("012")[:2] == (NUMBER, 12.0)
+    assert Groups().symbol_info("7")[:2] == (DIGIT, 7.0)
+    assert Groups().symbol_info(".")[0] == POINT
     with pytest.raises(UserError, match=r"^group_size: groups of 6 digits"):
         Groups(6)
 
@@ -231,8 +231,8 @@ def test_the_regression_transformer_writes_the_published_tokens(shared: Path) ->
     known = case(shared, "rt_number_tokens")
     for text, expected in zip(known["inputs"], known["expected"], strict=True):
         assert [*chain.from_iterable(symbols_of(text, published))] == expected, text
-        written = published.write(found_in(text, published))
-        assert [published.symbols()[code] for code in written.codes] == expected, text
+        written = published.format_numbers(found_in(text, published))
+        assert [published.symbols()[code] for code in written.symbol_indices] == expected, text
 
 
 def test_the_regression_transformer_reads_what_the_published_one_does_not() -> None:
@@ -250,17 +250,17 @@ def test_its_320_tokens_mean_a_digit_and_a_power_of_ten(shared: Path) -> None:
     ours = RegressionTransformer()
     assert len(ours.symbols()) == 330
     for symbol, expected in case(shared, "rt_token_values")["expected"].items():
-        kind, digit, order = ours.meaning(symbol)
+        kind, digit, order = ours.symbol_info(symbol)
         assert (kind, digit) == (DIGIT, expected["ignore_order"])
         assert digit * 10.0**order == pytest.approx(expected["value"])
-    assert ours.meaning("5") == (TEXT, pytest.approx(np.nan, nan_ok=True), -1000)
+    assert ours.symbol_info("5") == (TEXT, pytest.approx(np.nan, nan_ok=True), -1000)
 
 
 @pytest.mark.parametrize("form", ["float", "int"])
 def test_its_vectors_are_the_published_ones(shared: Path, form: str) -> None:
     known = case(shared, f"rt_{form}_encoding")
     for symbol, expected in known["expected"].items():
-        both = digit_and_order(symbol)
+        both = digit_and_exponent(symbol)
         assert both is not None
         digit, order = (np.array([part]) for part in both)
         if form == "int":
@@ -293,19 +293,19 @@ def test_its_vectors_are_the_published_ones(shared: Path, form: str) -> None:
 def test_tokens_are_read_as_numbers_and_those_that_are_none_counted(
     symbols: str, numbers: list[str], invalid: int
 ) -> None:
-    assert read_numbers(symbols.split()) == ([Decimal(number) for number in numbers], invalid)
-    assert RegressionTransformer().read(symbols.split()) == " ".join(numbers)
+    assert parse_numbers(symbols.split()) == ([Decimal(number) for number in numbers], invalid)
+    assert RegressionTransformer().decode_symbols(symbols.split()) == " ".join(numbers)
 
 
 def test_a_token_of_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match="'54' is no token of the regression transformer"):
-        read_numbers(["_5_1_", "54"])
+    with pytest.raises(UserError, match="'54' must be a token of the Regression Transformer"):
+        parse_numbers(["_5_1_", "54"])
 
 
 def test_more_than_twenty_digits_are_beyond_the_regression_transformer() -> None:
-    written = RegressionTransformer().write(["1" * 20, "1" * 21, "000" + "1" * 20, "1e20", "1e19"])
-    assert written.beyond is not None
-    assert written.beyond.tolist() == [False, True, False, True, False]
+    written = RegressionTransformer().format_numbers(["1" * 20, "1" * 21, "000" + "1" * 20, "1e20", "1e19"])
+    assert written.unrepresentable_mask is not None
+    assert written.unrepresentable_mask.tolist() == [False, True, False, True, False]
 
 
 # xVal ----------------------------------------------------------------------------------------------------------------
@@ -313,9 +313,9 @@ def test_more_than_twenty_digits_are_beyond_the_regression_transformer() -> None
 
 def template(text: str, number_format: XVal) -> tuple[str, list[float]]:
     assert number_format.pattern is not None
-    values = number_format.write(found_in(text, number_format)).values
+    values = number_format.format_numbers(found_in(text, number_format)).number_values
     assert values is not None
-    return number_format.between(number_format.pattern.sub("\ue000", text), "\ue000").replace(
+    return number_format.normalize_separators(number_format.pattern.sub("\ue000", text), "\ue000").replace(
         "\ue000", "[NUM]"
     ), values.tolist()
 
@@ -349,28 +349,28 @@ def test_xval_reads_signs_thousands_powers_and_lists(text: str, between: str, nu
 
 def test_what_float32_does_not_hold_is_beyond_xval() -> None:
     texts = ["16777216", "16777217", "0.1", "0.123456", "0.12345678", "1e38", "1e39", "1e-50", "5.00000000000000000001"]
-    values, beyond = carried(texts)
+    values, beyond = parse_floats(texts)
     assert beyond.tolist() == [False, True, False, False, False, False, True, True, True]
     for text, value in zip(texts, values, strict=True):
         if np.isfinite(value):
-            assert np.float32(as_decimal(value)) == value, text
+            assert np.float32(format_float(value)) == value, text
 
 
 @pytest.mark.parametrize("published", [False, True])
 def test_xval_carries_finite_numbers_alone(published: bool) -> None:
     found = ["1e400" if not published else "7", "9" * 400, "9" * 39, "12"]
-    written = XVal(published=published).write(found)
-    assert written.beyond is not None
-    assert written.values is not None
-    assert written.beyond.tolist() == [not published, True, True, False]
-    assert np.isfinite(written.values[~written.beyond]).all()
-    with pytest.raises(UserError, match="is not a number that float32 holds"):
-        XVal(published=published).spell("9" * 39)
+    written = XVal(published=published).format_numbers(found)
+    assert written.unrepresentable_mask is not None
+    assert written.number_values is not None
+    assert written.unrepresentable_mask.tolist() == [not published, True, True, False]
+    assert np.isfinite(written.number_values[~written.unrepresentable_mask]).all()
+    with pytest.raises(UserError, match="must be representable in float32"):
+        XVal(published=published).format_number("9" * 39)
 
 
 def test_numbers_side_by_side_are_read_apart() -> None:
-    assert XVal().read(["[NUM]", "[NUM]"], [1.0, 2.5]) == "1 2.5"
-    assert XVal().read(["[NUM]"]) == "[NUM]"
+    assert XVal().decode_symbols(["[NUM]", "[NUM]"], [1.0, 2.5]) == "1 2.5"
+    assert XVal().decode_symbols(["[NUM]"]) == "[NUM]"
 
 
 # IEEE bits, FoNE -----------------------------------------------------------------------------------------------------
@@ -378,30 +378,32 @@ def test_numbers_side_by_side_are_read_apart() -> None:
 
 def test_bits_are_those_of_the_machine() -> None:
     for number in ("0", "1", "-2", "0.15625", "65504", "1e-3"):
-        bits = "".join(symbol[4] for symbol in IEEEBits("float64").spell(number))
+        bits = "".join(symbol[4] for symbol in IEEEBits("float64").format_number(number))
         assert int(bits, 2) == int.from_bytes(struct.pack(">d", float(number)), "big")
-    assert "".join(symbol[4] for symbol in IEEEBits("float16").spell("-2")) == "1100000000000000"
+    assert "".join(symbol[4] for symbol in IEEEBits("float16").format_number("-2")) == "1100000000000000"
 
 
 def test_bits_that_are_no_number_are_read_as_they_are() -> None:
     ours = IEEEBits("float16")
-    two = ours.spell("2")
-    assert ours.read([*two, *two]) == "2 2"
-    assert ours.read([*two, "[BIT1]"]) == "2 [BIT1]"
-    assert ours.read(["[BIT1]"] * 16) == "[BIT1]" * 16  # not a number in IEEE 754 either
+    two = ours.format_number("2")
+    assert ours.decode_symbols([*two, *two]) == "2 2"
+    assert ours.decode_symbols([*two, "[BIT1]"]) == "2 [BIT1]"
+    assert ours.decode_symbols(["[BIT1]"] * 16) == "[BIT1]" * 16  # not a number in IEEE 754 either
 
 
 def test_fone_has_as_many_digits_as_it_was_given() -> None:
-    written = FoNE(integer_digits=2, fraction_digits=1).write(["12", "123", "1.5", "1.25", "007", "1.50", "1e1", "1e2"])
-    assert written.beyond is not None
-    assert written.beyond.tolist() == [False, True, False, True, False, False, False, True]
-    assert FoNE().read(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
+    written = FoNE(integer_digits=2, fraction_digits=1).format_numbers(
+        ["12", "123", "1.5", "1.25", "007", "1.50", "1e1", "1e2"]
+    )
+    assert written.unrepresentable_mask is not None
+    assert written.unrepresentable_mask.tolist() == [False, True, False, True, False, False, False, True]
+    assert FoNE().decode_symbols(["[NUM]"], [float(np.float32(12.5))]) == "12.5"
 
 
 def test_xval_rounds_to_float32_with_round_to_float32() -> None:
     found = ["123456789", "-0.1234567891", "1e400"]
-    assert XVal().write(found).beyond.tolist() == [True, True, True]  # type: ignore[union-attr]
-    written = XVal(round_to_float32=True).write(found)
-    assert written.beyond.tolist() == [False, False, True]  # type: ignore[union-attr]
-    assert written.values.tolist()[:2] == [123456792.0, float(np.float32(-0.1234567891))]  # type: ignore[union-attr]
-    assert XVal(round_to_float32=True).spell("123456789") == ["[NUM]"]
+    assert XVal().format_numbers(found).unrepresentable_mask.tolist() == [True, True, True]  # type: ignore[union-attr]
+    written = XVal(round_to_float32=True).format_numbers(found)
+    assert written.unrepresentable_mask.tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert written.number_values.tolist()[:2] == [123456792.0, float(np.float32(-0.1234567891))]  # type: ignore[union-attr]
+    assert XVal(round_to_float32=True).format_number("123456789") == ["[NUM]"]

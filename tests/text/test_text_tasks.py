@@ -13,22 +13,22 @@ import pytest
 from numerate.catalogue import presets
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import questions_of, size_of
+from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
 from numerate.evaluation.evaluator import default_grid
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import data_folder
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.text.tasks import text_task
-from numerate.text.tasks.text_task import TextTask, divided, in_order
+from numerate.text.tasks.text_task import TextTask, shuffled_row_indices, split_indices
 
 TEXTS = Path(__file__).parent / "texts"
 
 TASKS = [
     RJokes(data_dir=str(TEXTS)),
     Mathematics(
-        ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), development_fraction=0.1
+        ("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS), validation_fraction=0.1
     ),
     QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
     MultiRC(data_dir=str(TEXTS)),
@@ -38,11 +38,11 @@ every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).
 
 
 def pairs(questions: Questions) -> list[tuple[str, str]]:
-    return [plain_text(questions, row) for row in range(len(questions))]
+    return [format_question(questions, row) for row in range(len(questions))]
 
 
 def whole(task: TextTask, split: str) -> list[tuple[str, str]]:
-    found = task.whole(split)
+    found = task.all_questions(split)
     assert found is not None
     return pairs(found)
 
@@ -54,9 +54,9 @@ def test_splits_have_no_question_in_common(task: TextTask) -> None:
     for one in splits:
         for other in splits:
             assert one == other or not splits[one] & splits[other]
-    assert task.held_out("test")
-    assert not task.held_out("train")
-    assert task.space() == len(whole(task, "train"))
+    assert task.is_held_out("test")
+    assert not task.is_held_out("train")
+    assert task.num_questions() == len(whole(task, "train"))
 
 
 @every_task
@@ -82,10 +82,15 @@ def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
         rows = Counter(whole(task, split))
         with monkeypatch.context() as patched:
             if not listed:
-                patched.setattr(text_task, "_WHOLE", 0)
-            questions = questions_of(task, {}, count=43_246, split=split)
-            assert size_of(task, {}, 43_246, split) == task.rows_in(split) == len(questions) == sum(rows.values())
-            assert size_of(task, {}, 1, split) == 1
+                patched.setattr(text_task, "_MAX_LISTED_ROWS", 0)
+            questions = cell_questions(task, {}, count=43_246, split=split)
+            assert (
+                num_cell_questions(task, {}, 43_246, split)
+                == task.num_rows(split)
+                == len(questions)
+                == sum(rows.values())
+            )
+            assert num_cell_questions(task, {}, 1, split) == 1
         assert Counter(pairs(questions)) == rows
 
 
@@ -93,16 +98,16 @@ def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
 def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
     (axis,) = task.axes()
     for (number,) in task.cells():
-        pinned = task.pinned(**{axis: number})
+        pinned = task.at_cell(**{axis: number})
         questions = pinned.examples("test", 0, 0, 4)
-        assert set(questions.facts[axis].tolist()) == {number}
-        assert pinned.trained() == {axis: Span(number, number)}
+        assert set(questions.metadata[axis].tolist()) == {number}
+        assert pinned.training_spans() == {axis: Span(number, number)}
         assert len(pinned.draw(CounterRNG(1), np.arange(5))) == 5
-        assert pinned.longest() is not None
+        assert pinned.longest_questions() is not None
         assert task.cell_name(axis, number) != str(number)
     assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
     with pytest.raises(UserError, match=rf"^{axis}: there is no 9; there are: 1 "):
-        task.pinned(**{axis: 9}).examples("test", 0, 0, 1)
+        task.at_cell(**{axis: 9}).examples("test", 0, 0, 1)
 
 
 @every_task
@@ -123,38 +128,38 @@ def test_its_alphabet_holds_every_character(task: TextTask) -> None:
 
 @every_task
 def test_the_longest_rows_are_found(task: TextTask) -> None:
-    longest = max(len(question) + len(answer) for question, answer in pairs(task.longest()))
+    longest = max(len(question) + len(answer) for question, answer in pairs(task.longest_questions()))
     assert longest >= max(len(q) + len(a) for q, a in whole(task, "train"))
 
 
 def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
-        message = rf"^data_dir: {tmp_path}/none/\w+ is not there; `numerate data fetch {dataset}` gets it"
+        message = rf"^data_dir: {tmp_path}/none/\w+ is not there; download it with `numerate data fetch {dataset}`"
         with pytest.raises(UserError, match=message):
             presets("Task")[name].examples("train", 0, 0, 1)
-    with pytest.raises(UserError, match=r"^train_file: which questions"):
+    with pytest.raises(UserError, match=r"^train_file: must be set"):
         QuestionFiles().examples("train", 0, 0, 1)
 
 
 def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
-    assert GSM8K().told().startswith("train 17, development 3, test gsm8k 6")
+    assert GSM8K().summary().startswith("train 17, development 3, test gsm8k 6")
     monkeypatch.setenv("NUMERATE_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data_folder() == tmp_path / "numerate/data"
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS / "questions.jsonl"))
-    with pytest.raises(UserError, match=r"NUMERATE_DATA: .* is a file"):
+    with pytest.raises(UserError, match=r"NUMERATE_DATA: .* must be a folder, not a file"):
         data_folder()
 
 
 def test_an_order_has_every_row_and_a_division_takes_each_once() -> None:
-    assert sorted(in_order(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
+    assert sorted(shuffled_row_indices(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
     for count, sizes in ((100, (90, 10)), (100, (30, 20)), (7, (0, 7))):
-        first, second = divided(count, sizes, ("b",))
+        first, second = split_indices(count, sizes, ("b",))
         assert (len(first), len(second)) == sizes
         assert len({*first.tolist(), *second.tolist()}) == sum(sizes)
-    assert divided(100, (30, 20), ("b",))[0].tolist() == divided(100, (30, 70), ("b",))[0].tolist()
+    assert split_indices(100, (30, 20), ("b",))[0].tolist() == split_indices(100, (30, 70), ("b",))[0].tolist()
 
 
 # Files of one's own --------------------------------------------------------------------------------------------------
@@ -172,25 +177,25 @@ def numbered(*numbers: int) -> list[dict[str, str]]:
 def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
     train = rows(tmp_path / "a.jsonl", numbered(1, 2, 3, 4, 5, 2))
     held, test = rows(tmp_path / "b.jsonl", numbered(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", numbered(7, 3))
-    task = QuestionFiles(train_file=train, development_file=held, test_files=(test,))
+    task = QuestionFiles(train_file=train, validation_file=held, test_files=(test,))
     assert [q for q, _ in whole(task, "train")] == ["1?", "4?", "5?"]
     assert [q for q, _ in whole(task, "development")] == ["2?", "6?"]
     assert [q for q, _ in whole(task, "test")] == ["7?", "3?"]
-    assert task.told() == (
-        "train 3, development 2, test c 2, 3 rows left out of training, whose questions are in another split"
+    assert task.summary() == (
+        "train 3, development 2, test c 2, 3 rows removed from training, as their questions are in another split"
     )
     kept = replace(task, keep_duplicates=True)
     assert len(whole(kept, "train")) == 6
-    assert not kept.held_out("test")
+    assert not kept.is_held_out("test")
 
 
 @pytest.mark.parametrize(
     ("files", "split", "where"),
     [
-        ({"development_file": "a", "test_files": ("b",)}, "train", "development too"),
-        ({"development_file": "b", "test_files": ("a",)}, "train", "the test too"),
-        ({"development_file": "half", "test_files": ("rest",)}, "train", "development or the test too"),
-        ({"development_file": "b", "test_files": ("b",)}, "development", "the test too"),
+        ({"validation_file": "a", "test_files": ("b",)}, "train", "development too"),
+        ({"validation_file": "b", "test_files": ("a",)}, "train", "the test too"),
+        ({"validation_file": "half", "test_files": ("rest",)}, "train", "development or the test too"),
+        ({"validation_file": "b", "test_files": ("b",)}, "development", "the test too"),
     ],
 )
 def test_a_split_that_is_all_in_another_says_in_which(
@@ -206,9 +211,7 @@ def test_a_split_that_is_all_in_another_says_in_which(
         for key, value in files.items()
     }
     task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
-    message = (
-        rf"has no question left for '{split}': all of it is in {where}; other files are right, or keep_duplicates=true"
-    )
+    message = rf"has no question left for '{split}': all of it is in {where}; use other files, or keep_duplicates=true"
     with pytest.raises(UserError, match=message):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
@@ -217,13 +220,13 @@ def test_a_split_that_is_all_in_another_says_in_which(
 def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: Path) -> None:
     files = tuple(rows(tmp_path / f"{name}.jsonl", numbered(n)) for name, n in (("near", 8), ("far", 9)))
     task = QuestionFiles(
-        train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files, development_fraction=0.2
+        train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files, validation_fraction=0.2
     )
-    assert task.trained() == {"test": Span(1, 1)}
+    assert task.training_spans() == {"test": Span(1, 1)}
     assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["near", "far", "3"]
     assert whole(task, "test") == [("8?", "8")]
-    assert whole(task.pinned(test=2), "test") == [("9?", "9")]
-    assert len(whole(task.pinned(test=2), "train")) == 4, "a part that is only tested trains on the others"
+    assert whole(task.at_cell(test=2), "test") == [("9?", "9")]
+    assert len(whole(task.at_cell(test=2), "train")) == 4, "a part that is only tested trains on the others"
 
 
 def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:
@@ -281,10 +284,11 @@ def test_columns_with_commas_are_refused_with_the_command_that_makes_json_lines_
         tmp_path / "my even.csv", ["\ufeffquestion,answer", *(f'"{question}",{answer}' for question, answer in more)]
     )
     with pytest.raises(
-        UserError, match=r"^format: .*my even\.csv has commas .* \(\.jsonl\) or tabs \(\.tsv\) are right"
+        UserError,
+        match=r"^format: .*my even\.csv is a \.csv file; must be JSON lines \(\.jsonl\) or tab-separated \(\.tsv\)",
     ) as raised:
         everything(QuestionFiles(train_file=path))
-    subprocess.run(str(raised.value).split("are right: ")[1], shell=True, check=True)
+    subprocess.run(str(raised.value).split("Convert it with: ")[1], shell=True, check=True)
     assert everything(QuestionFiles(train_file=str(tmp_path / "my even.jsonl"))) == more
     assert QuestionFiles(train_file=path, format="tsv", header=False).format == "tsv"
 
@@ -295,7 +299,7 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has 1 questions, too few to divide|leave nothing"):
         whole(
             QuestionFiles(
-                train_file=rows(tmp_path / "b.jsonl", numbered(1)), development_fraction=0.5, test_fraction=0.499
+                train_file=rows(tmp_path / "b.jsonl", numbered(1)), validation_fraction=0.5, test_fraction=0.499
             ),
             "train",
         )
@@ -304,13 +308,13 @@ def test_two_lines_each_and_too_few_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"development_fraction": 1.0}, "development_fraction: 1.0 is no share"),
+        ({"validation_fraction": 1.0}, "validation_fraction: must be at least 0 and below 1, not 1.0"),
         (
-            {"development_fraction": 0.5, "test_fraction": 0.5},
-            "test_fraction: 0.5 and development_fraction=0.5 leave nothing",
+            {"validation_fraction": 0.5, "test_fraction": 0.5},
+            "test_fraction: 0.5 and validation_fraction=0.5 leave nothing",
         ),
         ({"format": "csv"}, "format: there is no 'csv'"),
-        ({"test": 0}, "test: parts have numbers from 1 on"),
+        ({"test": 0}, "test: must be at least 1, not 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -330,7 +334,7 @@ def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         rows(tmp_path / f"{name}.tsv", [f"3\tjoke of {name}"])
     rows(tmp_path / "dev.tsv", ["4\tfine", "funny\tnot fine"])
-    with pytest.raises(UserError, match=r"dev\.tsv, line 2: begins with 'funny', which is no score"):
+    with pytest.raises(UserError, match=r"dev\.tsv, line 2: must begin with an integer score and a tab, not 'funny'"):
         whole(RJokes(data_dir=str(tmp_path)), "train")
 
 
@@ -342,7 +346,7 @@ def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_
     assert answer == "22"
     passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
     assert not passages[0] & passages[1]
-    both = MultiRC(data_dir=str(TEXTS), development_fraction=0.0)
+    both = MultiRC(data_dir=str(TEXTS), validation_fraction=0.0)
     assert whole(both, "development") == whole(both, "test")
     assert len(whole(both, "train")) == 12
     for name in ("train", "val", "test"):
@@ -358,9 +362,9 @@ def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_n
     for name in ("train", "val"):
         rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
     with pytest.raises(UserError, match=r"train\.jsonl, line 2: has no passage with questions"):
-        whole(MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True), "test")
-    task = MultiRC(data_dir=str(tmp_path), development_fraction=0.0, keep_duplicates=True, skip_invalid=True)
-    with pytest.warns(UserWarning, match="1 record left out"):
+        whole(MultiRC(data_dir=str(tmp_path), validation_fraction=0.0, keep_duplicates=True), "test")
+    task = MultiRC(data_dir=str(tmp_path), validation_fraction=0.0, keep_duplicates=True, skip_invalid=True)
+    with pytest.warns(UserWarning, match="1 record skipped as invalid"):
         found = whole(task, "test")
     assert found == [("T\n\nQuestion: Q?", "a | c")]
-    assert "skipped" in task.told()
+    assert "skipped" in task.summary()

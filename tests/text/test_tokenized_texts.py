@@ -17,7 +17,7 @@ from numerate.tasks.texts import TextSource
 from numerate.text.tokenizers import tokenized_texts as kept
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit, XVal
-from numerate.text.tokenizers.tokenized_texts import Tokenised, tokenised
+from numerate.text.tokenizers.tokenized_texts import TokenizedTexts, tokenize_texts
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -29,13 +29,13 @@ class Sums(TextSource):
     """Sums that count how often they are read."""
 
     def __init__(self, count: int = COUNT, name: str = "sums") -> None:
-        self.count, self.name, self.read = count, name, 0
+        self.num_examples, self.name, self.read = count, name, 0
 
     @property
     def fingerprint(self) -> str:
         return self.name
 
-    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
         self.read += len(rows)
         return [Example(f"{row} + -{row % 7}.5 =" if row else "", f"{row - row % 7 - 0.5}") for row in rows.tolist()]
 
@@ -43,19 +43,19 @@ class Sums(TextSource):
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path))
-    monkeypatch.setattr(kept, "SMALL", 10)
-    monkeypatch.setattr(kept, "_PORTION", 64)
-    kept._known.clear()
+    monkeypatch.setattr(kept, "MAX_IN_MEMORY", 10)
+    monkeypatch.setattr(kept, "_CHUNK_SIZE", 64)
+    kept._cache.clear()
     yield tmp_path / "tokenised"
-    kept._known.clear()
+    kept._cache.clear()
 
 
 def spelled(numbers: Any = XVal()) -> Subwords:
     return Subwords(tokenizer=TINY, number_format=numbers)
 
 
-def the_same(one: Tokenised, other: Tokenised) -> bool:
-    names = ("ids", "starts", "prompts", "used", "values")
+def the_same(one: TokenizedTexts, other: TokenizedTexts) -> bool:
+    names = ("ids", "starts", "prompt_lengths", "used_ids", "number_values")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
@@ -65,11 +65,11 @@ def only(folder: Path) -> Path:
 
 
 def test_files_hold_what_memory_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_files = tokenised(Sums(), spelled().speller)
+    in_files = tokenize_texts(Sums(), spelled().fast_tokenizer)
     assert isinstance(in_files.ids, np.memmap)
-    kept._known.clear()
-    monkeypatch.setattr(kept, "SMALL", COUNT)
-    in_memory = tokenised(Sums(), spelled().speller)
+    kept._cache.clear()
+    monkeypatch.setattr(kept, "MAX_IN_MEMORY", COUNT)
+    in_memory = tokenize_texts(Sums(), spelled().fast_tokenizer)
     assert not isinstance(in_memory.ids, np.memmap)
     assert the_same(in_files, in_memory)
 
@@ -79,32 +79,35 @@ def test_rows_of_files_are_rows_of_their_texts() -> None:
     for numbers in (XVal(), PerDigit()):
         tokenizer = spelled(numbers)
         vocabulary = tokenizer.build_vocabulary([])
-        ours = tokenizer.rows(Questions.of_source(source, chosen), vocabulary)
-        plain = tokenizer.rows(source.pairs(chosen), vocabulary)
-        for name in ("ids", "lengths", "target_mask", "values"):
+        ours = tokenizer.encode_examples(Questions.from_source(source, chosen), vocabulary)
+        plain = tokenizer.encode_examples(source.read_examples(chosen), vocabulary)
+        for name in ("ids", "lengths", "target_mask", "number_values"):
             assert np.array_equal(getattr(ours, name), getattr(plain, name)), name
 
 
 def test_a_source_is_read_once_and_never_again() -> None:
     first = Sums()
-    tokenised(first, spelled().speller)
+    tokenize_texts(first, spelled().fast_tokenizer)
     assert first.read == COUNT
     again, other = Sums(), Sums(name="others")
-    tokenised(again, spelled().speller)
-    kept._known.clear()
-    tokenised(again, spelled().speller)
+    tokenize_texts(again, spelled().fast_tokenizer)
+    kept._cache.clear()
+    tokenize_texts(again, spelled().fast_tokenizer)
     assert again.read == 0
     for changed in ((other, spelled(), ""), (Sums(), spelled(PerDigit()), ""), (Sums(), spelled(), " ")):
-        tokenised(changed[0], changed[1].speller, changed[2])
+        tokenize_texts(changed[0], changed[1].fast_tokenizer, changed[2])
         assert changed[0].read == COUNT
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "sums", "missing", "empty"])
 def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
-    whole = tokenised(Sums(), spelled().speller)
-    sound = {name: np.array(getattr(whole, name)) for name in ("ids", "starts", "prompts", "used", "values")}
+    whole = tokenize_texts(Sums(), spelled().fast_tokenizer)
+    sound = {
+        name: np.array(getattr(whole, name))
+        for name in ("ids", "starts", "prompt_lengths", "used_ids", "number_values")
+    }
     del whole
-    kept._known.clear()
+    kept._cache.clear()
     place = only(folder)
     if damage == "cut":
         (place / "ids").write_bytes((place / "ids").read_bytes()[:-2])
@@ -120,9 +123,9 @@ def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
         for file in place.iterdir():
             file.unlink()
     source = Sums()
-    assert the_same(tokenised(source, spelled().speller), Tokenised(**sound))
+    assert the_same(tokenize_texts(source, spelled().fast_tokenizer), TokenizedTexts(**sound))
     assert source.read == COUNT
-    assert {path.name for path in only(folder).iterdir()} == {*sound, "sums.json"}
+    assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "sums.json"}
 
 
 def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
@@ -132,19 +135,19 @@ def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "block_sum", broken)
+        patched.setattr(kept, "file_checksum", broken)
         with pytest.raises(KeyboardInterrupt):
-            tokenised(Sums(), spelled().speller)
+            tokenize_texts(Sums(), spelled().fast_tokenizer)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == []
     source = Sums()
-    assert len(tokenised(source, spelled().speller)) == COUNT == source.read
+    assert len(tokenize_texts(source, spelled().fast_tokenizer)) == COUNT == source.read
 
 
 def made() -> tuple[int, int]:
     """What another process has and reads: how many rows there are in the end, and how many texts it took for them."""
-    kept.SMALL = 10
+    kept.MAX_IN_MEMORY = 10
     source = Sums()
-    return len(tokenised(source, spelled().speller)), source.read
+    return len(tokenize_texts(source, spelled().fast_tokenizer)), source.read
 
 
 def test_several_processes_make_it_once(folder: Path) -> None:
@@ -165,18 +168,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "file"))
     with pytest.raises(OperationalError, match="NUMERATE_CACHE names another folder"):
-        tokenised(Sums(), spelled().speller)
+        tokenize_texts(Sums(), spelled().fast_tokenizer)
 
 
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMERATE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert kept.cache_folder() == Path("/somewhere/numerate/tokenised")
+    assert kept.tokenized_folder() == Path("/somewhere/numerate/tokenised")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert kept.cache_folder() == Path(os.path.expanduser("~/.cache/numerate/tokenised"))
+    assert kept.tokenized_folder() == Path(os.path.expanduser("~/.cache/numerate/tokenised"))
 
 
 def test_no_questions_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SMALL", -1)
-    assert len(tokenised(Sums(0), spelled().speller)) == 0
-    assert len(tokenised(Sums(1, "one"), spelled().speller).ids) > 0
+    monkeypatch.setattr(kept, "MAX_IN_MEMORY", -1)
+    assert len(tokenize_texts(Sums(0), spelled().fast_tokenizer)) == 0
+    assert len(tokenize_texts(Sums(1, "one"), spelled().fast_tokenizer).ids) > 0

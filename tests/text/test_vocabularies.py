@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.text.data.vocabularies import KINDS, save_vocabulary, train_vocabulary
+from numerate.text.data.vocabularies import VOCABULARY_KINDS, save_vocabulary, train_vocabulary
 from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -27,29 +27,29 @@ def texts() -> tuple[str, ...]:
     return TEXTS
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredTokenizer:
+@pytest.fixture(scope="module", params=VOCABULARY_KINDS)
+def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PretrainedTokenizer:
     folder = tmp_path_factory.mktemp("vocabulary") / request.param
-    return pieces(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
+    return load_tokenizer(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
 
 
-def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: StoredTokenizer) -> None:
+def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: PretrainedTokenizer) -> None:
     assert known.size == 300
-    assert {"bos", "eos"} <= set(known.roles)
+    assert {"bos", "eos"} <= set(known.special_token_ids)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=20), st.text("aeilt \n0123<s>/\u2019\u00e9", max_size=30)))
-def test_every_text_comes_back(known: StoredTokenizer, text: str) -> None:
+def test_every_text_comes_back(known: PretrainedTokenizer, text: str) -> None:
     text = text.replace("\u2581", "_")  # which is a space to SentencePiece
     assert known.decode(known.encode([text])[0]) == text
 
 
-def test_each_digit_is_a_token_and_special_names_in_texts_are_text(known: StoredTokenizer) -> None:
+def test_each_digit_is_a_token_and_special_names_in_texts_are_text(known: PretrainedTokenizer) -> None:
     with_digits, without = (len(known.encode([f"a{middle}b"])[0]) for middle in ("2024", ""))
     assert with_digits - without >= 4
     for name in ("<s>", "</s>", "<|endoftext|>", "<0x41>"):
-        assert not set(known.encode([name])[0].tolist()) & set(known.roles.values())
+        assert not set(known.encode([name])[0].tolist()) & set(known.special_token_ids.values())
 
 
 def test_the_layout_of_ids_is_that_of_llama(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_the_layout_of_ids_is_that_of_llama(tmp_path: Path) -> None:
     assert [token["content"] for token in stored["added_tokens"]] == ["<unk>", "<s>", "</s>"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VOCABULARY_KINDS)
 def test_it_is_a_function_of_the_texts(kind: str) -> None:
     program = f"""
 import hashlib, sys
@@ -85,7 +85,7 @@ print(hashlib.sha256(train_vocabulary(texts, 300, {kind!r}).encode()).hexdigest(
 
 def test_rare_characters_are_bytes_where_there_is_no_room(tmp_path: Path) -> None:
     many = ["".join(map(chr, range(0x4E00, 0x4E00 + 500))), *TEXTS, *TEXTS]
-    known = pieces(str(save_vocabulary(train_vocabulary(lambda: many, 300), tmp_path / "v")))
+    known = load_tokenizer(str(save_vocabulary(train_vocabulary(lambda: many, 300), tmp_path / "v")))
     assert known.size == 300
     assert len(known.encode(["\u4e00"])[0]) == 4  # the space before a text, and three bytes
     assert known.decode(known.encode(["\u4e00"])[0]) == "\u4e00"
@@ -95,27 +95,31 @@ def test_a_real_text_is_shorter_with_a_larger_vocabulary(shared: Path, tmp_path:
     stories = (shared / "data/tinystories/moe-routing-bench/tinystories_val.txt").read_text(encoding="utf-8")[:150_000]
     counts = []
     for size in (512, 2048):
-        made = pieces(str(save_vocabulary(train_vocabulary(lambda: [stories], size), tmp_path / str(size))))
+        made = load_tokenizer(str(save_vocabulary(train_vocabulary(lambda: [stories], size), tmp_path / str(size))))
         counts.append(len(made.encode([stories])[0]))
     assert counts[1] < 0.75 * counts[0] < 0.75 * len(stories) / 2
 
 
 def test_other_parts_of_the_house_read_it(tmp_path: Path) -> None:
     folder = save_vocabulary(train_vocabulary(texts, 300), tmp_path / "v")
-    assert dict(tokenizer_files.stored(str(folder)).roles) == {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    assert dict(tokenizer_files.load_tokenizer_file(str(folder)).special_tokens) == {
+        "bos": "<s>",
+        "eos": "</s>",
+        "unk": "<unk>",
+    }
 
 
 def test_impossible_sizes_and_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="size: 200 ids leave no room"):
+    with pytest.raises(UserError, match=r"size: must be at least 275 .*, not 200"):
         train_vocabulary(texts, 200)
     with pytest.raises(
         UserError, match=r"size: the texts are too short for 5,000 ids; they give \d+, of which 259 are the bytes"
     ):
         train_vocabulary(lambda: ["ab ab"], 5000)
-    assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, fewer=True))["model"]["vocab"]) < 280
+    assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, allow_fewer=True))["model"]["vocab"]) < 280
     with pytest.raises(UserError, match=r"there is no .byte.*Did you mean .bytes."):
         train_vocabulary(texts, 300, "byte")  # type: ignore[arg-type]
     made = train_vocabulary(texts, 300)
     save_vocabulary(made, tmp_path / "v")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         save_vocabulary(made, tmp_path / "v")

@@ -23,8 +23,8 @@ from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.text.data import open_rows
 from numerate.text.data import source as sources
-from numerate.text.data.source import Source, TaskWithTokenizer
-from numerate.text.data.writing import write
+from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
@@ -33,8 +33,8 @@ from numerate.tokenizers.words import Words
 TASK = Arithmetic(digits=Span(1, 4))
 
 
-def source(task: Task = TASK, count: int = 500, tokenizer: Characters | None = None, **more: Any) -> Source:
-    return Source("name", task, tokenizer or Characters(), count, **more)
+def source(task: Task = TASK, count: int = 500, tokenizer: Characters | None = None, **more: Any) -> RowSource:
+    return RowSource("name", task, tokenizer or Characters(), count, **more)
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Parity(Task):
 
     bits: int = setting(5, "how many bits")
 
-    def draw(self, draws: CounterRNG, index: Any) -> Questions:
-        bits = draws.below(2, (len(index), self.bits)).astype(np.int16)
-        return Questions(("0", "1"), bits, Numbers.none(len(index)), labels=(bits.cumsum(1) % 2).astype(np.int16))
+    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
+        bits = rng.integers(2, (len(indices), self.bits)).astype(np.int16)
+        return Questions(("0", "1"), bits, Numbers.empty(len(indices)), labels=(bits.cumsum(1) % 2).astype(np.int16))
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Greek(Task):
 
     letters: int = setting(1, "of them")
 
-    def draw(self, draws: CounterRNG, index: Any) -> Questions:
-        symbols = np.tile(np.array([0, 1, 2], dtype=np.int16), (len(index), 1))
-        return Questions(("λ", "=", "𝛀"), symbols, Numbers.none(len(index)), np.full(len(index), 2))
+    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
+        symbols = np.tile(np.array([0, 1, 2], dtype=np.int16), (len(indices), 1))
+        return Questions(("λ", "=", "𝛀"), symbols, Numbers.empty(len(indices)), np.full(len(indices), 2))
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are put together from many blocks."""
-    monkeypatch.setattr(Source.blocks, "__defaults__", (64,))
+    monkeypatch.setattr(RowSource.read_blocks, "__defaults__", (64,))
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -70,9 +70,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     "tokenizer", [Characters(), Characters(add_bos_token=True, number_format=Digits(digit_order="normal"))]
 )
 def test_what_is_written_is_what_a_run_sees(split: str, tokenizer: Characters, tmp_path: Path) -> None:
-    write(source(tokenizer=tokenizer, split=split, seed=3), tmp_path / "rows")
+    write_rows(source(tokenizer=tokenizer, split=split, seed=3), tmp_path / "rows")
     vocabulary = tokenizer.build_vocabulary(TASK)
-    seen = tokenizer.rows(TASK.examples(split, 3, 0, 500), vocabulary)
+    seen = tokenizer.encode_examples(TASK.examples(split, 3, 0, 500), vocabulary)
     found = open_rows(tmp_path / "rows")
     assert len(found) == 500
     lines = (tmp_path / "rows" / "rows.txt").read_text().splitlines()
@@ -82,20 +82,20 @@ def test_what_is_written_is_what_a_run_sees(split: str, tokenizer: Characters, t
         assert np.array_equal(found[row], ids)
         assert np.array_equal(found.answer(row), seen.ids[row][seen.target_mask[row]])
         assert lines[row] == found.text(row) == tokenizer.decode(ids, vocabulary)
-    assert found.symbols == vocabulary.symbols
+    assert found.symbols == vocabulary.tokens
     assert np.array_equal(found[-1], found[499])
 
 
 def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> None:
-    write(source(split="development", seed=7), tmp_path / "rows")
+    write_rows(source(split="development", seed=7), tmp_path / "rows")
     head = json.loads((tmp_path / "rows" / "head.json").read_text())
     ids = np.fromfile(tmp_path / "rows" / "ids.bin", dtype=head["ids"])
     offsets = np.fromfile(tmp_path / "rows" / "offsets.bin", dtype="<i8")
     assert (head["ids"], offsets[0], offsets[-1], head["rows"], head["tokens"]) == ("uint8", 0, len(ids), 500, len(ids))
     assert head["longest"] == np.diff(offsets).max()
     assert (head["split"], head["seed"], head["source"]) == ("development", 7, "name")
-    assert from_tree(head["task"], declared=Arithmetic) == TASK
-    assert from_tree(head["tokenizer"], declared=Characters) == Characters()
+    assert from_tree(head["task"], expected_class=Arithmetic) == TASK
+    assert from_tree(head["tokenizer"], expected_class=Characters) == Characters()
     for name, info in head["files"].items():
         content = (tmp_path / "rows" / name).read_bytes()
         assert info == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -109,24 +109,24 @@ def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> N
 )
 def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Path) -> None:
     on_progress: list[int] = []
-    folder = write(source(), tmp_path / "deep" / "rows", format, on_progress.append)
+    folder = write_rows(source(), tmp_path / "deep" / "rows", format, on_progress.append)
     assert {path.name for path in folder.iterdir()} == files | {"head.json"}
     assert on_progress == [*range(64, 500, 64), 500]
     if format == "text":
-        with pytest.raises(UserError, match="was written as text; format=memmap"):
+        with pytest.raises(UserError, match="was written as text only; write it with format=memmap"):
             open_rows(folder)
 
 
 def test_the_same_is_written_in_blocks_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(source(), tmp_path / "one")
-    monkeypatch.setattr(Source.blocks, "__defaults__", (sources.BLOCK,))
-    write(source(), tmp_path / "other")
+    write_rows(source(), tmp_path / "one")
+    monkeypatch.setattr(RowSource.read_blocks, "__defaults__", (sources.BLOCK_ROWS,))
+    write_rows(source(), tmp_path / "other")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
 
 
 def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
-    write(source(Parity(), count=100), tmp_path / "rows")
+    write_rows(source(Parity(), count=100), tmp_path / "rows")
     found = open_rows(tmp_path / "rows")
     lines = (tmp_path / "rows" / "rows.txt").read_text().splitlines()
     for row in range(100):
@@ -139,7 +139,7 @@ def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
 
 def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
     task = Counting(count=3, number="before", helper="pad")
-    folder = write(Source("name", task, Words(), 20), tmp_path / "rows")
+    folder = write_rows(RowSource("name", task, Words(), 20), tmp_path / "rows")
     found, lines = open_rows(folder), (folder / "rows.txt").read_text().splitlines()
     for row, line in enumerate(lines):
         read, labels = line.split("\t")
@@ -153,36 +153,38 @@ def test_the_example_on_the_page_runs(
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "data.md"
     (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    write(source(), tmp_path / "sums")
+    write_rows(source(), tmp_path / "sums")
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert capsys.readouterr().out.startswith("500 Arithmetic\n[")
 
 
 def test_letters_of_any_script_are_written_in_utf_8(tmp_path: Path) -> None:
-    write(source(Greek(), count=70), tmp_path / "rows")
+    write_rows(source(Greek(), count=70), tmp_path / "rows")
     assert (tmp_path / "rows" / "rows.txt").read_bytes() == "λ=𝛀\n".encode() * 70
     assert open_rows(tmp_path / "rows").text(69) == "λ=𝛀"
 
 
 def test_what_was_written_can_be_read_as_a_task_and_written_again(tmp_path: Path) -> None:
-    write(source(), tmp_path / "rows")
-    write(source(), tmp_path / "tokens", "memmap")
+    write_rows(source(), tmp_path / "rows")
+    write_rows(source(), tmp_path / "tokens", "memmap")
     lines = (tmp_path / "rows" / "rows.txt").read_bytes()
     for number, place in enumerate((tmp_path / "rows", tmp_path / "rows" / "rows.txt", tmp_path / "tokens")):
-        again = Source.of_file(place, TaskWithTokenizer(ExampleFile(path=str(place))))
-        write(again, tmp_path / str(number))
+        again = RowSource.from_file(place, TaskWithTokenizer(ExampleFile(path=str(place))))
+        write_rows(again, tmp_path / str(number))
         assert (tmp_path / str(number) / "rows.txt").read_bytes() == lines
-        assert open_rows(tmp_path / str(number)).head["split"] is None
-    first = Source.of_file(tmp_path / "tokens", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "tokens"))), count=7)
-    write(first, tmp_path / "seven", "text")
+        assert open_rows(tmp_path / str(number)).metadata["split"] is None
+    first = RowSource.from_file(
+        tmp_path / "tokens", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "tokens"))), count=7
+    )
+    write_rows(first, tmp_path / "seven", "text")
     assert (tmp_path / "seven" / "rows.txt").read_bytes() == b"\n".join(lines.split(b"\n")[:7]) + b"\n"
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
-    with pytest.raises(UserError, match="is there already and is not overwritten"):
-        write(source(), tmp_path / "rows")
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
+        write_rows(source(), tmp_path / "rows")
     assert list((tmp_path / "rows").iterdir()) == []
 
 
@@ -194,35 +196,35 @@ def test_nothing_half_written_is_left(error: BaseException, tmp_path: Path) -> N
             raise error
 
     with pytest.raises((KeyboardInterrupt, OperationalError)):
-        write(source(), tmp_path / "rows", on_progress=on_progress)
+        write_rows(source(), tmp_path / "rows", on_progress=on_progress)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is not a place for this"):
-        write(source(), tmp_path / "file" / "rows")
+    with pytest.raises(UserError, match="cannot be created here"):
+        write_rows(source(), tmp_path / "file" / "rows")
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(UserError, match=r"cannot be written .*another folder is right"):
-            write(source(), tmp_path / "locked" / "rows")
+        with pytest.raises(UserError, match=r"cannot be written .*choose another folder"):
+            write_rows(source(), tmp_path / "locked" / "rows")
 
 
 def test_a_folder_that_is_not_whole_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no head.json, so `numerate data write` did not write it"):
         open_rows(tmp_path)
-    folder = write(source(), tmp_path / "rows")
+    folder = write_rows(source(), tmp_path / "rows")
     with open(folder / "ids.bin", "ab") as file:
         file.write(b"\0")
     with pytest.raises(UserError, match=r"ids.bin: is not as it was written"):
         open_rows(folder)
     (folder / "head.json").write_text("{}")
-    with pytest.raises(UserError, match="says nothing of 'numerate rows 1'"):
+    with pytest.raises(UserError, match="is not 'numerate rows 1'"):
         open_rows(folder)
 
 
 def test_rows_beyond_the_last_are_refused(tmp_path: Path) -> None:
-    found = open_rows(write(source(count=3), tmp_path / "rows"))
+    found = open_rows(write_rows(source(count=3), tmp_path / "rows"))
     assert [len(row) for row in found] == np.diff(found.offsets).tolist()  # type: ignore[attr-defined]
     for row in (3, -4):
         with pytest.raises(IndexError, match=f"row {row} of 3"):
@@ -231,7 +233,11 @@ def test_rows_beyond_the_last_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"count": 0}, "0 rows are none"), ({"split": "tset"}, "Did you mean 'test'"), ({"split": None}, "only the rows")],
+    [
+        ({"count": 0}, "count: must be at least 1, not 0"),
+        ({"split": "tset"}, "Did you mean 'test'"),
+        ({"split": None}, "split: must be set unless the task is a file"),
+    ],
 )
 def test_impossible_sources_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
@@ -240,19 +246,19 @@ def test_impossible_sources_are_refused(settings: dict[str, Any], message: str) 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"format: there is no 'txt'; there are: text, memmap, both"):
-        write(source(), tmp_path / "rows", "txt")  # type: ignore[arg-type]
+        write_rows(source(), tmp_path / "rows", "txt")  # type: ignore[arg-type]
 
 
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
-        "from numerate.text.data.source import Source\n"
-        "from numerate.text.data.writing import write\n"
+        "from numerate.text.data.source import RowSource\n"
+        "from numerate.text.data.writing import write_rows\n"
         "from numerate.tasks.arithmetic import Arithmetic\n"
         "from numerate.tokenizers.tokenizer import Characters\n"
         "found = []\n"
         "for number, count in enumerate((70_000, 280_000)):\n"
-        "    write(Source('x', Arithmetic(), Characters(), count), sys.argv[1] + str(number), 'memmap')\n"
+        "    write_rows(RowSource('x', Arithmetic(), Characters(), count), sys.argv[1] + str(number), 'memmap')\n"
         "    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
         "assert found[1] < found[0] + 4096, found\n"
         "assert 'torch' not in sys.modules\n"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate import tokenizers
-from numerate.batch import IGNORE, Batch
+from numerate.batch import IGNORE_INDEX, Batch
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Example, Numbers, Questions
-from numerate.tokenizers.layout import Continuation, Layout, Masked, Seq2Seq, TokenClassification
-from numerate.tokenizers.tokenizer import Characters, Rows
-from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from numerate.tokenizers.layout import Continuation, Layout, MaskedLM, Seq2Seq, TokenClassification
+from numerate.tokenizers.tokenizer import Characters, TokenizedExamples
+from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 torch.set_num_threads(1)
 
@@ -29,7 +29,7 @@ every_layout = pytest.mark.parametrize("layout", EVERY, ids=repr)
 
 
 @st.composite
-def any_rows(draw: st.DrawFn, labelled: bool) -> Rows:
+def any_rows(draw: st.DrawFn, labelled: bool) -> TokenizedExamples:
     """Rows with targets anywhere: none, contiguous ones, and ones with gaps."""
     count = draw(st.integers(1, 5))
     lengths = np.array(draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)))
@@ -38,34 +38,36 @@ def any_rows(draw: st.DrawFn, labelled: bool) -> Rows:
     ids = np.array(draw(st.lists(st.integers(4, 200), min_size=count * longest, max_size=count * longest)))
     mask = np.array(draw(st.lists(st.booleans(), min_size=count * longest, max_size=count * longest)))
     ids, mask = (ids.reshape(count, longest) * inside).astype(np.uint8), mask.reshape(count, longest) & inside
-    return Rows(ids, lengths, mask, (ids[:, ::-1] + 1).astype(np.uint8) if labelled else None)
+    return TokenizedExamples(ids, lengths, mask, (ids[:, ::-1] + 1).astype(np.uint8) if labelled else None)
 
 
-def rows_for(layout: Layout) -> st.SearchStrategy[Rows]:
+def rows_for(layout: Layout) -> st.SearchStrategy[TokenizedExamples]:
     return any_rows(labelled=isinstance(layout, TokenClassification))
 
 
-def plain(layout: Layout, rows: Rows, row: int) -> tuple[list[int], list[int]]:
+def plain(layout: Layout, rows: TokenizedExamples, row: int) -> tuple[list[int], list[int]]:
     """Inputs and targets of one row, token by token."""
     length = int(rows.lengths[row])
     ids = rows.ids[row, :length].tolist()
     if isinstance(layout, TokenClassification):
         assert rows.labels is not None
         labels = rows.labels[row, :length].tolist()
-        return ids, [label if asks else IGNORE for label, asks in zip(labels, rows.target_mask[row], strict=False)]
+        return ids, [
+            label if asks else IGNORE_INDEX for label, asks in zip(labels, rows.target_mask[row], strict=False)
+        ]
     if isinstance(layout, Seq2Seq):
         first = question_of(rows, row)
-        targets = [i if asks else IGNORE for i, asks in zip(ids, rows.target_mask[row], strict=False)][first:]
+        targets = [i if asks else IGNORE_INDEX for i, asks in zip(ids, rows.target_mask[row], strict=False)][first:]
         return [PAD, *ids[first:-1]][: len(targets)], targets
-    if isinstance(layout, Masked):
+    if isinstance(layout, MaskedLM):
         here = rows.target_mask[row, :length]
-        read = [UNKNOWN if asks else i for i, asks in zip(ids, here, strict=True)]
-        return read, [i if asks else IGNORE for i, asks in zip(ids, here, strict=True)]
+        read = [UNK if asks else i for i, asks in zip(ids, here, strict=True)]
+        return read, [i if asks else IGNORE_INDEX for i, asks in zip(ids, here, strict=True)]
     target_mask = rows.target_mask[row, 1:length] if layout == Continuation() else [True] * (length - 1)
-    return ids[:-1], [following if asks else IGNORE for following, asks in zip(ids[1:], target_mask, strict=True)]
+    return ids[:-1], [following if asks else IGNORE_INDEX for following, asks in zip(ids[1:], target_mask, strict=True)]
 
 
-def question_of(rows: Rows, row: int) -> int:
+def question_of(rows: TokenizedExamples, row: int) -> int:
     """The number of tokens of a row before its first target; all if there is none."""
     positions = np.flatnonzero(rows.target_mask[row, : rows.lengths[row]])
     return int(positions[0]) if len(positions) else int(rows.lengths[row])
@@ -76,37 +78,39 @@ def question_of(rows: Rows, row: int) -> int:
 @given(data=st.data())
 def test_a_batch_is_what_the_plain_form_lays_out_token_by_token(layout: Layout, data: st.DataObject) -> None:
     rows = data.draw(rows_for(layout))
-    batch = layout.batch(rows, np.arange(len(rows)) + 10**12)
+    batch = layout.build_batch(rows, np.arange(len(rows)) + 10**12)
     total = 0
     for row in range(len(rows)):
         read, targets = plain(layout, rows, row)
         assert batch.tokens.lengths[row] == len(read)
         assert batch.tokens.ids[row].tolist() == read + [PAD] * (batch.tokens.ids.shape[1] - len(read))
-        assert batch.targets[row].tolist() == targets + [IGNORE] * (batch.targets.shape[1] - len(targets))
-        positions = [place for place, target in enumerate(targets) if target != IGNORE]
+        assert batch.targets[row].tolist() == targets + [IGNORE_INDEX] * (batch.targets.shape[1] - len(targets))
+        positions = [place for place, target in enumerate(targets) if target != IGNORE_INDEX]
         most = batch.target_positions.shape[1]
         last = positions[-1] if positions else 0
         assert batch.target_positions[row].tolist() == positions + [last] * (most - len(positions))
-        assert batch.target_ids[row].tolist() == [targets[p] for p in positions] + [IGNORE] * (most - len(positions))
+        assert batch.target_ids[row].tolist() == [targets[p] for p in positions] + [IGNORE_INDEX] * (
+            most - len(positions)
+        )
         total += len(positions)
     assert batch.counts == {"tokens": total, "examples": len(rows)}
     sources = 0 if batch.source is None else int(batch.source.lengths.sum())
-    assert batch.real == int(batch.tokens.lengths.sum()) + sources
-    assert batch.tokens.row.tolist() == [10**12 + row for row in range(len(rows))]
+    assert batch.num_input_tokens == int(batch.tokens.lengths.sum()) + sources
+    assert batch.tokens.example_indices.tolist() == [10**12 + row for row in range(len(rows))]
 
 
 @every_layout
 def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout: Layout) -> None:
-    ids = np.array([[5, 6, END]], dtype=np.uint8)
-    rows = Rows(
+    ids = np.array([[5, 6, EOS]], dtype=np.uint8)
+    rows = TokenizedExamples(
         ids, np.array([3]), np.ones((1, 3), dtype=np.bool_), ids if isinstance(layout, TokenClassification) else None
     )
     index = np.array([7])
-    batch = layout.batch(rows, index)
+    batch = layout.build_batch(rows, index)
     tensors = (
         batch.tokens.ids,
         batch.tokens.lengths,
-        batch.tokens.row,
+        batch.tokens.example_indices,
         batch.targets,
         batch.target_positions,
         batch.target_ids,
@@ -115,28 +119,28 @@ def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout:
         assert tensor.dtype == torch.int64
         assert tensor.is_contiguous()
         tensor.fill_(-5)
-    assert ids.tolist() == [[5, 6, END]]
+    assert ids.tolist() == [[5, 6, EOS]]
     assert rows.lengths.tolist() == [3]
     assert index.tolist() == [7]
 
 
 def sum_of(text: str, ask: str) -> Batch:
     task, tokenizer = Arithmetic(), Characters()
-    rows = tokenizer.rows(task.read(text), tokenizer.build_vocabulary(task))
-    return Continuation(ask).batch(rows, np.arange(1))  # type: ignore[arg-type]
+    rows = tokenizer.encode_examples(task.parse_question(text), tokenizer.build_vocabulary(task))
+    return Continuation(ask).build_batch(rows, np.arange(1))  # type: ignore[arg-type]
 
 
 def test_twelve_and_nine_by_hand() -> None:
     # 2 1 + 9 = 1 2 [EOS] are the ids 6 5 14 13 17 5 6 3.
     answer = sum_of("12+9=", "answer")
     assert answer.tokens.ids.tolist() == [[6, 5, 14, 13, 17, 5, 6]]
-    assert answer.targets.tolist() == [[IGNORE] * 4 + [5, 6, END]]
+    assert answer.targets.tolist() == [[IGNORE_INDEX] * 4 + [5, 6, EOS]]
     assert answer.target_positions.tolist() == [[4, 5, 6]]
-    assert answer.target_ids.tolist() == [[5, 6, END]]
+    assert answer.target_ids.tolist() == [[5, 6, EOS]]
     assert answer.counts == {"tokens": 3, "examples": 1}
-    assert answer.real == 7
+    assert answer.num_input_tokens == 7
     everything = sum_of("12+9=", "all")
-    assert everything.targets.tolist() == [[5, 14, 13, 17, 5, 6, END]]
+    assert everything.targets.tolist() == [[5, 14, 13, 17, 5, 6, EOS]]
     assert everything.target_positions.tolist() == [list(range(7))]
 
 
@@ -144,91 +148,96 @@ def test_labels_are_at_their_tokens() -> None:
     block = Questions(
         ("a", "b", "1", "2"),
         np.array([[0, 1, 0]], dtype=np.int16),
-        Numbers.none(1),
+        Numbers.empty(1),
         labels=np.array([[2, -1000, 3]], dtype=np.int16),
     )
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(block.alphabet)
-    batch = TokenClassification().batch(tokenizer.rows(block, vocabulary), np.arange(1))
+    batch = TokenClassification().build_batch(tokenizer.encode_examples(block, vocabulary), np.arange(1))
     a, b, one, two = tokenizer.encode("ab12", vocabulary)
     assert batch.tokens.ids.tolist() == [[a, b, a]]
-    assert batch.targets.tolist() == [[one, IGNORE, two]]
+    assert batch.targets.tolist() == [[one, IGNORE_INDEX, two]]
     assert batch.target_positions.tolist() == [[0, 2]]
     assert batch.target_ids.tolist() == [[one, two]]
 
 
 def test_a_layout_refuses_questions_of_the_other_kind() -> None:
-    ids = np.array([[5, 6, END]], dtype=np.uint8)
+    ids = np.array([[5, 6, EOS]], dtype=np.uint8)
     target_mask = np.ones((1, 3), dtype=np.bool_)
-    with pytest.raises(UserError, match="take TokenClassification"):
-        Continuation().batch(Rows(ids, np.array([3]), target_mask, labels=ids), np.arange(1))
-    with pytest.raises(UserError, match="take Continuation"):
-        TokenClassification().batch(Rows(ids, np.array([3]), target_mask), np.arange(1))
+    with pytest.raises(UserError, match="use layout=TokenClassification"):
+        Continuation().build_batch(TokenizedExamples(ids, np.array([3]), target_mask, labels=ids), np.arange(1))
+    with pytest.raises(UserError, match="use layout=Continuation"):
+        TokenClassification().build_batch(TokenizedExamples(ids, np.array([3]), target_mask), np.arange(1))
     with pytest.raises(UserError, match=r"^targets: 'question' is neither"):
         Continuation("question")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=any_rows(labelled=False), end=st.booleans())
-def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows: Rows, end: bool) -> None:
-    source = Seq2Seq(source_eos=end).batch(rows, np.arange(len(rows))).source
+def test_of_a_pair_the_encoder_reads_the_question_and_nothing_of_the_answer(rows: TokenizedExamples, end: bool) -> None:
+    source = Seq2Seq(source_eos=end).build_batch(rows, np.arange(len(rows))).source
     assert source is not None
     for row in range(len(rows)):
-        question = rows.ids[row, : question_of(rows, row)].tolist() + [END] * end
+        question = rows.ids[row, : question_of(rows, row)].tolist() + [EOS] * end
         assert source.lengths[row] == len(question)
         assert source.ids[row].tolist() == question + [PAD] * (source.ids.shape[1] - len(question))
 
 
 def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
-    vocabulary = Vocabulary.of(["+", "=", "<extra_id_0>"])
-    rows = replace(Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="])), vocabulary=vocabulary)
-    batch = Seq2Seq(decoder_start_token="bos", sentinel="<extra_id_0>").batch(rows, np.arange(1))
+    vocabulary = Vocabulary.with_digits(["+", "=", "<extra_id_0>"])
+    rows = replace(
+        Characters().encode_examples(Arithmetic().parse_question("12+9="), Vocabulary.with_digits(["+", "="])),
+        vocabulary=vocabulary,
+    )
+    batch = Seq2Seq(decoder_start_token="bos", sentinel_token="<extra_id_0>").build_batch(rows, np.arange(1))
     assert batch.source is not None
-    mask, digit = vocabulary.ids["<extra_id_0>"], vocabulary.ids["0"]
-    assert batch.source.ids[0, -2:].tolist() == [mask, END]
-    assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, END]
-    assert batch.tokens.ids[0].tolist() == [BEGIN, mask, digit + 1, digit + 2]
-    with pytest.raises(UserError, match=r"layout.sentinel: the task has no text '<nothing>'; it has: 0, 1"):
-        Seq2Seq(sentinel="<nothing>").batch(rows, np.arange(1))
+    mask, digit = vocabulary.token_to_id["<extra_id_0>"], vocabulary.token_to_id["0"]
+    assert batch.source.ids[0, -2:].tolist() == [mask, EOS]
+    assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, EOS]
+    assert batch.tokens.ids[0].tolist() == [BOS, mask, digit + 1, digit + 2]
+    with pytest.raises(UserError, match=r"layout.sentinel_token: the task has no text '<nothing>'; it has: 0, 1"):
+        Seq2Seq(sentinel_token="<nothing>").build_batch(rows, np.arange(1))
 
 
 @pytest.mark.parametrize("layout", [Continuation(), Seq2Seq()], ids=repr)
 def test_values_stay_with_their_tokens_on_both_sides(layout: Layout) -> None:
-    rows = Characters().rows(Arithmetic().read("12+9="), Vocabulary.of(["+", "="]))
+    rows = Characters().encode_examples(Arithmetic().parse_question("12+9="), Vocabulary.with_digits(["+", "="]))
     values = np.where(rows.target_mask, 7.0, np.arange(rows.ids.shape[1])).astype(np.float32)
-    batch = layout.batch(replace(rows, values=values), np.arange(1))
-    assert batch.target_values is not None
-    assert batch.target_values[batch.targets != IGNORE].tolist() == [7.0, 7.0, 7.0]
+    batch = layout.build_batch(replace(rows, number_values=values), np.arange(1))
+    assert batch.target_number_values is not None
+    assert batch.target_number_values[batch.targets != IGNORE_INDEX].tolist() == [7.0, 7.0, 7.0]
     question = batch.tokens if batch.source is None else batch.source
-    assert question.values is not None
-    assert question.values[0, :5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert batch.tokens.values is not None
-    assert batch.tokens.values[0, -2:].tolist() == [7.0, 7.0]
+    assert question.number_values is not None
+    assert question.number_values[0, :5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert batch.tokens.number_values is not None
+    assert batch.tokens.number_values[0, -2:].tolist() == [7.0, 7.0]
 
 
 def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is() -> None:
-    rows = Characters().rows(Questions.of_texts([Example("ab=", "c"), Example("a=", "cba")]), Vocabulary.of("abc="))
-    batch = Masked(num_masks=5).batch(rows, np.arange(2))
-    ids = Vocabulary.of("abc=").ids
+    rows = Characters().encode_examples(
+        Questions.from_examples([Example("ab=", "c"), Example("a=", "cba")]), Vocabulary.with_digits("abc=")
+    )
+    batch = MaskedLM(num_masks=5).build_batch(rows, np.arange(2))
+    ids = Vocabulary.with_digits("abc=").token_to_id
     assert batch.tokens.lengths.tolist() == [8, 7]
     assert batch.tokens.ids.tolist() == [
-        [*(ids[c] for c in "ab="), *[UNKNOWN] * 5],
-        [*(ids[c] for c in "a="), *[UNKNOWN] * 5, PAD],
+        [*(ids[c] for c in "ab="), *[UNK] * 5],
+        [*(ids[c] for c in "a="), *[UNK] * 5, PAD],
     ]
     assert batch.targets.tolist() == [
-        [*[IGNORE] * 3, ids["c"], END, *[IGNORE] * 3],
-        [*[IGNORE] * 2, *(ids[c] for c in "cba"), END, *[IGNORE] * 2],
+        [*[IGNORE_INDEX] * 3, ids["c"], EOS, *[IGNORE_INDEX] * 3],
+        [*[IGNORE_INDEX] * 2, *(ids[c] for c in "cba"), EOS, *[IGNORE_INDEX] * 2],
     ]
     with pytest.raises(UserError, match=r"^layout\.num_masks: an answer has 4 tokens, and there are 3 masks"):
-        Masked(num_masks=3).batch(rows, np.arange(2))
+        MaskedLM(num_masks=3).build_batch(rows, np.arange(2))
 
 
 def test_a_masked_number_is_not_read_and_stands_behind_its_place() -> None:
-    rows = Rows(np.array([[7, 8, 9, END]]), np.array([4]), np.array([[False, False, True, True]]))
-    rows = replace(rows, values=np.array([[1, 3.5, -2, 1]], dtype=np.float32))
-    batch = Masked().batch(rows, np.arange(1))
-    assert batch.tokens.ids.tolist() == [[7, 8, UNKNOWN, UNKNOWN]]
-    assert batch.tokens.values is not None
-    assert batch.tokens.values.tolist() == [[1, 3.5, 1, 1]]
-    assert batch.target_values is not None
-    assert batch.target_values.tolist() == [[1, 3.5, -2, 1]]
+    rows = TokenizedExamples(np.array([[7, 8, 9, EOS]]), np.array([4]), np.array([[False, False, True, True]]))
+    rows = replace(rows, number_values=np.array([[1, 3.5, -2, 1]], dtype=np.float32))
+    batch = MaskedLM().build_batch(rows, np.arange(1))
+    assert batch.tokens.ids.tolist() == [[7, 8, UNK, UNK]]
+    assert batch.tokens.number_values is not None
+    assert batch.tokens.number_values.tolist() == [[1, 3.5, 1, 1]]
+    assert batch.target_number_values is not None
+    assert batch.target_number_values.tolist() == [[1, 3.5, -2, 1]]

@@ -19,11 +19,11 @@ from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.number_formats import Digits
-from numerate.tokenizers.tokenizer import Characters, Rows, Tokenizer, blanks_before
+from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer, num_spaces_before
 from numerate.tokenizers.words import Words
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
-TINY = str(Path(__file__).parent / "tiny")
+TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 EVERY = [
     Subwords(tokenizer=TINY) if name == "Subwords" else getattr(tokenizers, name)()
     for name in tokenizers.CATALOGUE["Tokenizer"]
@@ -50,9 +50,9 @@ def case(name: str) -> dict[str, Any]:
 
 def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[str], list[bool], dict[int, str]]:
     """One row symbol by symbol: what is written, whether it is the answer, and the label at each place."""
-    chance = 0 if questions.chance is None else int(questions.chance[row])
-    share = 0.0 if questions.chance is None else tokenizer.space_probability
-    blanks = blanks_before(np.array([chance], dtype=np.uint64), 2000, share)[0].tolist()
+    chance = 0 if questions.random_bits is None else int(questions.random_bits[row])
+    share = 0.0 if questions.random_bits is None else tokenizer.space_probability
+    blanks = num_spaces_before(np.array([chance], dtype=np.uint64), 2000, share)[0].tolist()
     written = ["[BOS]"] if tokenizer.add_bos_token else []
     answer = [False] * len(written)
     labels = {}
@@ -66,25 +66,25 @@ def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[s
             value = int("".join(map(str, questions.numbers.digits[row, slot])))
             if questions.numbers.negative is not None and questions.numbers.negative[row, slot]:
                 value = -value
-            in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
-            symbols = tokenizer.number_format.spell(value, answer=in_answer, chance=chance)
+            in_answer = questions.prompt_lengths is not None and piece >= questions.prompt_lengths[row]
+            symbols = tokenizer.number_format.format_number(value, is_answer=in_answer, random_bits=chance)
         symbols = [symbol for each in symbols for symbol in [*" " * blanks.pop(0), each]]
         written += symbols
-        in_answer = questions.prompt_length is not None and piece >= questions.prompt_length[row]
+        in_answer = questions.prompt_lengths is not None and piece >= questions.prompt_lengths[row]
         answer += [in_answer] * len(symbols)
         if questions.labels is not None and questions.labels[row, piece] >= 0:
             labels[len(written) - 1] = questions.alphabet[questions.labels[row, piece]]
     return (written, answer, labels) if questions.labels is not None else ([*written, "[EOS]"], [*answer, True], labels)
 
 
-def agrees_with_the_plain_form(questions: Questions, rows: Rows, tokenizer: Characters) -> None:
+def agrees_with_the_plain_form(questions: Questions, rows: TokenizedExamples, tokenizer: Characters) -> None:
     vocabulary = tokenizer.build_vocabulary(questions.alphabet)
     assert len(rows) == len(questions)
     for row in range(len(questions)):
         written, answer, labels = plain(questions, row, tokenizer)
         length = int(rows.lengths[row])
-        known = [symbol if symbol in vocabulary.ids else "[UNK]" for symbol in written]
-        assert [vocabulary.symbols[i] for i in rows.ids[row, :length]] == known
+        known = [symbol if symbol in vocabulary.token_to_id else "[UNK]" for symbol in written]
+        assert [vocabulary.tokens[i] for i in rows.ids[row, :length]] == known
         assert not rows.ids[row, length:].any()
         assert not rows.target_mask[row, length:].any()
         if questions.labels is None:
@@ -93,7 +93,7 @@ def agrees_with_the_plain_form(questions: Questions, rows: Rows, tokenizer: Char
         else:
             assert rows.labels is not None
             places = np.flatnonzero(rows.target_mask[row])
-            assert {int(p): vocabulary.symbols[rows.labels[row, p]] for p in places} == labels
+            assert {int(p): vocabulary.tokens[rows.labels[row, p]] for p in places} == labels
 
 
 @st.composite
@@ -122,7 +122,7 @@ def questions(draw: st.DrawFn, alphabet: tuple[str, ...] = ("+", "=", "a", "?"),
         Numbers(digits.reshape(rows, slots, 21), lengths.reshape(rows, slots)),
         prompts,
         None if labels is None else labels.astype(np.int16),
-        chance=None if chance is None else np.array(chance, dtype=np.uint64),
+        random_bits=None if chance is None else np.array(chance, dtype=np.uint64),
     )
 
 
@@ -136,7 +136,9 @@ def test_rows_are_what_the_plain_form_writes_symbol_by_symbol(tokenizer: Charact
         | questions(alphabet=("say ", "=", "yes", ""))
         | questions(alphabet=("é",))
     )
-    agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.build_vocabulary(block.alphabet)), tokenizer)
+    agrees_with_the_plain_form(
+        block, tokenizer.encode_examples(block, tokenizer.build_vocabulary(block.alphabet)), tokenizer
+    )
 
 
 @pytest.mark.parametrize("tokenizer", VARIANTS, ids=repr)
@@ -144,10 +146,10 @@ def test_sums_are_what_the_plain_form_writes(tokenizer: Characters) -> None:
     task = Arithmetic()
     for task in (Arithmetic(), Arithmetic("-"), Arithmetic("x", digits=Span(1, 5))):
         block = task.examples("train", 0, 0, 450)
-        agrees_with_the_plain_form(block, tokenizer.rows(block, tokenizer.build_vocabulary(task)), tokenizer)
+        agrees_with_the_plain_form(block, tokenizer.encode_examples(block, tokenizer.build_vocabulary(task)), tokenizer)
     task = Arithmetic()
-    long = Questions.concatenate([task.read("9" * 300 + "+1="), task.read("1+2=")])
-    agrees_with_the_plain_form(long, tokenizer.rows(long, tokenizer.build_vocabulary(task)), tokenizer)
+    long = Questions.concatenate([task.parse_question("9" * 300 + "+1="), task.parse_question("1+2=")])
+    agrees_with_the_plain_form(long, tokenizer.encode_examples(long, tokenizer.build_vocabulary(task)), tokenizer)
 
 
 def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
@@ -159,7 +161,7 @@ def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
         Numbers(digits, np.array([[2, 3], [1, 2]])),
         np.array([3, 2]),
     )
-    rows = Characters().rows(block, Characters().build_vocabulary(alphabet))
+    rows = Characters().encode_examples(block, Characters().build_vocabulary(alphabet))
     assert rows.ids.dtype == np.uint16
     agrees_with_the_plain_form(block, rows, Characters())
 
@@ -172,16 +174,16 @@ def test_twelve_and_nine_is_written_as_the_example_says() -> None:
         (Characters(add_bos_token=True), "21+9=12", "000000111"),
     ):
         vocabulary = tokenizer.build_vocabulary(task)
-        rows = tokenizer.rows(task.read("12+9="), vocabulary)
+        rows = tokenizer.encode_examples(task.parse_question("12+9="), vocabulary)
         assert tokenizer.decode(rows.ids[0], vocabulary) == text
-        assert rows.ids[0, -1] == END
+        assert rows.ids[0, -1] == EOS
         assert "".join(str(int(asks)) for asks in rows.target_mask[0]) == mask
 
 
 def test_free_text_is_written_as_it_is() -> None:
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(["ab=:"])
-    rows = tokenizer.rows([Example("a 12=", "b"), Example("b:", "a21")], vocabulary)
+    rows = tokenizer.encode_examples([Example("a 12=", "b"), Example("b:", "a21")], vocabulary)
     assert [tokenizer.decode(ids, vocabulary) for ids in rows.ids] == ["a 12=b", "b:a21"]
     assert rows.target_mask.sum(axis=1).tolist() == [2, 4]
 
@@ -190,12 +192,12 @@ def test_free_text_is_written_as_it_is() -> None:
 class Steps(Task):
     """`7 a a` with the labels `. 8 9`: a task of words."""
 
-    def draw(self, draws: CounterRNG, index: Any) -> Questions:
-        start, count, places = draws.below(90, (len(index), 1)), draws.below(9, (len(index), 1)), np.arange(10)
+    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
+        start, count, places = rng.integers(90, (len(indices), 1)), rng.integers(9, (len(indices), 1)), np.arange(10)
         symbols = np.where(places == 0, start, 100)
         labels = np.where(places == 0, EMPTY, start + places)
         symbols, labels = (np.where(places <= count, part, EMPTY).astype(np.int16) for part in (symbols, labels))
-        return Questions(self.alphabet(), symbols, Numbers.none(len(index)), labels=labels)
+        return Questions(self.alphabet(), symbols, Numbers.empty(len(indices)), labels=labels)
 
     def alphabet(self) -> tuple[str, ...]:
         return (*map(str, range(100)), "a")
@@ -210,9 +212,9 @@ def test_a_row_is_the_same_whatever_rows_are_beside_it(tokenizer: Tokenizer) -> 
     task = task_for(tokenizer)
     vocabulary = tokenizer.build_vocabulary(task)
     block = task.examples("test", 0, 0, 60)
-    rows = tokenizer.rows(block, vocabulary)
+    rows = tokenizer.encode_examples(block, vocabulary)
     for row in range(0, 60, 7):
-        alone = tokenizer.rows(block.take(np.array([row])), vocabulary)
+        alone = tokenizer.encode_examples(block.take(np.array([row])), vocabulary)
         length = int(alone.lengths[0])
         assert rows.lengths[row] == length
         assert np.array_equal(rows.ids[row, :length], alone.ids[0])
@@ -224,7 +226,7 @@ def test_what_is_encoded_is_decoded(tokenizer: Tokenizer) -> None:
     task = task_for(tokenizer)
     vocabulary, text = tokenizer.build_vocabulary(task), "65 a a" if isinstance(tokenizer, Words) else "321+654=975"
     assert tokenizer.decode(tokenizer.encode(text, vocabulary), vocabulary) == text
-    rows = tokenizer.rows(task.examples("train", 0, 0, 20), vocabulary)
+    rows = tokenizer.encode_examples(task.examples("train", 0, 0, 20), vocabulary)
     for ids, length in zip(rows.ids, rows.lengths, strict=True):
         text = ids[: length - (rows.labels is None)].tolist()
         assert tokenizer.encode(tokenizer.decode(ids, vocabulary), vocabulary) == text
@@ -234,30 +236,32 @@ def test_what_is_encoded_is_decoded(tokenizer: Tokenizer) -> None:
 def test_rows_say_which_vocabulary_they_are_of(tokenizer: Tokenizer) -> None:
     task = task_for(tokenizer)
     vocabulary = tokenizer.build_vocabulary(task)
-    rows = tokenizer.rows(task.examples("train", 0, 0, 5), vocabulary)
+    rows = tokenizer.encode_examples(task.examples("train", 0, 0, 5), vocabulary)
     assert rows.vocabulary is vocabulary
     assert rows.take(slice(1, 3)).vocabulary is vocabulary
 
 
 def test_rows_are_taken_in_any_order_and_cut_to_the_longest() -> None:
     task, tokenizer = Arithmetic(), Characters()
-    block = Questions.concatenate([task.read(text) for text in ("1+2=", "1234+5=", "10+2=")])
-    rows = tokenizer.rows(block, tokenizer.build_vocabulary(task)).take(np.array([2, 0]))
+    block = Questions.concatenate([task.parse_question(text) for text in ("1+2=", "1234+5=", "10+2=")])
+    rows = tokenizer.encode_examples(block, tokenizer.build_vocabulary(task)).take(np.array([2, 0]))
     assert rows.lengths.tolist() == [8, 6]
     assert rows.ids.shape == rows.target_mask.shape == (2, 8)
     assert rows.ids[1, 6:].tolist() == [PAD, PAD]
 
 
 def test_a_label_of_several_characters_is_refused() -> None:
-    block = Questions(("a", "yes"), np.zeros((1, 1), np.int16), Numbers.none(1), labels=np.ones((1, 1), dtype=np.int16))
+    block = Questions(
+        ("a", "yes"), np.zeros((1, 1), np.int16), Numbers.empty(1), labels=np.ones((1, 1), dtype=np.int16)
+    )
     with pytest.raises(UserError, match="'yes' is no single character"):
-        Characters().rows(block, Characters().build_vocabulary(block.alphabet))
+        Characters().encode_examples(block, Characters().build_vocabulary(block.alphabet))
 
 
 def test_the_vocabulary_begins_like_the_published_one() -> None:
     expected = case("vocab_pad")["expected"]
     vocabulary = Characters().build_vocabulary(Arithmetic())
-    assert {symbol: i for i, symbol in enumerate(vocabulary.symbols[:19])} == expected
+    assert {symbol: i for i, symbol in enumerate(vocabulary.tokens[:19])} == expected
 
 
 def test_text_is_tokenised_like_the_published_one_save_for_its_space() -> None:

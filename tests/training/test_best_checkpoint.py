@@ -19,7 +19,7 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.best_checkpoint import Criterion, Score
+from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -28,17 +28,17 @@ from numerate.training.training_state import TrainingState
 
 torch.set_num_threads(1)
 
-ACCURACY, TIES, LOSS = Criterion("accuracy"), Criterion("accuracy", ties=True), Criterion("loss")
+ACCURACY, TIES, LOSS = BestStepRule("accuracy"), BestStepRule("accuracy", loss_breaks_ties=True), BestStepRule("loss")
 PLAIN = recipe("addition_rotary")
 
 
-def best_of(criterion: Criterion, accuracies: list[float], losses: list[float]) -> int:
-    known: Score | None = None
+def best_of(criterion: BestStepRule, accuracies: list[float], losses: list[float]) -> int:
+    known: ValidationScore | None = None
     best = -1
     for step, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True)):
         new = criterion.score({"development": accuracy}, loss)
-        if criterion.prefers(new, known):
-            best, known = step, Score(*json.loads(json.dumps(new)))  # as a checkpoint keeps it
+        if criterion.is_improvement(new, known):
+            best, known = step, ValidationScore(*json.loads(json.dumps(new)))  # as a checkpoint keeps it
     return best
 
 
@@ -65,11 +65,11 @@ def test_the_kind_of_answers_decides_unless_it_is_set() -> None:
     symbols = EvaluationData(PLAIN.task, PLAIN.tokenizer, PLAIN.layout)
     texts = EvaluationData(GeneratedMathematics(), Characters(), Seq2Seq())
     numbers = EvaluationData(GeneratedMathematics(), Subwords("characters", XVal()), Seq2Seq())
-    found = [Criterion.of(None, exam) for exam in (symbols, texts, numbers)]
+    found = [BestStepRule.from_metric(None, exam) for exam in (symbols, texts, numbers)]
     assert found == [ACCURACY, TIES, LOSS]
-    assert [Criterion.of("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
-    assert Criterion.of("loss", symbols) == LOSS
-    with pytest.raises(UserError, match=r"^training\.best_metric: 'bleu' is none of accuracy \| loss \| null"):
+    assert [BestStepRule.from_metric("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
+    assert BestStepRule.from_metric("loss", symbols) == LOSS
+    with pytest.raises(UserError, match=r"^training\.best_metric: must be one of accuracy \| loss \| null, not 'bleu'"):
         recipe("addition_rotary", "training.best_metric=bleu")
 
 
@@ -107,7 +107,7 @@ def small(*more: str) -> Recipe:
 
 def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
-    return made.run.folder.head()["best"], [line for line in lines if line.get("split") == "development"]
+    return made.run.folder.metadata()["best"], [line for line in lines if line.get("split") == "development"]
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_p
     made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
     state = made.run.checkpoints("final")[0].state
     old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
-    assert TrainingState(**old).best_so_far == ("accuracy", "beyond-development", old["best_score"], None)
+    assert TrainingState(**old).best_step_score == ("accuracy", "beyond-development", old["best_score"], None)
     (last,) = made.run.checkpoints("final")
     trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.load(replace(last, state=state | {"progress": old}))
-    assert trainer.progress.best_by == "accuracy"
-    reached = trainer.train().progress
+    assert trainer.state.best_by == "accuracy"
+    reached = trainer.train().state
     assert reached.best_by == "loss"
     assert reached.best is not None
     assert reached.best > 4

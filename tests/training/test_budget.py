@@ -15,7 +15,7 @@ from numerate.batch import Batch
 from numerate.errors import UserError
 from numerate.experiments.train import TrainedRun, debug, dry_run, train
 from numerate.training import checkpoint
-from numerate.training.budget import Budget, flop_text
+from numerate.training.budget import Budget, format_flops
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
@@ -57,9 +57,9 @@ def trained(runs: Path, *more: str, stop_after: int | None = None) -> TrainedRun
 
     def listen(kind: str, record: Any) -> None:
         if kind == "step" and record["step"] == stop_after:
-            stop.ask()
+            stop.request()
 
-    return train(small(*more), runs_dir=runs, quiet=True, stop=stop, listen=listen)
+    return train(small(*more), runs_dir=runs, quiet=True, stop=stop, on_record=listen)
 
 
 def metrics(run: TrainedRun) -> list[dict[str, Any]]:
@@ -92,22 +92,25 @@ def places(budget: Budget) -> Iterator[At]:
     at = At()
     while not budget.is_spent(at):
         yield at
-        at = At(at.step + 1, at.examples + budget.training.smallest * budget.multiples(budget.used(at)))
+        at = At(
+            at.step + 1,
+            at.examples + budget.training.min_batch_size * budget.batch_size_multiple(budget.fraction_used(at)),
+        )
 
 
 def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
     """The parts of each of the first steps, as they are trained on."""
     found: list[list[Batch]] = []
-    part = trainer._part
+    part = trainer._backward_micro_batch
 
     def noting(batch: Batch, *rest: Any, **more: Any) -> None:
         found[-1].append(batch)
         part(batch, *rest, **more)
 
-    trainer._part = noting  # type: ignore[method-assign]
+    trainer._backward_micro_batch = noting  # type: ignore[method-assign]
     for _ in range(steps):
         found.append([])
-        trainer.one_step(trainer.steps)
+        trainer.training_step(trainer.total_steps)
     return found
 
 
@@ -118,7 +121,7 @@ def test_a_step_costs_three_forwards_of_its_padded_batch() -> None:
     trainer = trainer_of("training.gradient_accumulation_steps=2")
     shapes = [tuple(batch.tokens.ids.shape) for parts in batches_of(trainer, 5) for batch in parts]
     assert len(set(shapes)) > 1
-    assert trainer.progress.flops == sum(3 * trainer.model.flops(*shape) for shape in shapes) > 0
+    assert trainer.state.flops == sum(3 * trainer.model.flops(*shape) for shape in shapes) > 0
 
 
 def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path) -> None:
@@ -126,10 +129,10 @@ def test_operations_are_logged_and_what_a_run_ended_with_is_kept(tmp_path: Path)
     counted = [line["flops"] for line in metrics(run) if "loss" in line]
     assert len(counted) == 6
     assert all(0 < earlier < later for earlier, later in pairwise(counted))
-    assert run.run.folder.head()["ended"]["flops"] == counted[-1]
+    assert run.run.folder.metadata()["ended"]["flops"] == counted[-1]
     assert run.run.checkpoints()[0].state["progress"]["flops"] == counted[-1]
     log = (run.run.path / "log.txt").read_text()
-    assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {flop_text(counted[-1])}" in log
+    assert f"30 steps, 480 examples, {metrics(run)[5]['tokens']:,} tokens, {format_flops(counted[-1])}" in log
 
 
 def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -> None:
@@ -138,39 +141,39 @@ def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -
     used = run.run.checkpoints()[0].state["progress"]
     assert 2e8 <= used["flops"] < 2e8 + 2e8 / used["step"] * 2
     trainer = trainer_of("training.steps=null", "training.flops=2e8")
-    assert trainer.steps == pytest.approx(used["step"], rel=0.1)
+    assert trainer.total_steps == pytest.approx(used["step"], rel=0.1)
     assert lines[-1]["rate"] < 0.4 * max(line["rate"] for line in lines)
 
 
 def test_the_first_budget_that_is_reached_ends_the_run(parts: Trainer) -> None:
     both = budget_of(parts, steps=5, flops=1e15)
-    assert both.steps == 5
+    assert both.total_steps == 5
     assert not both.is_spent(At(step=4, flops=10**14))
     assert both.is_spent(At(step=5))
     assert both.is_spent(At(flops=10**15))
     one = budget_of(parts, flops=1e9)
     assert not one.is_spent(At(step=10**6, examples=10**9))
-    assert budget_of(parts, examples=100, batch_size=16).steps == 7
+    assert budget_of(parts, examples=100, batch_size=16).total_steps == 7
     assert budget_of(parts, examples=100, batch_size=16).is_spent(At(step=7, examples=112))
 
 
 def test_a_checkpoint_from_before_operations_were_counted_is_gone_on_with(tmp_path: Path) -> None:
     run = trained(tmp_path, stop_after=20)
-    (last,) = checkpoint.steps(run.run.folder.checkpoints)
+    (last,) = checkpoint.list_steps(run.run.folder.checkpoints)
     found = run.run.checkpoints()[0]
     assert last == 20
     counted = found.state["progress"].pop("flops")
     trainer = trainer_of()
     trainer.load(replace(found, state=found.state))
-    assert trainer.progress.flops == pytest.approx(counted, rel=0.1)
-    trainer.one_step(30)
-    assert trainer.progress.step == 21
+    assert trainer.state.flops == pytest.approx(counted, rel=0.1)
+    trainer.training_step(30)
+    assert trainer.state.step == 21
 
 
 def test_operations_can_be_written_as_physicists_do() -> None:
     assert small("training.flops=8e18").training.flops == 8e18
     assert small("training.flops=64e18").training.flops == 64e18
-    for text, match in (("inf", "a budget has an end"), ("0", "is nothing"), ("-1e3", "is nothing")):
+    for text, match in (("inf", "must be finite"), ("0", "must be above 0"), ("-1e3", "must be above 0")):
         with pytest.raises(UserError, match=f"flops: .*{match}"):
             small(f"training.flops={text}")
 
@@ -180,15 +183,15 @@ def test_operations_can_be_written_as_physicists_do() -> None:
     [(8e18, "8.0 exaFLOP"), (6.4e19, "64.0 exaFLOP"), (0, "0.0 FLOP"), (999.96, "1.0 kiloFLOP"), (3e24, "3,000.0")],
 )
 def test_operations_are_shown_in_their_unit(flops: float, text: str) -> None:
-    assert flop_text(flops).startswith(text)
+    assert format_flops(flops).startswith(text)
 
 
 def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = dry_run(small("training.steps=null", "training.flops=8e15", *GROWING), trials=2)
-    assert estimate.total_operations == pytest.approx(8e15, rel=1e-6)
+    estimate = dry_run(small("training.steps=null", "training.flops=8e15", *GROWING), num_timed_steps=2)
+    assert estimate.total_flops == pytest.approx(8e15, rel=1e-6)
     assert "8.0 petaFLOP in all" in str(estimate)
-    assert estimate.batch[0] == 4
-    assert estimate.flops * estimate.examples / 16 == pytest.approx(8e15, rel=1e-3)
+    assert estimate.first_batch_shape[0] == 4
+    assert estimate.flops_per_step * estimate.num_examples / 16 == pytest.approx(8e15, rel=1e-3)
 
 
 # Growing batches -----------------------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
     budget = budget_of(parts, flops=8e18, batch_size=8192, batch_size_warmup=0.6, initial_batch_size=512)
     assert len(case["input"]["hours"]) == 12
     for hours in case["input"]["hours"]:
-        assert 512 * budget.multiples(float(hours) / 24) == case["expected"][hours], hours
+        assert 512 * budget.batch_size_multiple(float(hours) / 24) == case["expected"][hours], hours
 
 
 @pytest.mark.parametrize("limit", [{"steps": 500}, {"examples": 7777}, {"epochs": 0.011}])
@@ -208,26 +211,26 @@ def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
 def test_a_ramp_climbs_once_over_its_share_of_the_budget(parts: Trainer, limit: dict[str, Any], ramp: float) -> None:
     budget = budget_of(parts, **limit, batch_size=48, batch_size_warmup=ramp, initial_batch_size=4)
     every = list(places(budget))
-    multiples = [budget.multiples(budget.used(at)) for at in every]
+    multiples = [budget.batch_size_multiple(budget.fraction_used(at)) for at in every]
     assert multiples == sorted(multiples)
     assert set(multiples) == set(range(1, 13))
     full = next(at for at, multiple in zip(every, multiples, strict=True) if multiple == 12)
-    assert 11 / 12 * ramp < budget.used(full) < 11 / 12 * ramp + 0.01
-    assert len(every) == pytest.approx(budget.steps, abs=1)
-    assert every[-1].examples + 48 == pytest.approx(budget.examples, abs=48)
-    positions = [budget.position(at) for at in every]
+    assert 11 / 12 * ramp < budget.fraction_used(full) < 11 / 12 * ramp + 0.01
+    assert len(every) == pytest.approx(budget.total_steps, abs=1)
+    assert every[-1].examples + 48 == pytest.approx(budget.total_examples, abs=48)
+    positions = [budget.schedule_step(at) for at in every]
     assert positions[0] == 0
     assert positions == sorted(positions)
-    assert positions[-1] == pytest.approx(budget.steps - 1, abs=budget.steps / 50)
+    assert positions[-1] == pytest.approx(budget.total_steps - 1, abs=budget.total_steps / 50)
 
 
 def test_a_ramp_over_a_budget_in_examples_goes_by_examples_and_by_steps_over_one_in_steps(parts: Trainer) -> None:
     growing = {"batch_size": 48, "batch_size_warmup": 0.6, "initial_batch_size": 4}
     half = At(step=10, examples=5000)
-    assert budget_of(parts, examples=10000, **growing).used(half) == 0.5
-    assert budget_of(parts, steps=40, **growing).used(half) == 0.25
-    assert budget_of(parts, steps=40, examples=10**6, **growing).used(half) == 0.25
-    assert budget_of(parts, steps=10**6, examples=10000, **growing).used(half) == 0.5
+    assert budget_of(parts, examples=10000, **growing).fraction_used(half) == 0.5
+    assert budget_of(parts, steps=40, **growing).fraction_used(half) == 0.25
+    assert budget_of(parts, steps=40, examples=10**6, **growing).fraction_used(half) == 0.25
+    assert budget_of(parts, steps=10**6, examples=10000, **growing).fraction_used(half) == 0.5
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -238,15 +241,17 @@ def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
     assert taken == sorted(taken)
     assert set(taken) == {4, 8, 12, 16}
     assert {len(batch.tokens.ids) for parts in steps for batch in parts} == {4 // accumulate}
-    seen = [row for parts in steps for batch in parts for row in batch.tokens.row.tolist()]
-    assert sum(taken) == len(seen) == len(set(seen)) == trainer.progress.examples
+    seen = [row for parts in steps for batch in parts for row in batch.tokens.example_indices.tolist()]
+    assert sum(taken) == len(seen) == len(set(seen)) == trainer.state.examples
     window = 4 * 16
     for number in range(len(seen) // window):
         assert sorted(seen[number * window : (number + 1) * window]) == list(
             range(number * window, (number + 1) * window)
         )
     places = [
-        row for n in range(len(seen) // 4) for row in trainer.stream.batch(StreamPosition(n * 4)).tokens.row.tolist()
+        row
+        for n in range(len(seen) // 4)
+        for row in trainer.stream.batch(StreamPosition(n * 4)).tokens.example_indices.tolist()
     ]
     assert seen == places, "the order is that of the stream, however it is cut into steps"
 
@@ -255,9 +260,9 @@ def test_growing_in_parts_is_as_good_as_in_one() -> None:
     def loss(*more: str) -> float:
         trainer = trainer_of(*GROWING, *more)
         for _ in range(20):
-            trainer.one_step(20)
+            trainer.training_step(20)
         trainer.save()
-        total: float = trainer.progress.sums["loss"]
+        total: float = trainer.state.sums["loss"]
         return total
 
     assert loss() == pytest.approx(loss("training.gradient_accumulation_steps=4"), abs=1e-4)
@@ -266,7 +271,9 @@ def test_growing_in_parts_is_as_good_as_in_one() -> None:
 def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Trainer) -> None:
     plain, flat = trainer_of(), trainer_of("training.batch_size_warmup=0.5", "training.initial_batch_size=16")
     for some, others in zip(batches_of(plain, 6), batches_of(flat, 6), strict=True):
-        assert [batch.tokens.row.tolist() for batch in some] == [batch.tokens.row.tolist() for batch in others]
+        assert [batch.tokens.example_indices.tolist() for batch in some] == [
+            batch.tokens.example_indices.tolist() for batch in others
+        ]
 
 
 @pytest.mark.parametrize("budget", ["steps=30", "examples=300", "flops=1e8"])
@@ -274,9 +281,9 @@ def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp
     chosen = ("training.steps=null", f"training.{budget}", *GROWING)
     whole = trained(tmp_path / "whole", *chosen)
     for stop_after in (7, 19):
-        assert trained(tmp_path / "halves", *chosen, stop_after=stop_after).why == "stopped"
+        assert trained(tmp_path / "halves", *chosen, stop_after=stop_after).stop_reason == "stopped"
     halves = trained(tmp_path / "halves", *chosen)
-    assert whole.why == halves.why == "budget"
+    assert whole.stop_reason == halves.stop_reason == "budget"
     assert metrics(whole) == metrics(halves)
     one, other = (run.run.checkpoints()[0].read() for run in (whole, halves))
     for group in ("weights", "optimizer"):
@@ -287,26 +294,26 @@ def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp
 def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
     preset = debug(small(*GROWING, "training.gradient_accumulation_steps=2"))
     assert (preset.training.initial_batch_size, preset.training.batch_size) == (8, 16)
-    assert train(preset, runs_dir=tmp_path, quiet=True).why == "budget"
+    assert train(preset, runs_dir=tmp_path, quiet=True).stop_reason == "budget"
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
         ({"batch_size_warmup": 0.6}, "batch_size_warmup: 0.6 needs initial_batch_size"),
-        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: 1.5 is not a share"),
-        ({"initial_batch_size": 4}, "initial_batch_size: 4 has no ramp to begin"),
+        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: must be a fraction .*; it is 1.5"),
+        ({"initial_batch_size": 4}, "initial_batch_size: 4 needs batch_size_warmup"),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 5},
-            "initial_batch_size: 5: 64 examples are no multiple of it",
+            "initial_batch_size: must divide batch_size=64; it is 5",
         ),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 0},
-            "initial_batch_size: 0: 64 examples are no multiple of it",
+            "initial_batch_size: must divide batch_size=64; it is 0",
         ),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 4, "gradient_accumulation_steps": 8},
-            "gradient_accumulation_steps: 4 examples cannot be cut into 8 equal parts",
+            "gradient_accumulation_steps: 4 examples must be divisible by 8",
         ),
     ],
 )

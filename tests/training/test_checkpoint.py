@@ -21,7 +21,15 @@ from torch import Tensor
 
 from numerate.errors import OperationalError, UserError
 from numerate.training import checkpoint
-from numerate.training.checkpoint import by_name, latest_good, resume, steps, tidy, torn, write
+from numerate.training.checkpoint import (
+    clean_up,
+    find_corruption,
+    latest_valid,
+    list_steps,
+    resume,
+    select_checkpoints,
+    write,
+)
 
 torch.set_num_threads(1)
 
@@ -67,7 +75,7 @@ def test_tensors_and_state_come_back_bit_by_bit_and_in_order(tmp_path: Path) -> 
     }
     state = {"rate": 0.1 + 0.2, "key": 2**127 + 1, "best": float("inf"), "list": [1, None, True], "text": "ü"}
     write(tmp_path, 7, groups, state)
-    found, warnings = latest_good(tmp_path)
+    found, warnings = latest_valid(tmp_path)
     assert found is not None
     assert not warnings
     assert found.state == state
@@ -87,18 +95,18 @@ def test_one_group_is_read_without_the_others(tmp_path: Path) -> None:
     assert list(found.read(only=["weights"])) == ["weights"]
     with pytest.raises(OperationalError, match=r"optimizer.safetensors is missing"):
         found.read()
-    with pytest.raises(UserError, match="has no 'moments'; there are: weights, optimizer"):
+    with pytest.raises(UserError, match="has no 'moments'; available: weights, optimizer"):
         found.read(only=["moments"])
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         put(tmp_path, step, keep_last=2, best=2 if step >= 2 else None)
-    assert steps(tmp_path) == [2, 4, 5]
+    assert list_steps(tmp_path) == [2, 4, 5]
     put(tmp_path, 6, keep_last=None)
-    assert steps(tmp_path) == [2, 4, 5, 6]
+    assert list_steps(tmp_path) == [2, 4, 5, 6]
     put(tmp_path, 7, keep_last=1, best=7)
-    assert steps(tmp_path) == [7]
+    assert list_steps(tmp_path) == [7]
     with pytest.raises(UserError, match="keep_last"):
         put(tmp_path, 8, keep_last=0)
 
@@ -108,7 +116,7 @@ def test_what_a_kept_checkpoint_knew_as_best_is_kept_with_it(tmp_path: Path) -> 
     put(tmp_path, 2, best=1)
     put(tmp_path, 3, best=3)
     garble(tmp_path / "step-000003" / "weights.safetensors")
-    [best], warnings = by_name(tmp_path, "best")
+    [best], warnings = select_checkpoints(tmp_path, "best")
     assert best.step == 1
     assert is_sound(best)
     assert len(warnings) == 1
@@ -118,14 +126,14 @@ def test_later_steps_than_the_one_written_are_never_removed(tmp_path: Path) -> N
     put(tmp_path, 100)
     put(tmp_path, 200)
     put(tmp_path, 50, keep_last=1)
-    assert steps(tmp_path) == [50, 100, 200]
+    assert list_steps(tmp_path) == [50, 100, 200]
 
 
 def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     for step in (999_999, 1_000_000, 5):
         put(tmp_path, step, keep_last=None)
-    assert steps(tmp_path) == [5, 999_999, 1_000_000]
-    assert steps(tmp_path / "nowhere") == []
+    assert list_steps(tmp_path) == [5, 999_999, 1_000_000]
+    assert list_steps(tmp_path / "nowhere") == []
 
 
 # Torn checkpoints
@@ -155,14 +163,14 @@ def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_with_a_warn
     put(tmp_path, 100)
     put(tmp_path, 200)
     harm(tmp_path / "step-000200" / name)
-    found, warnings = latest_good(tmp_path)
+    found, warnings = latest_valid(tmp_path)
     assert found is not None
     assert found.step == 100
     assert is_sound(found)
     assert len(warnings) == 1
     assert "step-000200" in warnings[0]
     assert name in warnings[0]
-    with pytest.raises(OperationalError, match=rf"not whole: {name}"):
+    with pytest.raises(OperationalError, match=rf"(incomplete|corrupt): .*{name}"):
         checkpoint.read(tmp_path / "step-000200")
 
 
@@ -172,7 +180,7 @@ def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> No
     meaning = json.loads(content)
     for at in range(len(content)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        if torn(path.parent) is None:  # white space only
+        if find_corruption(path.parent) is None:  # white space only
             assert json.loads(path.read_bytes()) == meaning
 
 
@@ -180,7 +188,7 @@ def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> No
 def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) -> None:
     put(tmp_path, 100)
     (put(tmp_path, 200).path / "state.json").write_text(content)
-    found, warnings = latest_good(tmp_path)
+    found, warnings = latest_valid(tmp_path)
     assert found is not None
     assert found.step == 100
     assert "state.json" in warnings[0]
@@ -189,7 +197,7 @@ def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) ->
 def test_a_file_in_the_place_of_a_checkpoint_is_torn(tmp_path: Path) -> None:
     (tmp_path / "step-000300").write_text("")
     put(tmp_path, 100)
-    found, warnings = latest_good(tmp_path)
+    found, warnings = latest_valid(tmp_path)
     assert found is not None
     assert found.step == 100
     assert len(warnings) == 1
@@ -203,29 +211,29 @@ def test_resuming_sets_torn_checkpoints_aside_and_loses_none(tmp_path: Path) -> 
     found, warnings = resume(tmp_path)
     assert found is not None
     assert found.step == 200
-    assert [warning.partition("set aside as ")[2] for warning in warnings] == ["torn-000100.", "torn-000300."]
+    assert [warning.partition("renamed to ")[2] for warning in warnings] == ["torn-000100.", "torn-000300."]
     assert (tmp_path / "torn-000300" / "weights.safetensors").exists()
     put(tmp_path, 300, keep_last=1)
     assert sorted(os.listdir(tmp_path)) == ["step-000300", "torn-000100", "torn-000300"]
 
 
 def test_without_a_sound_checkpoint_there_is_none_and_a_warning(tmp_path: Path) -> None:
-    assert latest_good(tmp_path / "nowhere") == (None, [])
+    assert latest_valid(tmp_path / "nowhere") == (None, [])
     emptied(put(tmp_path, 100).path / "weights.safetensors")
     found, warnings = resume(tmp_path)
     assert found is None
     assert len(warnings) == 1
-    with pytest.raises(UserError, match="no sound checkpoint"):
-        by_name(tmp_path, "final")
+    with pytest.raises(UserError, match="no valid checkpoint"):
+        select_checkpoints(tmp_path, "final")
 
 
 def test_a_later_format_is_refused_and_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "FORMAT", 2)
+        patched.setattr(checkpoint, "FORMAT_VERSION", 2)
         put(tmp_path, 100)
     with pytest.raises(UserError, match=r"format 2.*update numerate"):
         resume(tmp_path)
-    assert steps(tmp_path) == [100]
+    assert list_steps(tmp_path) == [100]
 
 
 def test_a_disk_that_cannot_be_read_is_not_taken_for_a_torn_checkpoint(
@@ -236,10 +244,10 @@ def test_a_disk_that_cannot_be_read_is_not_taken_for_a_torn_checkpoint(
     def fail(path: Path) -> str:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(checkpoint, "_digest_of", fail)
+    monkeypatch.setattr(checkpoint, "_file_digest", fail)
     with pytest.raises(OperationalError, match="Input/output error"):
         resume(tmp_path)
-    assert steps(tmp_path) == [100]
+    assert list_steps(tmp_path) == [100]
 
 
 # Names
@@ -249,25 +257,27 @@ def test_checkpoints_are_named_final_best_all_or_by_their_step(tmp_path: Path) -
     for step in (100, 200, 300):
         put(tmp_path, step, keep_last=None, best=200)
     named = {
-        name: [at.step for at in by_name(tmp_path, name)[0]] for name in ("final", "best", "all", "100", "step-000200")
+        name: [at.step for at in select_checkpoints(tmp_path, name)[0]]
+        for name in ("final", "best", "all", "100", "step-000200")
     }
     assert named == {"final": [300], "best": [200], "all": [100, 200, 300], "100": [100], "step-000200": [200]}
     garble(tmp_path / "step-000300" / "weights.safetensors")
-    good, warnings = by_name(tmp_path, "all")
+    good, warnings = select_checkpoints(tmp_path, "all")
     assert [at.step for at in good] == [100, 200]
     assert len(warnings) == 1
-    assert [at.step for at in by_name(tmp_path, "final")[0]] == [200]
+    assert [at.step for at in select_checkpoints(tmp_path, "final")[0]] == [200]
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("400", "no checkpoint of step 400; there are: 100"), ("last", "none of final")]
+    ("name", "says"),
+    [("400", "no checkpoint of step 400; there are: 100"), ("last", "'last' must be final, best, all or a step")],
 )
 def test_a_name_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, name: str, says: str) -> None:
     put(tmp_path, 100)
     with pytest.raises(UserError, match=says):
-        by_name(tmp_path, name)
+        select_checkpoints(tmp_path, name)
     with pytest.raises(UserError, match="no best checkpoint was chosen"):
-        by_name(tmp_path, "best")
+        select_checkpoints(tmp_path, "best")
 
 
 # Interruptions
@@ -279,14 +289,14 @@ def three(place: Path) -> None:
 
 
 def check_folder(place: Path, at_least: int) -> None:
-    tidy(place)
+    clean_up(place)
     found, warnings = resume(place)
     assert found is not None
     assert found.step >= at_least
     assert is_sound(found)
     assert not warnings
     assert not list(place.glob(".*")), "something unfinished was left"
-    assert 100 in steps(place), "the best was lost"
+    assert 100 in list_steps(place), "the best was lost"
 
 
 def test_killed_at_any_moment_of_writing_the_folder_opens_with_a_good_checkpoint(
@@ -321,12 +331,12 @@ def test_killed_at_any_moment_of_putting_things_right_it_is_put_right_the_next_t
         shutil.copytree(place / "step-000300", place / ".tmp-step-000400-1-x")
 
     def put_right(place: Path) -> None:
-        tidy(place)
+        clean_up(place)
         resume(place)
 
     def check(place: Path, finished: bool) -> None:
         check_folder(place, 300)
-        assert steps(place) == [100, 200, 300]
+        assert list_steps(place) == [100, 200, 300]
 
     assert killed_at_every_moment(tmp_path, prepare, put_right, check) > 5
 
@@ -339,7 +349,7 @@ def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
         put(place, 300, keep_last=1, best=100)
 
     def check(place: Path, finished: bool) -> None:
-        assert [at.step for at in by_name(place, "best")[0]] == [100]
+        assert [at.step for at in select_checkpoints(place, "best")[0]] == [100]
         check_folder(place, 300 if finished else 200)
 
     assert failing_at_every_moment(tmp_path, code, three, write_one, check) > 15
@@ -368,13 +378,13 @@ def test_a_process_killed_again_and_again_resumes_from_the_last_checkpoint_it_re
             time.sleep(wait)
             os.kill(process.pid, signal.SIGKILL)
             last_step = max([last_step, *map(int, process.stdout.read().split("\n")[:-1])])
-        tidy(tmp_path)
+        clean_up(tmp_path)
         found, warnings = resume(tmp_path)
         assert found is not None
         assert found.step in (last_step, last_step + 1)
         assert not warnings
         assert torch.equal(found.read()["weights"]["w"], torch.full((500, 500), float(found.step)))
-        assert 1 in steps(tmp_path)
+        assert 1 in list_steps(tmp_path)
         last_step = found.step
 
 
@@ -391,7 +401,7 @@ def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small
     ):
         write(place / "c", 4, groups, {})
     assert os.listdir(place / "c") == ["step-000003", "step-000002"]
-    found, warnings = latest_good(place / "c")
+    found, warnings = latest_valid(place / "c")
     assert found is not None
     assert found.step == 3
     assert not warnings
@@ -432,7 +442,7 @@ def test_a_read_only_place_is_refused_and_reading_still_works(small_disk: Any) -
     small_disk.make_read_only(place)
     with pytest.raises(UserError, match="cannot be written"):
         put(place, 2)
-    found, _ = latest_good(place)
+    found, _ = latest_valid(place)
     assert found is not None
     assert is_sound(found)
 

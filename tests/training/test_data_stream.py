@@ -14,14 +14,14 @@ from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import Stream, StreamPosition
+from numerate.training.data_stream import BatchStream, StreamPosition
 from numerate.vocabulary import PAD
 
 torch.set_num_threads(1)
 
 
-def stream(task: Arithmetic | None = None, *, seed: int = 0, batch_size: int = 24, window: int = 8) -> Stream:
-    return Stream(
+def stream(task: Arithmetic | None = None, *, seed: int = 0, batch_size: int = 24, window: int = 8) -> BatchStream:
+    return BatchStream(
         task or Arithmetic(digits=Span(1, 12)),
         Characters(),
         Continuation(),
@@ -36,7 +36,7 @@ def examples(batch: Batch) -> list[tuple[int, list[int], list[int]]]:
     return [
         (int(row), ids[:length].tolist(), targets[:length].tolist())
         for row, ids, targets, length in zip(
-            batch.tokens.row, batch.tokens.ids, batch.targets, batch.tokens.lengths.tolist(), strict=True
+            batch.tokens.example_indices, batch.tokens.ids, batch.targets, batch.tokens.lengths.tolist(), strict=True
         )
     ]
 
@@ -50,11 +50,11 @@ def test_the_same_examples_come_whatever_the_processes_and_parts(ranks: int, par
         slices = [many.batch(place, rank, ranks, part, parts) for rank, part in product(range(ranks), range(parts))]
         assert examples(whole) == [example for piece in slices for example in examples(piece)]
         assert sum(piece.counts["tokens"] for piece in slices) == whole.counts["tokens"]
-        assert sum(piece.real for piece in slices) == whole.real
+        assert sum(piece.num_input_tokens for piece in slices) == whole.num_input_tokens
         for piece in slices:
             assert len(piece.tokens.ids) == 24 // (ranks * parts)
             assert piece.tokens.ids.shape[1] == piece.tokens.lengths.max()
-        place = place.next(24)
+        place = place.advance(24)
 
 
 def test_a_window_holds_every_example_once_and_each_is_the_one_of_its_index() -> None:
@@ -77,7 +77,7 @@ def test_a_resumed_run_continues_where_it_was() -> None:
     batches = [examples(whole.batch(StreamPosition(n * 24))) for n in range(20)]
     for turn in (19, 3, 8, 7):
         assert examples(stream().batch(StreamPosition(turn * 24))) == batches[turn]
-    assert StreamPosition(48).next(24) == StreamPosition(72)
+    assert StreamPosition(48).advance(24) == StreamPosition(72)
 
 
 def test_batches_hold_examples_of_like_length_in_an_order_of_their_own() -> None:
@@ -92,7 +92,7 @@ def test_batches_hold_examples_of_like_length_in_an_order_of_their_own() -> None
     assert longest != sorted(longest)
     for turn in range(16):
         tokens = data.batch(StreamPosition(turn * 24)).tokens
-        keys = list(zip(tokens.lengths.tolist(), tokens.row.tolist(), strict=True))
+        keys = list(zip(tokens.lengths.tolist(), tokens.example_indices.tolist(), strict=True))
         assert keys == sorted(keys)
     other = [int(data.batch(StreamPosition((16 + turn) * 24)).tokens.lengths.max()) for turn in range(16)]
     assert np.argsort(other, kind="stable").tolist() != in_order.tolist()
@@ -119,19 +119,19 @@ def test_batches_are_those_they_have_always_been() -> None:
     digest = hashlib.sha256()
     for turn in (0, 1, 63, 64):
         batch = data.batch(StreamPosition(turn * 64))
-        for tensor in (batch.tokens.ids, batch.tokens.row, batch.targets, batch.target_positions):
+        for tensor in (batch.tokens.ids, batch.tokens.example_indices, batch.targets, batch.target_positions):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest()[:16] == "abe1a3319b31b490"
 
 
 def test_slices_and_places_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="24 examples do not divide among 5 processes with 1 part"):
-        stream().batch(StreamPosition(), rank=0, ranks=5)
+        stream().batch(StreamPosition(), rank=0, world_size=5)
     with pytest.raises(UserError, match="30 examples have been seen"):
         stream().batch(StreamPosition(30))
-    with pytest.raises(UserError, match=r"^batch_size: 0 is too small"):
+    with pytest.raises(UserError, match=r"^batch_size: must be at least 1; it is 0"):
         stream(batch_size=0)
-    with pytest.raises(UserError, match=r"^window: -1 is too small"):
+    with pytest.raises(UserError, match=r"^window: must be at least 1; it is -1"):
         stream(window=-1)
 
 
@@ -145,6 +145,6 @@ def test_small_windows_draw_each_block_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Arithmetic, "draw", counted)
     small = stream(task, batch_size=32, window=1)
-    for number in range(task.block // 32):
+    for number in range(task.block_size // 32):
         small.batch(StreamPosition(number * 32))
-    assert sum(size >= task.block for size in drawn) == 1
+    assert sum(size >= task.block_size for size in drawn) == 1

@@ -24,7 +24,7 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
@@ -39,7 +39,7 @@ LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def dual(folder: Path, order: str = "shuffled") -> Recipe:
     """Dual attention on stories that make about 63 steps; the corpus stands in the folder."""
     places = (str(folder / "train"), str(folder / "validation"))
-    task = LanguageModeling(*places, CHARACTERS, context_length=16, order=order)  # type: ignore[arg-type]
+    task = LanguageModeling(*places, CHARACTER_TOKENIZER, context_length=16, order=order)  # type: ignore[arg-type]
     mixer = DualAttention(num_self_heads=1, num_relational_heads=1, dropout=0.1)
     model = Decoder(
         hidden_size=16,
@@ -117,7 +117,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("tokenizers", reason="the extra huggingface has it")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = task_in(tmp_path)
-    assert task.chunks("train") / 4 > STEPS, "an epoch is longer than the run"
+    assert task.num_chunks("train") / 4 > STEPS, "an epoch is longer than the run"
     return tmp_path
 
 
@@ -148,9 +148,9 @@ def losses_of(folder: Path, backend: str) -> list[float]:
     trainer.model.train()
     found = []
     for _ in range(4):
-        trainer.one_step(4)
+        trainer.training_step(4)
         trainer.save()
-        found.append(trainer.progress.sums.pop("loss"))
+        found.append(trainer.state.sums.pop("loss"))
     return found
 
 

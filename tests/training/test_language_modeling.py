@@ -15,9 +15,9 @@ from numerate.config import override
 from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.data.prepared import ready
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
-from numerate.training.preflight_warnings import validation_trained_on
+from numerate.text.data.prepared import tokenize_sources
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
+from numerate.training.preflight_warnings import warn_validation_overlap
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def small(order: str, steps: int) -> Recipe:
     found = recipe("addition_abacus", *SMALL.split(), f"training.steps={steps}", "task=LanguageModeling")
-    task = LanguageModeling("a.jsonl", "b.jsonl", CHARACTERS, context_length=24, order=order)
+    task = LanguageModeling("a.jsonl", "b.jsonl", CHARACTER_TOKENIZER, context_length=24, order=order)
     return replace(found, task=task)
 
 
@@ -56,8 +56,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def prepared(found: Recipe) -> list[str]:
     """The warnings about a recipe's held-out text, once its texts are tokenised."""
-    ready(found.task)
-    return validation_trained_on(found.task)
+    tokenize_sources(found.task)
+    return warn_validation_overlap(found.task)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published"])
@@ -67,7 +67,7 @@ def test_a_resumed_run_reads_on_where_it_stopped(folder: Path, order: str) -> No
     parts = train(small(order, 12), runs_dir=folder / "two", quiet=True).run
     one, two = (records(Path(run.folder.path)) for run in (at_once, parts))
     assert [line["loss"] for line in one] == [line["loss"] for line in two]
-    for mine, theirs in zip(at_once.model().parameters(), parts.model().parameters(), strict=True):
+    for mine, theirs in zip(at_once.load_model().parameters(), parts.load_model().parameters(), strict=True):
         assert torch.equal(mine, theirs)
     held_out = next(line for line in two if line.get("split") == "development")
     assert held_out["perplexity"] > 1
@@ -77,13 +77,13 @@ def test_a_resumed_run_reads_on_where_it_stopped(folder: Path, order: str) -> No
 def test_what_does_not_go_together_is_refused_before_anything_is_written(folder: Path) -> None:
     valid = small("shuffled", 4)
     for changed, message in (
-        ("tokenizer=Characters", "tokenizer=TokenIds layout=NextToken are right"),
+        ("tokenizer=Characters", "the tokenizer must be TokenIds and the layout NextToken"),
         ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
     ):
         with pytest.raises(UserError, match=message):
             train(override(valid, [changed]), runs_dir=folder / "runs", quiet=True)
     sums = recipe("addition_abacus", "layout=NextToken", "training.steps=2", "device=cpu")
-    with pytest.raises(UserError, match="for questions with answers layout=Continuation is right"):
+    with pytest.raises(UserError, match="for questions with answers use layout=Continuation"):
         train(sums, runs_dir=folder / "runs", quiet=True)
     with pytest.raises(UserError, match="train: nowhere is not there"):
         train(replace(valid, task=LanguageModeling("nowhere")), runs_dir=folder / "runs", quiet=True)
@@ -94,10 +94,10 @@ def test_a_text_that_changed_since_a_run_stopped_is_refused_by_name(folder: Path
     train(small("shuffled", 2), runs_dir=folder / "runs", quiet=True)
     text = folder / "a.jsonl"
     text.write_text(text.read_text().replace("cats", "dogs"))
-    with pytest.raises(UserError, match=r"the contents of .*a\.jsonl have changed since .* was begun on \d{4}-"):
+    with pytest.raises(UserError, match=r"the contents of .*a\.jsonl have changed since .* was started on \d{4}-"):
         train(small("shuffled", 4), runs_dir=folder / "runs", quiet=True)
     text.write_text(text.read_text().replace("dogs", "cats"))
-    assert train(small("shuffled", 4), runs_dir=folder / "runs", quiet=True).status == 0
+    assert train(small("shuffled", 4), runs_dir=folder / "runs", quiet=True).exit_status == 0
     held_out = folder / "b.jsonl"
     held_out.write_text(held_out.read_text().replace("cats", "dogs"))
     with pytest.raises(UserError, match=r"the contents of .*b\.jsonl have changed"):
@@ -108,7 +108,7 @@ def test_held_out_text_that_is_trained_on_too_gives_a_warning(folder: Path) -> N
     stories = (folder / "a.jsonl").read_text().splitlines()
     (folder / "b.jsonl").write_text("\n".join(stories[20:30]))
     warnings = prepared(small("shuffled", 2))
-    assert "16 of 16 passages of it, 64 tokens each, stand in what is trained on too" in warnings[0]
+    assert "16 of 16 passages of it, 64 tokens each, are also in the training text" in warnings[0]
     (folder / "b.jsonl").write_text(json.dumps({"text": "Story 20: once there were"}))
     assert prepared(small("shuffled", 2)) == [], "less than a passage may stand anywhere"
     others = [story.replace("cats", "dogs") for story in stories]

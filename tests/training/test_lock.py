@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from numerate.training.lock import Lock, Locked
+from numerate.training.lock import Lock, LockedError
 
 fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
 
@@ -25,8 +25,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with (
         Lock(path).hold("testing"),
-        pytest.raises(Locked, match=r"is being written by process .* \(testing"),
+        pytest.raises(LockedError, match=r"is being written by process .* \(testing"),
         Lock(path).hold("again"),
     ):
         pass
-    assert not Lock(path).held()
+    assert not Lock(path).is_held()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from numerate.api import recipe
-from numerate.catalogue import kinds
+from numerate.catalogue import parts_by_kind
 from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
@@ -40,19 +40,19 @@ def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
     for wrong in (-1, -1000):
         with pytest.raises(UserError, match="steps: "):
             Training(steps=wrong)
-    with pytest.raises(UserError, match="examples: 0"):
+    with pytest.raises(UserError, match=r"examples: must be above 0, .*; it is 0"):
         Training(examples=0)
 
 
 def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:
     wanted = small("training.steps=0")
     done = train(wanted, runs_dir=tmp_path, quiet=True)
-    assert done.why == "budget"
+    assert done.stop_reason == "budget"
     run = done.run
     (found,) = run.checkpoints("all")
     assert (found.step, found.best) == (0, 0)
-    blank = wanted.model.build(run.exam.vocabulary, wanted.seed).state_dict()
-    for name, weights in run.model("best").state_dict().items():
+    blank = wanted.model.build(run.evaluation_data.vocabulary, wanted.seed).state_dict()
+    for name, weights in run.load_model("best").state_dict().items():
         assert torch.equal(weights, blank[name]), name
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines} == {0}
@@ -60,7 +60,7 @@ def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:
     results = run.evaluate("1:2x1:2", count=4, checkpoint="final")
     assert [record["step"] for record in results] == [0] * 4
     assert "Nothing was evaluated" not in run.report().read_text()
-    assert train(wanted, runs_dir=tmp_path, quiet=True).why == "done"
+    assert train(wanted, runs_dir=tmp_path, quiet=True).stop_reason == "done"
 
 
 def test_the_command_trains_nothing_and_evaluates(
@@ -74,7 +74,7 @@ def test_the_command_trains_nothing_and_evaluates(
     assert "already trained to its budget of 0 steps" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("schedule", sorted(kinds()["Schedule"]))
+@pytest.mark.parametrize("schedule", sorted(parts_by_kind()["Schedule"]))
 def test_every_schedule_stands_a_budget_of_no_steps(schedule: str, tmp_path: Path) -> None:
     done = train(small("training.steps=0", f"schedule={schedule}"), runs_dir=tmp_path, quiet=True)
     assert done.run.checkpoints("final")[0].step == 0
@@ -85,7 +85,7 @@ def test_a_start_that_was_evaluated_can_be_trained_on_and_gives_the_very_same_we
     on = train(small("training.steps=5"), runs_dir=tmp_path / "a", quiet=True).run
     once = train(small("training.steps=5"), runs_dir=tmp_path / "b", quiet=True).run
     assert on.path.name == once.path.name, "the budget is no part of what a run is"
-    weights = [run.model().state_dict() for run in (on, once)]
+    weights = [run.load_model().state_dict() for run in (on, once)]
     for name in weights[0]:
         assert torch.equal(weights[0][name], weights[1][name]), name
 
@@ -94,7 +94,7 @@ def test_the_weights_of_another_run_are_evaluated_without_training(tmp_path: Pat
     first = train(small("training.steps=3"), runs_dir=tmp_path, quiet=True).run
     again = small("training.steps=0", f"init_from={first.path}", "training.batch_size=16")
     second = train(again, runs_dir=tmp_path, quiet=True).run
-    one, other = first.model().state_dict(), second.model().state_dict()
+    one, other = first.load_model().state_dict(), second.load_model().state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -122,10 +122,10 @@ def test_another_tokenizer_file_of_the_same_name_is_refused(tokenizer: Path, tmp
     run = trained_with(tokenizer, tmp_path / "runs")
     known = run.checkpoints()[0].state["tokenizer"]
     assert isinstance(known, str)
-    load(run.path).model()
+    load(run.path).load_model()
     changed(tokenizer)
     with pytest.raises(UserError, match=f"another tokenizer file .*{known[:8]}"):
-        load(run.path).model()
+        load(run.path).load_model()
     with pytest.raises(UserError, match="its ids mean other tokens"):
         load(run.path).evaluate("1:1x1:1", count=1)
     with pytest.raises(UserError, match="another tokenizer file"):
@@ -138,7 +138,7 @@ def test_checkpoints_that_do_not_tell_their_tokenizer_are_taken_as_they_are(toke
     state = {name: value for name, value in last.state.items() if name != "tokenizer"}
     checkpoint.write(RunFolder(run.path).checkpoints, last.step, last.read(), state, best=last.best)
     changed(tokenizer)
-    load(run.path).model()
+    load(run.path).load_model()
 
 
 def test_a_tokenizer_that_is_all_in_the_recipe_has_no_file_to_compare(tmp_path: Path) -> None:

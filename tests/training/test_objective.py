@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.batch import IGNORE, Batch, Model, StepContext
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
@@ -19,7 +19,7 @@ from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.objective import Objective, Progressive, Supervised, loops_of
+from numerate.training.objective import Objective, Progressive, Supervised, default_loops
 
 TASK, TOKENIZER = Arithmetic(digits=Span(1, 4)), Characters()
 VOCABULARY = TOKENIZER.build_vocabulary(TASK)
@@ -27,8 +27,8 @@ PUBLISHED_THROTTLE = {1: 1.25, 2: 1.5, 4: 1.0, 8: 0.75, 16: 0.625}
 
 
 def additions(rows: int = 6) -> Batch:
-    written = TOKENIZER.rows(TASK.examples("train", 0, 0, rows), VOCABULARY)
-    return Continuation().batch(written, np.arange(rows))
+    written = TOKENIZER.encode_examples(TASK.examples("train", 0, 0, rows), VOCABULARY)
+    return Continuation().build_batch(written, np.arange(rows))
 
 
 def model_of(trunk: Any) -> Model:
@@ -55,7 +55,7 @@ def gradient(model: Model, total: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
     """n uniform on 0 .. R - 1, then k uniform on 1 .. min(R - n, b): each pair as often as that says, and no other."""
     objective, steps = Progressive(max_grad_loops=most), 800
-    found = collections.Counter(objective.some(turns, StepContext(seed=1, step=step)) for step in range(steps))
+    found = collections.Counter(objective.sample_loops(turns, StepContext(seed=1, step=step)) for step in range(steps))
     limit = max(turns // 2, 1) if most is None else min(most, turns)
     expected = {
         (n, k): 1 / turns / min(turns - n, limit) for n in range(turns) for k in range(1, 1 + min(turns - n, limit))
@@ -67,14 +67,14 @@ def test_turns_are_drawn_as_published(turns: int, most: int | None) -> None:
 
 def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
     objective, model = Progressive(), model_of(Loop(num_loops=8))
-    turns = [objective.some(8, StepContext(seed=1, step=step)) for step in range(20)]
+    turns = [objective.sample_loops(8, StepContext(seed=1, step=step)) for step in range(20)]
     torch.manual_seed(4)
-    assert turns == [objective.some(8, StepContext(seed=1, step=step)) for step in range(20)]
-    assert turns != [objective.some(8, StepContext(seed=2, step=step)) for step in range(20)]
+    assert turns == [objective.sample_loops(8, StepContext(seed=1, step=step)) for step in range(20)]
+    assert turns != [objective.sample_loops(8, StepContext(seed=2, step=step)) for step in range(20)]
     whole = additions(6)
-    written = TOKENIZER.rows(TASK.examples("train", 0, 0, 6), VOCABULARY)
+    written = TOKENIZER.encode_examples(TASK.examples("train", 0, 0, 6), VOCABULARY)
     parts = [
-        Continuation().batch(written.take(slice(i, i + 2)), np.arange(i, i + 2)) for i in (0, 2, 4)
+        Continuation().build_batch(written.take(slice(i, i + 2)), np.arange(i, i + 2)) for i in (0, 2, 4)
     ]  # as of ranks, or of a step in pieces
     for step in range(4):
         together = sum(sums(objective, model, step, part)["cross_entropy"] for part in parts)
@@ -102,7 +102,7 @@ def test_the_loss_is_that_of_all_turns_and_that_of_drawn_ones(alpha: float, most
     model, batch, bound = model_of(Loop(num_loops=4)), additions(), most or 2
     objective = Progressive(alpha=alpha, max_grad_loops=most)
     for step in range(5):
-        drawn = objective.some(4, StepContext(seed=3, step=step))
+        drawn = objective.sample_loops(4, StepContext(seed=3, step=step))
         loss = CrossEntropy().build(VOCABULARY)
         of_all, of_drawn = (
             loss(model(batch.tokens, loops=turns), batch)["cross_entropy"] for turns in ((4 - bound, bound), drawn)
@@ -143,8 +143,13 @@ def test_everywhere_and_at_targets_only_are_the_same_loss() -> None:
 
 def test_the_loops_of_a_wrapped_model_are_its_own() -> None:
     model = model_of(Loop(num_loops=6))
-    assert loops_of(model) == loops_of(Recording(model)) == loops_of(torch.compile(model, backend="eager")) == 6  # type: ignore[arg-type]
-    assert loops_of(model_of(Stack())) == loops_of(torch.nn.Linear(2, 2)) == 1
+    assert (
+        default_loops(model)
+        == default_loops(Recording(model))
+        == default_loops(torch.compile(model, backend="eager"))
+        == 6
+    )  # type: ignore[arg-type]
+    assert default_loops(model_of(Stack())) == default_loops(torch.nn.Linear(2, 2)) == 1
 
 
 # Throttles -----------------------------------------------------------------------------------------------------------
@@ -153,8 +158,8 @@ def test_the_loops_of_a_wrapped_model_are_its_own() -> None:
 @pytest.mark.parametrize(("turns", "factor"), PUBLISHED_THROTTLE.items())
 def test_the_published_throttle_is_a_factor_on_the_loss(turns: int, factor: float) -> None:
     objective = Progressive(throttle="published")
-    assert objective.factor(turns) == factor
-    assert Progressive().factor(turns) == Progressive(throttle="described").factor(turns) == 1.0
+    assert objective.loss_factor(turns) == factor
+    assert Progressive().loss_factor(turns) == Progressive(throttle="described").loss_factor(turns) == 1.0
     if turns < 16:
         model = model_of(Loop(num_loops=turns))
         throttled, plain = sums(objective, model, step=2), sums(Progressive(), model, step=2)
@@ -162,8 +167,8 @@ def test_the_published_throttle_is_a_factor_on_the_loss(turns: int, factor: floa
 
 
 def test_the_published_throttle_goes_by_the_most_turns_that_learn() -> None:
-    assert Progressive(throttle="published", max_grad_loops=1).factor(8) == 1.5
-    assert Progressive(throttle="published", max_grad_loops=8).factor(8) == pytest.approx(3 / 8)
+    assert Progressive(throttle="published", max_grad_loops=1).loss_factor(8) == 1.5
+    assert Progressive(throttle="published", max_grad_loops=8).loss_factor(8) == pytest.approx(3 / 8)
 
 
 def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns() -> None:
@@ -172,7 +177,7 @@ def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns()
     several = set()
     for step in range(6):
         objective = Progressive(alpha=alpha, throttle="described")
-        without, learning = objective.some(6, StepContext(seed=3, step=step))
+        without, learning = objective.sample_loops(6, StepContext(seed=3, step=step))
         several.add(learning)
         found = gradient(model, sums(objective, model, step)["cross_entropy"])
         each = []
@@ -198,7 +203,9 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
         part = Progressive(alpha=alpha).build(VOCABULARY)
         mean = 0.0
         for step in range(400):
-            pairs = [(3, 3)] * (alpha < 1) + [Progressive().some(6, StepContext(seed=3, step=step))] * (alpha > 0)
+            pairs = [(3, 3)] * (alpha < 1) + [Progressive().sample_loops(6, StepContext(seed=3, step=step))] * (
+                alpha > 0
+            )
             expected = sum(model.flops(rows, time, pair) + 2 * model.flops(rows, time, pair[1]) for pair in pairs)
             assert part.flops(model, batch, StepContext(seed=3, step=step)) == expected
             mean += expected / 400
@@ -211,7 +218,7 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
 
 def test_the_mean_of_turns_drawn_by_default() -> None:
     """As the docstring says: of 16, 11.1 turns, 3.6 of them with a gradient."""
-    ((without, learning),) = Progressive().build(VOCABULARY)._expected(16)
+    ((without, learning),) = Progressive().build(VOCABULARY)._expected_loops(16)
     assert (without + learning, learning) == pytest.approx((11.125, 3.625))
 
 
@@ -220,22 +227,24 @@ def test_the_mean_of_turns_drawn_by_default() -> None:
 
 def test_target_positions_do_not_depend_on_equals_signs() -> None:
     """Rows with no sign of equality, or with two, ask what they would ask with one: nothing looks for the sign."""
-    written = TOKENIZER.rows(TASK.examples("train", 0, 0, 5), VOCABULARY)
-    equals = int(np.flatnonzero(np.array(VOCABULARY.symbols) == "=")[0])
+    written = TOKENIZER.encode_examples(TASK.examples("train", 0, 0, 5), VOCABULARY)
+    equals = int(np.flatnonzero(np.array(VOCABULARY.tokens) == "=")[0])
     ids = written.ids.copy()
     ids[0][ids[0] == equals] = 5
     ids[1, 0] = equals
-    plain, other = (Continuation().batch(replace(written, ids=given), np.arange(5)) for given in (written.ids, ids))
+    plain, other = (
+        Continuation().build_batch(replace(written, ids=given), np.arange(5)) for given in (written.ids, ids)
+    )
     assert torch.equal(plain.target_positions, other.target_positions)
     assert torch.equal(plain.target_ids, other.target_ids)
     assert plain.counts == other.counts
-    assert (other.targets != IGNORE).sum(1).min() >= 2
+    assert (other.targets != IGNORE_INDEX).sum(1).min() >= 2
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"alpha": 1.5}, "^alpha: 1.5 is not a share"),
+        ({"alpha": 1.5}, "^alpha: must be .*, not 1.5"),
         ({"alpha": -0.1}, "^alpha: "),
         ({"max_grad_loops": 0}, "^max_grad_loops: "),
     ],

@@ -42,8 +42,8 @@ def rates_of(schedule: Plateau, measured: list[float]) -> list[float]:
     memory: dict[str, float] = {}
     found = []
     for value in measured:
-        memory = json.loads(json.dumps(schedule.after_evaluation(memory, value)))  # as a checkpoint keeps it
-        found.append(0.01 * schedule.judged(memory))
+        memory = json.loads(json.dumps(schedule.update_state(memory, value)))  # as a checkpoint keeps it
+        found.append(0.01 * schedule.evaluation_factor(memory))
     return found
 
 
@@ -113,15 +113,15 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
     trainer.model.eval()
-    batch = trainer.development._shares(lambda: None)[0].batch
+    batch = trainer.validator._draw_shards(lambda: None)[0].batch
     with torch.no_grad():
-        loss = trainer.objective(trainer.model, batch, StepContext.fixed())
+        loss = trainer.objective(trainer.model, batch, StepContext.for_evaluation())
     counts = trainer.objective.counts(batch)
     assert losses[-1] == pytest.approx(float(loss["cross_entropy"]) / counts["cross_entropy"], rel=1e-5)
 
 
 def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
-    assert Constant().watches() is None
+    assert Constant().monitored_metric() is None
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
     assert "development_loss" not in (made.run.path / "metrics.jsonl").read_text()
     assert made.run.checkpoints("final")[0].state["progress"]["judged"] == {}

@@ -17,7 +17,7 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.training.objective import Supervised
-from numerate.training.preflight_warnings import numbers_uncovered
+from numerate.training.preflight_warnings import warn_number_coverage
 from numerate.training.recipe import Recipe
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -50,17 +50,17 @@ def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
 
 
 def doubts(made: Recipe) -> list[str]:
-    return numbers_uncovered(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
+    return warn_number_coverage(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
 
 
 def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy(pieces: Path, tmp_path: Path) -> None:
     pairs = [(f"{n}+{n}=", str(2 * n)) for n in range(40)]  # 5 of 40 answers have one digit
     task = QuestionFiles(
-        train_file=questions(tmp_path / "a.jsonl", pairs), development_fraction=0.0, test_fraction=0.025
+        train_file=questions(tmp_path / "a.jsonl", pairs), validation_fraction=0.0, test_fraction=0.025
     )
     cut = Subwords(str(pieces))
     (warning,) = doubts(chosen(cut, task, NumberToken()))
-    answers = [pair.answer for pair in task.holdings.train.source.pairs(task.holdings.train.rows)]  # type: ignore[arg-type]
+    answers = [pair.answer for pair in task.splits.train.source.read_examples(task.splits.train.rows)]  # type: ignore[arg-type]
     share = sum(len(text) == 1 for text in answers) / sum(map(len, answers))
     assert warning.startswith(
         f"objective.loss: {share:.0%}".replace("%", " %") + " of the digit characters of a sample"
@@ -75,20 +75,20 @@ def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy
 
 def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None:
     pieces = ("7", " 12", " +", "[UNK]")
-    found = Coverage.of(["7 + 12", "99"], [[0, 2, 1], [3]], pieces, {0})
-    assert (found.digits, found.covered, found.others) == (5, 1, ((" 12", 1),))
+    found = Coverage.from_token_ids(["7 + 12", "99"], [[0, 2, 1], [3]], pieces, {0})
+    assert (found.num_digits, found.num_covered_digits, found.other_tokens) == (5, 1, ((" 12", 1),))
 
 
 def test_rows_left_out_of_training_give_a_warning_at_the_start(tmp_path: Path) -> None:
     pairs = [(f"{n % 10}+1=", str(n % 10 + 1)) for n in range(60)]
     path = questions(tmp_path / "a.jsonl", pairs)
     task = QuestionFiles(train_file=path)
-    left = task.holdings.left_out
+    left = task.splits.num_duplicates_removed
     assert left > 20
     (warning,) = task.data_warnings()
-    assert warning.startswith(f"task: {left} of {left + len(task.holdings.train)} rows of training are left out, since")
+    assert warning.startswith(f"task: {left} of {left + len(task.splits.train)} rows of training are left out, since")
     assert "task.keep_duplicates=true keeps them" in warning
-    assert task.told() in warning
+    assert task.summary() in warning
     assert replace(task, keep_duplicates=True).data_warnings() == []
     assert recipe("addition_rotary").task.data_warnings() == []
     lines: list[str] = []
@@ -104,7 +104,7 @@ def test_rows_left_out_of_training_give_a_warning_at_the_start(tmp_path: Path) -
         replace(recipe("addition_rotary", *small, "device=cpu"), task=task),
         runs_dir=tmp_path / "runs",
         quiet=True,
-        say=lines.append,
+        on_message=lines.append,
     )
     assert [text for text in lines if "rows of training are left out" in text] == [f"warning: {warning}"]
     assert warning in (made.run.path / "log.txt").read_text()
@@ -122,7 +122,7 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_warns_on
     )
     on_progress: list[str] = []
     lines: list[str] = []
-    train(made, runs_dir=tmp_path, listen=lambda kind, record: on_progress.append(kind), say=lines.append)
+    train(made, runs_dir=tmp_path, on_record=lambda kind, record: on_progress.append(kind), on_message=lines.append)
     found = [text for text in lines if "number term" in text]
     assert len(found) == on_progress.count("warning") == warned
     assert all("(means over the first 2 steps)" in text for text in found)

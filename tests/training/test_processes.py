@@ -22,8 +22,8 @@ from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE
 from numerate.positions.rotary import Rotary
-from numerate.training.distributed import World, device_of
-from numerate.training.parallel import shared_by_blocks
+from numerate.training.distributed import World, resolve_device
+from numerate.training.parallel import parameters_shared_by_blocks
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 
@@ -59,7 +59,10 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("ddp", "fsdp"),
     ),
     "networks": (("model.positions=[FIRE,ScaledSinusoidal]", "training.steps=20"), ("fsdp",)),
-    "shared": (("model.positions=[FIRE(shared=true),T5Bias(shared=true)]", "training.steps=20"), ("fsdp",)),
+    "shared": (
+        ("model.positions=[FIRE(share_across_layers=true),T5Bias(share_across_layers=true)]", "training.steps=20"),
+        ("fsdp",),
+    ),
     "symbols": (
         (
             "model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1)",
@@ -189,7 +192,7 @@ def test_a_run_of_two_processes_answers_and_resumes_in_one(
     shutil.copytree(alone / "plain", tmp_path / "one")
     lines: list[str] = []
     longer = small("plain", f"training.steps={LONGER}")
-    train(longer, runs_dir=tmp_path / "two", quiet=True, say=lines.append)
+    train(longer, runs_dir=tmp_path / "two", quiet=True, on_message=lines.append)
     train(longer, runs_dir=tmp_path / "one", quiet=True)
     assert any("was written by 2 processes and resumes with 1" in text for text in lines)
     assert len(losses(tmp_path / "one")) == LONGER
@@ -217,7 +220,7 @@ def test_an_error_is_reported_once_and_leaves_no_folder(tmp_path: Path) -> None:
         )
     )
     assert status != 0
-    assert output.count("numerate: training.batch_size: 15 examples cannot be cut equally into 2 processes") == 1
+    assert output.count("numerate: training.batch_size: 15 examples must divide equally into 2 processes") == 1
     assert "exitcode  : 2" in output
     assert str(Path(numerate.__file__).parent) not in output, "a traceback through the package was shown"
     assert not (tmp_path / "runs").exists()
@@ -248,9 +251,11 @@ def test_an_error_of_one_process_ends_all_and_is_reported_once(tmp_path: Path) -
 
 
 def test_what_several_blocks_share_is_named() -> None:
-    vocabulary = Vocabulary.of(["+", "="])
+    vocabulary = Vocabulary.with_digits(["+", "="])
     own, shared = (
-        shared_by_blocks(Decoder(hidden_size=16, positions=(FIRE(shared=one), Rotary())).build(vocabulary, 0))
+        parameters_shared_by_blocks(
+            Decoder(hidden_size=16, positions=(FIRE(share_across_layers=one), Rotary())).build(vocabulary, 0)
+        )
         for one in (False, True)
     )
     assert own == []
@@ -259,25 +264,25 @@ def test_what_several_blocks_share_is_named() -> None:
 
 
 def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_of("auto", 1).type in ("cpu", "cuda")
+    assert resolve_device("auto", 1).type in ("cpu", "cuda")
     with pytest.raises(UserError, match="one device for several processes"):
-        device_of("cuda:0", 1)
+        resolve_device("cuda:0", 1)
     with pytest.raises(UserError, match="cannot share"):
-        device_of("mps", 1)
+        resolve_device("mps", 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device_of("cuda", 1) == torch.device("cuda", 1)
+    assert resolve_device("cuda", 1) == torch.device("cuda", 1)
     with pytest.raises(
         UserError, match=r"for process 2 of this machine: there are 2 CUDA devices \(cuda:0 to cuda:1\)"
     ):
-        device_of("cuda", 2)
+        resolve_device("cuda", 2)
 
 
 def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
     world = World.join("cpu")
-    assert (world.rank, world.size, world.first, world.orphaned) == (0, 1, True, False)
+    assert (world.rank, world.size, world.is_main_process, world.is_orphaned) == (0, 1, True, False)
     assert world.sum_counts({"a": 3}) == {"a": 3}
-    assert world.highest(143) == 143
+    assert world.max_over_processes(143) == 143
     assert world.all_gather("x") == ["x"]
 
 

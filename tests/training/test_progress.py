@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from numerate.training.progress import ProgressBar, duration
+from numerate.training.progress import ProgressBar, format_duration
 
 
 class Clock:
@@ -28,9 +28,11 @@ def run(progress: ProgressBar, clock: Clock, steps: range, **shown: Any) -> None
 
 def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
-    with ProgressBar(100, label="add", log=tmp_path / "log.txt", every=30, stream=stream, clock=clock) as progress:
+    with ProgressBar(
+        100, label="add", log_path=tmp_path / "log.txt", log_interval=30, stream=stream, clock=clock
+    ) as progress:
         run(progress, clock, range(1, 76), loss=0.012345)
-        progress.say("development: 98 %")
+        progress.print_line("development: 98 %")
     lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in stream.getvalue().splitlines()]
     assert lines == [
         "add 1/100 (1 %), loss 0.01235",
@@ -44,9 +46,9 @@ def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path
 
 def test_what_is_measured_after_the_last_step_stands_in_the_last_line() -> None:
     stream, clock = io.StringIO(), Clock()
-    with ProgressBar(2, every=0, stream=stream, clock=clock) as progress:
+    with ProgressBar(2, log_interval=0, stream=stream, clock=clock) as progress:
         run(progress, clock, range(1, 3), loss=0.5)
-        progress.note("loss 0.25")
+        progress.set_postfix("loss 0.25")
     assert [line[21:] for line in stream.getvalue().splitlines()][-2:] == [
         "2/2 (100 %), loss 0.5",
         "2/2 (100 %), loss 0.25",
@@ -56,29 +58,29 @@ def test_what_is_measured_after_the_last_step_stands_in_the_last_line() -> None:
 def test_the_first_step_does_not_count_for_the_time_left() -> None:
     clock = Clock()
     progress = ProgressBar(11, stream=io.StringIO(), clock=clock)
-    assert progress.left() is None
+    assert progress.seconds_left() is None
     clock.now += 1000
     progress.step(1)
-    assert progress.left() is None
+    assert progress.seconds_left() is None
     clock.now += 2
     progress.step(2)
-    assert progress.left() == pytest.approx(18.0)
+    assert progress.seconds_left() == pytest.approx(18.0)
 
 
 def test_a_resumed_run_judges_by_its_own_steps() -> None:
     clock = Clock()
-    progress = ProgressBar(1000, done=900, stream=io.StringIO(), clock=clock)
+    progress = ProgressBar(1000, num_done=900, stream=io.StringIO(), clock=clock)
     run(progress, clock, range(901, 911))
-    assert progress.left() == pytest.approx(90.0)
+    assert progress.seconds_left() == pytest.approx(90.0)
 
 
 def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path) -> None:
     reader, writer = pty.openpty()
     with os.fdopen(writer, "w") as terminal:
-        with ProgressBar(10, label="add", log=tmp_path / "log.txt", stream=terminal) as progress:
+        with ProgressBar(10, label="add", log_path=tmp_path / "log.txt", stream=terminal) as progress:
             for step in range(1, 11):
                 progress.step(step, loss=0.5)
-            progress.say("a word")
+            progress.print_line("a word")
         shown = ""
         # A terminal gives what was written in pieces.
         while not ("add: 100%" in shown and "a word" in shown) and select.select([reader], [], [], 5.0)[0]:
@@ -94,12 +96,12 @@ def test_on_a_terminal_there_is_a_bar_and_the_log_has_plain_lines(tmp_path: Path
 def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, terminal: bool) -> None:
     reader, writer = pty.openpty() if terminal else os.pipe()
     stream = os.fdopen(writer, "w", buffering=1)
-    progress = ProgressBar(10, log=tmp_path / "log.txt", every=0, stream=stream)
+    progress = ProgressBar(10, log_path=tmp_path / "log.txt", log_interval=0, stream=stream)
     progress.step(1)
     os.close(reader)
     for step in range(2, 11):
         progress.step(step)
-        progress.say("still there")
+        progress.print_line("still there")
     progress.close()
     assert (tmp_path / "log.txt").read_text().count("still there") == 9
     try:
@@ -110,22 +112,22 @@ def test_a_terminal_that_goes_away_does_not_stop_the_run(tmp_path: Path, termina
 
 def test_a_log_that_cannot_be_written_warns_once_and_does_not_stop_the_run(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with ProgressBar(3, log=tmp_path / "missing" / "log.txt", every=0, stream=stream) as progress:
+    with ProgressBar(3, log_path=tmp_path / "missing" / "log.txt", log_interval=0, stream=stream) as progress:
         for step in (1, 2, 3):
             progress.step(step)
-    assert stream.getvalue().count("warning: the log is not written any more") == 1
+    assert stream.getvalue().count("warning: the log is no longer written") == 1
     assert "3/3" in stream.getvalue()
 
 
 def test_a_silent_one_says_and_writes_nothing(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with ProgressBar(3, log=tmp_path / "log.txt", silent=True, stream=stream) as progress:
+    with ProgressBar(3, log_path=tmp_path / "log.txt", silent=True, stream=stream) as progress:
         progress.step(1)
-        progress.say("a word")
+        progress.print_line("a word")
     assert stream.getvalue() == ""
     assert not (tmp_path / "log.txt").exists()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (124, "2:04"), (3723, "1:02:03")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

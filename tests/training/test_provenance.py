@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numerate.training import provenance
-from numerate.training.provenance import changed_versions, command, git, hardware, versions
+from numerate.training.provenance import changed_versions, command_line, git_state, hardware, versions
 
 
 def test_everything_is_plain_data() -> None:
@@ -33,7 +33,7 @@ def test_torch_is_not_imported_for_it() -> None:
     ],
 )
 def test_the_command_line_is_what_one_would_type_again(words: list[str], shown: str) -> None:
-    assert command(words) == shown
+    assert command_line(words) == shown
 
 
 def test_git_tells_the_commit_and_whether_anything_differs_from_it(
@@ -45,20 +45,20 @@ def test_git_tells_the_commit_and_whether_anything_differs_from_it(
         return done.stdout.strip()
 
     monkeypatch.chdir(tmp_path)
-    assert "here" not in git()
+    assert "here" not in git_state()
     run("init", "-q")
-    assert git()["here"] == {"commit": None, "dirty": False}
+    assert git_state()["here"] == {"commit": None, "dirty": False}
     (tmp_path / "a").write_text("1")
     run("add", "a")
     run("commit", "-qm", "first")
-    assert git()["here"] == {"commit": run("rev-parse", "HEAD"), "dirty": False}
+    assert git_state()["here"] == {"commit": run("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "b").write_text("1")
-    assert git()["here"]["dirty"] is True
+    assert git_state()["here"]["dirty"] is True
 
 
 def test_without_git_nothing_is_recorded_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert git() == {}
+    assert git_state() == {}
 
 
 def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,8 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
     slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(provenance, "_PATIENCE", 0.05)
-    assert git() == {}
+    monkeypatch.setattr(provenance, "_GIT_TIMEOUT", 0.05)
+    assert git_state() == {}
 
 
 def test_changed_versions_are_named_with_both() -> None:

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import OperationalError, UserError
-from numerate.records.reading import read as read_records
+from numerate.records.reading import read_records as read_records
 from numerate.records.schema import Fields, Schema
-from numerate.reports.records import read
+from numerate.reports.records import read_run
 from numerate.training import disk
-from numerate.training.run_folder import RunFolder, all_runs, find, latest, runs_directory
+from numerate.training.run_folder import RunFolder, all_runs, find_run, latest_run, resolve_runs_dir
 
 HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
 
@@ -34,18 +34,18 @@ def make(runs: Path, id: str = "3f2a9c01b7de", under: str = "addition", **head: 
 
 def test_runs_are_in_the_given_place_then_where_the_environment_says_then_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_RUNS", "/from/environment")
-    assert runs_directory("/given") == Path("/given")
-    assert runs_directory() == Path("/from/environment")
+    assert resolve_runs_dir("/given") == Path("/given")
+    assert resolve_runs_dir() == Path("/from/environment")
     monkeypatch.setenv("NUMERATE_RUNS", "")
-    assert runs_directory() == Path("runs")
+    assert resolve_runs_dir() == Path("runs")
 
 
 def test_a_run_stands_under_its_recipe_and_id_with_a_readable_head(tmp_path: Path) -> None:
     run = make(tmp_path, command="numerate train addition")
     assert run.path == tmp_path / "addition" / "3f2a9c01b7de"
     assert (run.id, run.recipe_name) == ("3f2a9c01b7de", "addition")
-    assert run.head()["recipe"] == HEAD["recipe"]
-    assert RunFolder.open(run.path).head()["command"] == "numerate train addition"
+    assert run.metadata()["recipe"] == HEAD["recipe"]
+    assert RunFolder.open(run.path).metadata()["command"] == "numerate train addition"
 
 
 def test_creating_a_run_again_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path
     place = tmp_path / "addition" / "3f2a9c01b7de"
     place.mkdir(parents=True)
     (place / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="in the place of this run"):
+    with pytest.raises(UserError, match=r"exists but has no recipe\.yaml"):
         make(tmp_path)
     assert os.listdir(place) == ["thesis.txt"]
     assert os.listdir(place.parent) == [place.name]
@@ -67,7 +67,7 @@ def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path
 
 def test_a_file_where_the_runs_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(UserError, match="not a place"):
+    with pytest.raises(UserError, match="cannot be created here"):
         make(tmp_path / "runs")
 
 
@@ -81,14 +81,14 @@ def test_a_file_where_the_runs_should_be_is_refused(tmp_path: Path) -> None:
 )
 def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     run = make(tmp_path_factory.mktemp("runs"), recipe={"value": value})
-    run.update_head(recipe={"value": value})
-    assert run.head()["recipe"] == {"value": value}
+    run.update_metadata(recipe={"value": value})
+    assert run.metadata()["recipe"] == {"value": value}
 
 
 @pytest.mark.parametrize("text", ["1e-3", "0123", "on", "no", "12e456789012", "1:30", "null", "2026-01-01", "0x1f", ""])
 def test_text_that_looks_like_something_else_is_text_to_any_reader_of_yaml(tmp_path: Path, text: str) -> None:
     run = make(tmp_path, recipe={"text": text})
-    assert run.head()["recipe"]["text"] == text
+    assert run.metadata()["recipe"]["text"] == text
     read = yaml.safe_load(run.file("recipe.yaml").read_text())
     assert isinstance(read, dict)
     assert read["recipe"]["text"] == text
@@ -97,10 +97,10 @@ def test_text_that_looks_like_something_else_is_text_to_any_reader_of_yaml(tmp_p
 def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -> None:
     run = make(tmp_path, name="mine", command="first", notes="by hand")
     with run.lock():
-        run.begin({**HEAD, "command": "first"})
-        run.begin({"recipe": {"steps": 200}, "command": "second", "times": {"started": "2026-01-02"}})
-        run.update_head(times={"finished": "2026-01-03"})
-    head = run.head()
+        run.record_start({**HEAD, "command": "first"})
+        run.record_start({"recipe": {"steps": 200}, "command": "second", "times": {"started": "2026-01-02"}})
+        run.update_metadata(times={"finished": "2026-01-03"})
+    head = run.metadata()
     assert (head["name"], head["command"], head["recipe"], head["notes"]) == (
         "mine",
         "second",
@@ -114,7 +114,7 @@ def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -
 def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text("recipe: {steps: 1\nname: [")
-    for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x")):
+    for action in (run.metadata, lambda: run.record_start(HEAD), lambda: run.update_metadata(name="x")):
         with pytest.raises(UserError, match=r"recipe.yaml, line \d: damaged: cannot be read as YAML"):
             action()
     assert run.file("recipe.yaml").read_text() == "recipe: {steps: 1\nname: ["
@@ -124,20 +124,25 @@ def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "", "it holds no settings"),
-        (lambda text: text[: text.index("checksum")], "the checksum at its end is missing"),
+        (lambda text: "", "it must be a mapping"),
+        (lambda text: text[: text.index("checksum")], "the checksum at the end is missing"),
         (lambda text: text[: len(text) // 2], "cannot be read as YAML"),
-        (lambda text: text.replace("steps: 100", "steps: 900"), "its checksum is another"),
-        (lambda text: text.replace("command: old", "command: new"), "its checksum is another"),
+        (lambda text: text.replace("steps: 100", "steps: 900"), "the checksum does not match"),
+        (lambda text: text.replace("command: old", "command: new"), "the checksum does not match"),
     ],
 )
 def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, message: str) -> None:
     run = make(tmp_path, command="old")
-    run.update_head(notes="x")
+    run.update_metadata(notes="x")
     text = run.file("recipe.yaml").read_text()
     assert change(text) != text
     run.file("recipe.yaml").write_text(change(text))
-    for action in (run.head, lambda: run.begin(HEAD), lambda: run.update_head(name="x"), lambda: read(run.path)):
+    for action in (
+        run.metadata,
+        lambda: run.record_start(HEAD),
+        lambda: run.update_metadata(name="x"),
+        lambda: read_run(run.path),
+    ):
         with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{message}"):
             action()
     assert run.file("recipe.yaml").read_text() == change(text)
@@ -152,24 +157,24 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
 )
 def test_whatever_a_head_holds_has_the_checksum_it_was_written_with(value: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
-        head = make(Path(place), notes=value).head()
+        head = make(Path(place), notes=value).metadata()
     assert head["notes"] == value
 
 
 def test_a_head_written_before_there_were_checksums_is_read_and_gets_one(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": run.id, "recipe": {"steps": 1}}))
-    assert run.head()["recipe"] == {"steps": 1}
-    run.update_head(name="x")
+    assert run.metadata()["recipe"] == {"steps": 1}
+    run.update_metadata(name="x")
     assert "checksum: " in run.file("recipe.yaml").read_text()
-    assert run.head()["format"] == 2
+    assert run.metadata()["format"] == 2
 
 
 def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 99, "recipe": {}}))
     with pytest.raises(UserError, match=r"format 99.*update numerate"):
-        run.head()
+        run.metadata()
 
 
 # Finding
@@ -188,8 +193,8 @@ def test_a_run_is_found_by_path_id_beginning_label_recipe_and_latest(tmp_path: P
         "addition/aaa",
         "addition/aaa111aaa111",
     ):
-        assert find(address, tmp_path).path == first.path, address
-    assert find("latest", tmp_path).path == second.path
+        assert find_run(address, tmp_path).path == first.path, address
+    assert find_run("latest", tmp_path).path == second.path
     assert [run.path for run in all_runs(tmp_path)] == [first.path, second.path]
 
 
@@ -198,21 +203,21 @@ def test_an_address_with_several_meanings_is_refused_that_lists_them(tmp_path: P
     make(tmp_path, "aaa222aaa222", name="both")
     for address in ("aaa", "both", "addition"):
         with pytest.raises(UserError, match=r"2 runs .*: addition/aaa111aaa111, addition/aaa222aaa222"):
-            find(address, tmp_path)
+            find_run(address, tmp_path)
 
 
 def test_an_address_without_a_run_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     make(tmp_path, "aaa111aaa111", name="quicksort")
     with pytest.raises(UserError, match="Did you mean 'quicksort'"):
-        find("quiksort", tmp_path)
+        find_run("quiksort", tmp_path)
     with pytest.raises(UserError, match="Did you mean 'aaa111aaa111'"):
-        find(str(tmp_path / "addition" / "aaa111aaa11x"), tmp_path)
+        find_run(str(tmp_path / "addition" / "aaa111aaa11x"), tmp_path)
     with pytest.raises(UserError, match=r"no recipe.yaml"):
-        find(str(tmp_path), tmp_path)
-    with pytest.raises(UserError, match="is no run"):
+        find_run(str(tmp_path), tmp_path)
+    with pytest.raises(UserError, match="is not a run"):
         RunFolder.open(tmp_path)
     with pytest.raises(UserError, match="no run here yet"):
-        find("latest", tmp_path / "nowhere")
+        find_run("latest", tmp_path / "nowhere")
 
 
 def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_what_to_type(
@@ -223,58 +228,58 @@ def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_wh
     monkeypatch.chdir(tmp_path)
     for path in (run, run.relative_to(tmp_path)):
         with pytest.raises(UserError, match=rf"is no run: .*`numerate evaluate {path} checkpoint=300`"):
-            find(path / "checkpoints" / "step-000300", tmp_path)
+            find_run(path / "checkpoints" / "step-000300", tmp_path)
         with pytest.raises(UserError, match=rf"is no run: .* Its run is {path}\."):
-            find(path / "checkpoints", tmp_path)
+            find_run(path / "checkpoints", tmp_path)
     for place in ("checkpoints", "checkpoints/step-000300"):
         monkeypatch.chdir(run / place)
         with pytest.raises(UserError, match=f"run is {run}\\.|of the run {run}:"):
-            find(".", tmp_path)
+            find_run(".", tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").touch()
     with pytest.raises(UserError, match=r"`numerate train RECIPE model\.weights=.*/weights training\.steps=0`"):
-        find(tmp_path / "weights", tmp_path)
+        find_run(tmp_path / "weights", tmp_path)
 
 
 def test_a_label_inside_the_recipe_is_not_taken_for_the_label_of_the_run(tmp_path: Path) -> None:
     make(tmp_path, recipe={"name": "inner", "task": {"name": "deeper"}})
     with pytest.raises(UserError):
-        find("inner", tmp_path)
+        find_run("inner", tmp_path)
 
 
 def test_a_garbled_run_does_not_hide_the_others(tmp_path: Path) -> None:
     make(tmp_path, "bad").file("recipe.yaml").write_bytes(b"\xff\xfename: \x00")
     good = make(tmp_path, "aaa111", name="good")
-    assert find("good", tmp_path).path == good.path
+    assert find_run("good", tmp_path).path == good.path
 
 
 def test_latest_is_the_newest_run_that_has_a_checkpoint(tmp_path: Path) -> None:
     trained, begun, other = (make(tmp_path, id=id) for id in ("aaaa", "bbbb", "cccc"))
-    assert find("latest", tmp_path).path == other.path, "none has one"
+    assert find_run("latest", tmp_path).path == other.path, "none has one"
     (trained.checkpoints / "step-000004").mkdir(parents=True)
     with pytest.warns(UserWarning, match=r"latest: .*cccc has no checkpoint yet; taking .*aaaa, the newest run"):
-        assert find("latest", tmp_path).path == trained.path
+        assert find_run("latest", tmp_path).path == trained.path
     (begun.checkpoints / "step-000004").mkdir(parents=True)
     (other.checkpoints / "step-000004").mkdir(parents=True)
-    assert find("latest", tmp_path).path == other.path
+    assert find_run("latest", tmp_path).path == other.path
 
 
 @pytest.mark.parametrize("given", ["", " "])
 def test_an_empty_folder_of_runs_is_refused(given: str) -> None:
-    with pytest.raises(UserError, match=r"^runs_dir: is empty; runs_dir=FOLDER is right"):
-        runs_directory(given)
+    with pytest.raises(UserError, match=r"^runs_dir: must not be empty"):
+        resolve_runs_dir(given)
 
 
 def test_latest_goes_by_the_order_of_starts_and_not_by_any_clock(tmp_path: Path) -> None:
     first, second = make(tmp_path, "a", times={"started": "2099"}), make(tmp_path, "b", times={"started": "1999"})
     os.utime(first.path / "recipe.yaml", (4e9, 4e9))
-    assert find("latest", tmp_path).path == second.path
+    assert find_run("latest", tmp_path).path == second.path
     make(tmp_path, "a")
-    assert find("latest", tmp_path).path == first.path
+    assert find_run("latest", tmp_path).path == first.path
     shutil.rmtree(first.path)
-    assert find("latest", tmp_path).path == second.path
+    assert find_run("latest", tmp_path).path == second.path
     (tmp_path / ".starts").unlink()
-    assert latest(tmp_path) is not None
+    assert latest_run(tmp_path) is not None
 
 
 def test_a_copied_folder_is_the_same_run_and_free(tmp_path: Path) -> None:
@@ -282,10 +287,10 @@ def test_a_copied_folder_is_the_same_run_and_free(tmp_path: Path) -> None:
     run.append("metrics.jsonl", {"step": 1})
     with run.lock():
         shutil.copytree(tmp_path / "here", tmp_path / "there")
-        copy = find("latest", tmp_path / "there")
+        copy = find_run("latest", tmp_path / "there")
         assert copy.path == tmp_path / "there" / "addition" / run.id
         with copy.lock():
-            assert copy.head() == run.head()
+            assert copy.metadata() == run.metadata()
             assert copy.records("metrics.jsonl") == [{"step": 1}]
 
 
@@ -328,14 +333,14 @@ def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path
     run = make(tmp_path)
     lines = ['{"step": 1}', '{"note": "no step"}', "what a user wrote", '{"step": 2}', '{"step": 3}', '{"step": 4, "lo']
     run.file("metrics.jsonl").write_text("\n".join(lines))
-    assert run.cut_metrics(2) == 1
+    assert run.truncate_metrics(2) == 1
     assert run.file("metrics.jsonl").read_text() == "\n".join(lines[:4]) + "\n"
     assert run.records("metrics-undone.jsonl") == [{"step": 3}]
-    assert run.cut_metrics(2) == 0
+    assert run.truncate_metrics(2) == 0
 
 
 def test_cutting_metrics_of_a_run_without_any_does_nothing(tmp_path: Path) -> None:
-    assert make(tmp_path).cut_metrics(0) == 0
+    assert make(tmp_path).truncate_metrics(0) == 0
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
@@ -368,10 +373,10 @@ def test_killed_at_any_moment_of_its_creation_a_run_is_whole_or_not_there(
     def check(place: Path, finished: bool) -> None:
         runs = all_runs(place)
         assert runs or not finished
-        assert all(run.head()["recipe"] == HEAD["recipe"] for run in runs)
+        assert all(run.metadata()["recipe"] == HEAD["recipe"] for run in runs)
         run = make(place)
         with run.lock():
-            assert run.head()["recipe"] == HEAD["recipe"]
+            assert run.metadata()["recipe"] == HEAD["recipe"]
         assert [path.name for path in run.path.parent.iterdir()] == [run.id]
 
     assert killed_at_every_moment(tmp_path, lambda place: None, make, check) > 5
@@ -386,11 +391,11 @@ def test_killed_at_any_moment_a_start_leaves_the_old_head_or_the_new(
 ) -> None:
     def begin(place: Path) -> None:
         with make(place).lock():
-            make(place).begin({**HEAD, "command": "new"})
+            make(place).record_start({**HEAD, "command": "new"})
 
     def check(place: Path, finished: bool) -> None:
         with make(place).lock():
-            assert make(place).head()["command"] in (("new",) if finished else ("new", "old"))
+            assert make(place).metadata()["command"] in (("new",) if finished else ("new", "old"))
         assert not list(make(place).path.glob(".*"))
 
     assert killed_at_every_moment(tmp_path, _logged, begin, check) > 10
@@ -400,7 +405,7 @@ def test_killed_at_any_moment_cutting_and_appending_lose_no_earlier_line(
     tmp_path: Path, killed_at_every_moment: Any
 ) -> None:
     def cut(place: Path) -> None:
-        make(place).cut_metrics(3)
+        make(place).truncate_metrics(3)
         make(place).append("metrics.jsonl", {"step": 4})
 
     def check(place: Path, finished: bool) -> None:
@@ -420,13 +425,13 @@ def test_a_disk_that_fails_at_any_moment_is_our_error_and_harms_no_line(
     def work(place: Path) -> None:
         run = make(place)
         with run.lock():
-            run.begin({**HEAD, "command": "new"})
-            run.cut_metrics(3)
+            run.record_start({**HEAD, "command": "new"})
+            run.truncate_metrics(3)
             run.append("metrics.jsonl", {"step": 4})
 
     def check(place: Path, finished: bool) -> None:
         run = make(place)
-        assert run.head()["command"] in ("new", "old")
+        assert run.metadata()["command"] in ("new", "old")
         assert [record["step"] for record in run.records("metrics.jsonl")][:3] == [1, 2, 3]
 
     assert failing_at_every_moment(tmp_path, code, _logged, work, check) > 10
@@ -439,7 +444,7 @@ def test_a_read_only_place_is_refused_with_another_way(small_disk: Any) -> None:
     for action in (lambda: make(place, "new"), lambda: run.append("metrics.jsonl", {}), lambda: run.lock().__enter__()):
         with pytest.raises(UserError, match=r"cannot be written .*NUMERATE_RUNS"):
             action()
-    assert find("latest", place).head()["recipe"] == HEAD["recipe"]
+    assert find_run("latest", place).metadata()["recipe"] == HEAD["recipe"]
     assert make(place).path == run.path
 
 
@@ -458,12 +463,12 @@ def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: An
         fill()
     assert len(run.records("metrics.jsonl")) == written > 10
     with pytest.raises(OperationalError, match="the disk is full"):
-        run.update_head(notes="x" * 10_000)
+        run.update_metadata(notes="x" * 10_000)
     with pytest.raises(OperationalError, match="the disk is full"):
         make(place, "another")
     assert [run.path.name for run in all_runs(place)] == [run.id]
     with run.lock():
-        assert run.head()["recipe"] == HEAD["recipe"]
+        assert run.metadata()["recipe"] == HEAD["recipe"]
 
 
 # Two processes
@@ -551,7 +556,11 @@ def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Pa
 
 def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: Path) -> None:
     run = make(tmp_path)
-    left = [disk.beside(run.file("recipe.yaml")), disk.beside(run.path), run.checkpoints / ".tmp-step-000100-1-abc"]
+    left = [
+        disk.temporary_path(run.file("recipe.yaml")),
+        disk.temporary_path(run.path),
+        run.checkpoints / ".tmp-step-000100-1-abc",
+    ]
     for path in left:
         path.mkdir(parents=True)
     notes = run.file("notes.txt")
@@ -566,15 +575,15 @@ def test_an_odd_address_is_refused_and_nothing_worse(tmp_path: Path, address: st
     make(tmp_path, "aaa111")
     make(tmp_path, "aaa222")
     with pytest.raises(UserError):
-        find(address, tmp_path)
+        find_run(address, tmp_path)
 
 
 def test_who_has_a_file_open_while_it_is_replaced_reads_the_old_one_whole(tmp_path: Path) -> None:
     run = make(tmp_path)
     run.append("metrics.jsonl", {"step": 1}, {"step": 2})
     with open(run.file("recipe.yaml"), "rb") as head, open(run.file("metrics.jsonl"), "rb") as metrics:
-        run.update_head(recipe={})
-        run.cut_metrics(0)
+        run.update_metadata(recipe={})
+        run.truncate_metrics(0)
         assert yaml.safe_load(head.read())["recipe"] == HEAD["recipe"]
         assert metrics.read() == b'{"step": 1}\n{"step": 2}\n'
 
@@ -584,7 +593,7 @@ def test_what_another_process_clears_meanwhile_does_not_stop_who_locks(
 ) -> None:
     """A second process that begins the same run removes what it made, just when the first tidies it away."""
     folder = RunFolder.create(tmp_path, "sums", "0123456789ab", {"recipe": {}})
-    left = disk.beside(folder.path)
+    left = disk.temporary_path(folder.path)
     left.mkdir()
     true = shutil.rmtree
 

@@ -21,13 +21,13 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.stored_tokenizer import pieces
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
 from numerate.training import checkpoint
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
-from numerate.training.samples import PUBLISHED, Samples
+from numerate.training.samples import PUBLISHED_PROMPTS, Samples
 from numerate.training.trainer import Trainer
 
 torch.set_num_threads(1)
@@ -39,10 +39,12 @@ CONTEXT = 40
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     folder = tmp_path_factory.mktemp("texts")
-    known = pieces(TINY)
+    known = load_tokenizer(TINY)
     ids, _ = known.encode(["Once upon a time, 3 cats went to the park. " * 4])
     for name, count in (("train", 20), ("val", 2)):
-        np.tile(np.concatenate([[known.begin], ids]), count).astype(np.uint16).tofile(folder / f"{name}.bin")
+        np.tile(np.concatenate([[known.document_start_id], ids]), count).astype(np.uint16).tofile(
+            folder / f"{name}.bin"
+        )
     return Recipe(
         task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=CONTEXT),
         tokenizer=TokenIds(),
@@ -76,7 +78,7 @@ def run(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def weights(run: Run, step: int = 6) -> dict[str, torch.Tensor]:
-    return checkpoint.by_name(run.folder.checkpoints, str(step))[0][0].read()["weights"]
+    return checkpoint.select_checkpoints(run.folder.checkpoints, str(step))[0][0].read()["weights"]
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -98,7 +100,7 @@ def test_training_is_the_same_to_the_bit_with_and_without_samples(run: Run, reci
 def test_each_evaluation_leaves_a_line_for_each_prompt(run: Run) -> None:
     found = run.folder.records("samples.jsonl")
     assert [one["step"] for one in found] == [2] * 7 + [4] * 7 + [6] * 7
-    assert [one["prompt"] for one in found] == [*PUBLISHED] * 3
+    assert [one["prompt"] for one in found] == [*PUBLISHED_PROMPTS] * 3
     assert {one["seed"] for one in found} == {0}
     assert all(one["tokens"] <= 8 for one in found)
     assert len({one["text"] for one in found[18:]}) == 3, "empty prompts go on differently"
@@ -106,9 +108,9 @@ def test_each_evaluation_leaves_a_line_for_each_prompt(run: Run) -> None:
 
 def test_samples_are_those_that_the_checkpoint_says_with_dropout_off(run: Run) -> None:
     last = run.folder.records("samples.jsonl")[14:]
-    generated = run.generate(PUBLISHED, max_new_tokens=8, seed=0)
+    generated = run.generate(PUBLISHED_PROMPTS, max_new_tokens=8, seed=0)
     assert [one.text for one in generated] == [one["text"] for one in last]
-    again = run.generate(PUBLISHED, max_new_tokens=8, checkpoint="2")
+    again = run.generate(PUBLISHED_PROMPTS, max_new_tokens=8, checkpoint="2")
     assert [one.text for one in again] == [one["text"] for one in run.folder.records("samples.jsonl")[:7]]
 
 
@@ -171,7 +173,7 @@ def test_prompts_that_cannot_be_read_give_a_warning(recipe: Recipe, tmp_path: Pa
     long = Samples(when="end", prompts=("Once", "word " * CONTEXT), max_new_tokens=2)
     trainer = Trainer(replace(recipe, samples=long), World(device=torch.device("cpu")))
     assert [text for text in trainer.warnings if "left out" in text]
-    with pytest.raises(UserError, match="prompts: there are none"):
+    with pytest.raises(UserError, match="prompts: must not be empty"):
         Samples(when="end", prompts=())
-    with pytest.raises(UserError, match="tokens: 0"):
+    with pytest.raises(UserError, match="max_new_tokens: must be at least 1; it is 0"):
         Samples(max_new_tokens=0)

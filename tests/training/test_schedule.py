@@ -13,7 +13,7 @@ def test_the_published_tiny_stories_rates_are_met(shared: Path) -> None:
     cases = json.loads((shared / "cases" / "dual_attention.json").read_text())["cases"]
     case = next(case for case in cases if case["name"] == "lr_schedule_tiny_stories")
     given = case["config"]
-    schedule = Cosine(warmup=given["warmup_iters"], rise="from_zero", decay_until=given["lr_decay_iters"])
+    schedule = Cosine(warmup=given["warmup_iters"], rise="from_zero", decay_end=given["lr_decay_iters"])
     for iteration, rate in case["expected"].items():
         found = given["learning_rate"] * schedule.multiplier(int(iteration), given["lr_decay_iters"] + 1)
         assert found == pytest.approx(rate, rel=1e-6, abs=1e-12)
@@ -32,7 +32,7 @@ def test_a_warm_up_begins_and_ends_as_its_rise_says() -> None:
 
 @pytest.mark.parametrize("kind", [Linear, Cosine])
 def test_a_decay_that_ends_early_stays_at_its_floor(kind: "type[Linear | Cosine]") -> None:
-    by_step, by_share = (kind(warmup=0, min_lr_ratio=0.1, decay_until=until) for until in (50, 0.5))
+    by_step, by_share = (kind(warmup=0, min_lr_ratio=0.1, decay_end=until) for until in (50, 0.5))
     whole = kind(warmup=0, min_lr_ratio=0.1)
     for step in range(100):
         assert by_step.multiplier(step, 100) == by_share.multiplier(step, 100) == whole.multiplier(min(step, 50), 50)
@@ -49,7 +49,7 @@ def test_what_was_added_leaves_rates_as_they_were(schedule: Schedule) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(UserError, match="rise: 'up' is none"):
+    with pytest.raises(UserError, match="rise: must be between, from_zero or to_one; it is 'up'"):
         Cosine(rise="up")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="until: 0 is over before it began"):
-        Cosine(decay_until=0)
+    with pytest.raises(UserError, match=r"decay_end: must be above 0: .*; it is 0"):
+        Cosine(decay_end=0)

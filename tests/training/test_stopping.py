@@ -28,7 +28,7 @@ def test_a_signal_asks_to_stop_and_is_named(
 
 
 def test_a_second_interrupt_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_AGAIN", -1.0)
+    monkeypatch.setattr(stopping, "_DEBOUNCE_SECONDS", -1.0)
     with Stop():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def test_a_second_interrupt_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_same_interrupt_sent_twice_by_terminal_and_launcher_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_AGAIN", 60.0)
+    monkeypatch.setattr(stopping, "_DEBOUNCE_SECONDS", 60.0)
     with Stop() as stop:
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
             os.kill(os.getpid(), number)
@@ -66,7 +66,7 @@ def test_in_another_thread_it_can_be_requested_without_signals() -> None:
 
     def work() -> None:
         with Stop() as stop:
-            stop.ask()
+            stop.request()
             requested.append(stop.requested)
 
     thread = threading.Thread(target=work)

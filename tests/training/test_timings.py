@@ -14,9 +14,9 @@ from numerate.experiments.train import train
 from numerate.training import timings as module
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
-from numerate.training.peak_flops import Limit, limit_of, products_of, stated
+from numerate.training.peak_flops import PeakFlops, peak_flops, resolve_matmul_precision, vendor_peak_flops
 from numerate.training.recipe import Training
-from numerate.training.timings import Timings, speed_text
+from numerate.training.timings import Timings, format_throughput
 
 CPU = torch.device("cpu")
 SMALL = [
@@ -45,13 +45,13 @@ class Used:
 def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(module, "limit_of", lambda device, products: Limit(1e6, "stated"))
+    monkeypatch.setattr(module, "peak_flops", lambda device, products: PeakFlops(1e6, "stated"))
     timings = Timings(World(CPU, size=2), "fp32")
-    assert timings.line(Used(1, 100, 1000)) is None, "the first steps compile and warm up"
+    assert timings.next_record(Used(1, 100, 1000)) is None, "the first steps compile and warm up"
     clock[0] = 4.0
     with timings.pause():
         clock[0] = 10.0
-    line = timings.line(Used(5, 500, 4_001_000))
+    line = timings.next_record(Used(5, 500, 4_001_000))
     assert line is not None
     assert (line["seconds"], line["training_seconds"], line["tokens_per_second"]) == (10.0, 4.0, 100)
     assert line["flops_per_second"] == 1e6
@@ -60,26 +60,26 @@ def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
-    assert stated("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
-    assert stated("NVIDIA H100 PCIe", "bf16") == 756e12
-    assert stated("NVIDIA H200", "tf32") == 494e12
-    assert stated("NVIDIA A10", "fp32") == 31.2e12
-    assert stated("Tesla T4", "bf16") is None
-    assert stated("Tesla T4", "fp16") == 65e12
-    assert stated("Something else", "bf16") is None
-    found = limit_of(CPU, "fp32")
+    assert vendor_peak_flops("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert vendor_peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
+    assert vendor_peak_flops("NVIDIA H200", "tf32") == 494e12
+    assert vendor_peak_flops("NVIDIA A10", "fp32") == 31.2e12
+    assert vendor_peak_flops("Tesla T4", "bf16") is None
+    assert vendor_peak_flops("Tesla T4", "fp16") == 65e12
+    assert vendor_peak_flops("Something else", "bf16") is None
+    found = peak_flops(CPU, "fp32")
     assert found is not None
     assert found.source == "measured"
     assert found.flops > 1e8
-    assert limit_of(torch.device("mps"), "fp32") is None
-    assert products_of("bf16", True, CPU) == "bf16"
-    assert products_of("fp32", True, CPU) == "fp32"
-    assert products_of("fp32", True, torch.device("cuda")) == "tf32"
+    assert peak_flops(torch.device("mps"), "fp32") is None
+    assert resolve_matmul_precision("bf16", True, CPU) == "bf16"
+    assert resolve_matmul_precision("fp32", True, CPU) == "fp32"
+    assert resolve_matmul_precision("fp32", True, torch.device("cuda")) == "tf32"
 
 
 def test_a_speed_is_shown_in_a_few_words() -> None:
-    assert speed_text({"tokens_per_second": 950}) == "950 tokens/s"
-    assert speed_text({"tokens_per_second": 1_234_567, "share_of_limit": 0.4}) == "1.23M tokens/s (40% of limit)"
+    assert format_throughput({"tokens_per_second": 950}) == "950 tokens/s"
+    assert format_throughput({"tokens_per_second": 1_234_567, "share_of_limit": 0.4}) == "1.23M tokens/s (40% of limit)"
 
 
 def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
 
 
 def test_parts_are_as_many_as_it_takes() -> None:
-    assert Training(batch_size=512, micro_batch_size=16).parts(8) == 4
-    assert Training(batch_size=512, gradient_accumulation_steps=4).parts(2) == 4
-    with pytest.raises(UserError, match="micro_batch_size: 512 examples cannot be cut into parts of 100"):
+    assert Training(batch_size=512, micro_batch_size=16).num_micro_batches(8) == 4
+    assert Training(batch_size=512, gradient_accumulation_steps=4).num_micro_batches(2) == 4
+    with pytest.raises(UserError, match="micro_batch_size: must divide the 512 examples of a batch; it is 100"):
         Training(batch_size=512, micro_batch_size=100)
-    with pytest.raises(UserError, match="one of both"):
+    with pytest.raises(UserError, match="set only one of them"):
         Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)
-    with pytest.raises(UserError, match="cannot be cut equally into parts of 16 on 3 processes"):
-        Training(batch_size=512, micro_batch_size=16).parts(3)
+    with pytest.raises(UserError, match="must divide equally into parts of 16 on 3 processes"):
+        Training(batch_size=512, micro_batch_size=16).num_micro_batches(3)
 
 
 def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
@@ -125,11 +125,17 @@ def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
         "training.batch_tokens=524288",
         "training.micro_batch_size=64",
     )
-    assert (found.training.batch_size, found.training.batch_tokens, found.training.parts(2)) == (512, None, 4)
-    with pytest.raises(UserError, match=r"training.batch_tokens: 1,000 are no whole number of examples of 512 tokens"):
+    assert (found.training.batch_size, found.training.batch_tokens, found.training.num_micro_batches(2)) == (
+        512,
+        None,
+        4,
+    )
+    with pytest.raises(
+        UserError, match=r"training.batch_tokens: 1,000 must be a multiple of the context length, 512 tokens"
+    ):
         recipe("addition_abacus", *text, "training.batch_tokens=1000")
     with pytest.raises(
-        UserError, match=r"training.batch_tokens: the examples of Arithmetic are no rows of equal length"
+        UserError, match=r"training.batch_tokens: the examples of Arithmetic are not rows of equal length"
     ):
         recipe("addition_abacus", "training.batch_tokens=1024")
 
@@ -138,7 +144,7 @@ def test_all_of_two_dimensions_decays_where_that_is_wanted() -> None:
     more = ("model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1)", "model.positions=[Rotary]")
     found = recipe("addition_abacus", *SMALL, *more)
     model = found.model.build(found.tokenizer.build_vocabulary(found.task), 0)
-    settings = AdamW(decay_parameters="matrices").settings_of(model)
+    settings = AdamW(decay_parameters="matrices").parameter_options(model)
     assert settings.keys() == dict(model.named_parameters()).keys()
     assert all(settings[name][1] == (own.dim() >= 2) for name, own in model.named_parameters())
     groups = AdamW(weight_decay=0.1, decay_parameters="matrices").build(model, settings).param_groups

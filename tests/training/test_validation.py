@@ -9,7 +9,7 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.language_modeling import read_language
+from numerate.evaluation.language_modeling import compute_likelihoods
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
@@ -26,9 +26,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 def trainer_of(recipe: Recipe) -> tuple[Trainer, list[dict[str, Any]]]:
     records: list[dict[str, Any]] = []
-    with World.joined("cpu") as world:
+    with World.connect("cpu") as world:
         trainer = Trainer(
-            recipe, world, listen=lambda kind, line: records.append(dict(line)) if "split" in line else None
+            recipe, world, on_event=lambda kind, line: records.append(dict(line)) if "split" in line else None
         )
     return trainer, records
 
@@ -36,9 +36,9 @@ def trainer_of(recipe: Recipe) -> tuple[Trainer, list[dict[str, Any]]]:
 def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recipe: Recipe) -> None:
     trainer, records = trainer_of(recipe)
     trainer.train()
-    exam, model = trainer.exam, trainer.model.eval()
+    exam, model = trainer.evaluation_data, trainer.model.eval()
     batches = [exam.batch(recipe.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
-    found = read_language(model, exam, batches)
+    found = compute_likelihoods(model, exam, batches)
     line = records[-1]
     assert [one["step"] for one in records] == [2, 4]
     assert line["split"] == "development"
@@ -53,7 +53,7 @@ def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recip
 def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
     trainer, records = trainer_of(recipe)
     trainer.train()
-    progress, lowest = trainer.progress, min(records, key=lambda line: line["loss"])
+    progress, lowest = trainer.state, min(records, key=lambda line: line["loss"])
     assert (progress.best, progress.best_by) == (lowest["step"], "loss")
     assert progress.best_score == pytest.approx(lowest["loss"], rel=1e-5)
 
@@ -61,7 +61,7 @@ def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
 @pytest.mark.parametrize("during", [11, 12])
 def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(validation_examples=during)))
-    development, model = trainer.development, trainer.model.eval()
+    development, model = trainer.validator, trainer.model.eval()
     alone = development._likelihoods(model)
     world = development.world
     shares: list[dict[str, float]] = []
@@ -85,5 +85,5 @@ def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeyp
 
 
 def test_a_target_is_refused_as_nothing_is_right_or_wrong(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training\.target_accuracy: is a share of right answers"):
+    with pytest.raises(UserError, match=r"training\.target_accuracy: must be null for language modeling"):
         trainer_of(replace(recipe, training=replace(recipe.training, target_accuracy=0.9)))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numerate
 from numerate import catalogue, cli
-from numerate.config.old_names import KINDS, SETTINGS
+from numerate.old_names import OLD_CLASS_NAMES, OLD_SETTING_NAMES
 
 BEFORE = Path(__file__).with_name("inventory-0.1.txt")
 KINDS_OF_PARTS = {
@@ -39,7 +39,7 @@ WORDS = {
     "word search optimizer.rate=": "word search optimizer.learning_rate=",
     "word search training.batch=": "word search training.batch_size=",
 }
-"""Lines of 0.1 that follow from no table of `numerate.config.old_names`."""
+"""Lines of 0.1 that follow from no table of `numerate.old_names`."""
 
 
 def commands() -> Iterator[str]:
@@ -55,13 +55,13 @@ def commands() -> Iterator[str]:
 
 def parts() -> Iterator[str]:
     """Parts by kind with their settings, recipes and studies, and what has the name of a paper."""
-    for kind, names in catalogue.kinds().items():
+    for kind, names in catalogue.parts_by_kind().items():
         for name in names:
             yield f"{kind} {name}"
             if kind not in ("Recipe", "Study"):
-                yield from (f"setting {name}.{field.name}" for field in fields(catalogue.find(kind, name)))
+                yield from (f"setting {name}.{field.name}" for field in fields(catalogue.get_class(kind, name)))
         yield from (f"{kind} {name}" for name in catalogue.presets(kind))
-        yield from (f"{kind} {pattern}" for pattern in catalogue.families(kind))
+        yield from (f"{kind} {pattern}" for pattern in catalogue.family_modules(kind))
 
 
 def inner(recipe: numerate.Recipe) -> Iterator[str]:
@@ -81,9 +81,9 @@ def changed(now: set[str]) -> dict[str, str]:
     for line in set(BEFORE.read_text().splitlines()) - now - renamed.keys():
         kind, _, name = line.partition(" ")
         part, _, own = name.partition(".")
-        parts = [new for new, old in KINDS.items() if old == part] + [part]
+        parts = [new for new, old in OLD_CLASS_NAMES.items() if old == part] + [part]
         if kind == "setting":
-            names = [path.partition(".")[2] for path, old in SETTINGS.items() if old == own] + [own]
+            names = [path.partition(".")[2] for path, old in OLD_SETTING_NAMES.items() if old == own] + [own]
             found = [f"setting {one}.{new}" for one in parts for new in dict.fromkeys(names)]
         else:
             found = [f"{KINDS_OF_PARTS.get(kind, kind)} {one}" for one in parts]

@@ -23,7 +23,7 @@ from cases import CASES
 import numerate
 from numerate.experiments.trial import debug
 from numerate.text.data.corpora import write_corpus
-from numerate.text.tokenizers.tokenizer_files import CHARACTERS
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training import checkpoint
 from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
@@ -66,7 +66,7 @@ def prepare() -> None:
     for name, part in (("train", stories[:90]), ("validation", stories[90:])):
         text = Path("stories") / f"{name}.txt"
         text.write_text("\n<|endoftext|>\n".join(part))
-        write_corpus([text], Path("stories") / name, CHARACTERS, processes=1)
+        write_corpus([text], Path("stories") / name, CHARACTER_TOKENIZER, processes=1)
     torch.manual_seed(5)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=300)).save_pretrained("llama")
@@ -91,7 +91,7 @@ def first_step(recipe: Any, world: World) -> dict[str, Any]:
 
     handle = trainer.model.register_forward_hook(hook, with_kwargs=True)
     trainer.model.train()
-    trainer.one_step(trainer.steps)
+    trainer.training_step(trainer.total_steps)
     handle.remove()
     found["gradients"] = digest([p.grad for p in trainer.model.parameters() if p.grad is not None])
     return found
@@ -119,7 +119,7 @@ def resumed(recipe: Any, world: World, run: Path, names: list[str]) -> list[str]
     """The final weights of another commit's run, resumed in its middle; there the weights are called `names`."""
     trainer = Trainer(recipe, world)
     now = dict(zip(names, trainer.model.state_dict(), strict=True))
-    middle = checkpoint.open_checkpoint(run / "checkpoints" / checkpoint.name_of(STEPS // 2))
+    middle = checkpoint.read_checkpoint(run / "checkpoints" / checkpoint.step_folder(STEPS // 2))
     trainer.load(Renamed(middle, now))
     trainer.train()
     return digest(trainer.model.state_dict())
@@ -162,7 +162,7 @@ def main() -> int:
     for number, (label, words) in enumerate(chosen):
         try:
             recipe = small(words)
-            with World.joined("cpu") as world:
+            with World.connect("cpu") as world:
                 case = first_step(recipe, world)
                 whole, path = whole_run(recipe, out / "runs" / str(number), case["names"])
                 record[label] = case | whole | {"run": str(path.relative_to(out))}

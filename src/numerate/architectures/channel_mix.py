@@ -1,4 +1,4 @@
-"""RWKV's channel mix: a feed-forward that reads a share of the token before."""
+"""RWKV's channel mix: a feed-forward with token shift."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from numerate.architectures.rwkv import along_the_depth, begin, mixed, own_parameters, shares
+from numerate.architectures.rwkv import (
+    apply_token_shift,
+    depth_ratios,
+    initial_shift_weights,
+    initialize_linear,
+    self_initialized_names,
+)
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.token_shift import behind, previous
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import gather_last_tokens, shift_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 
@@ -21,9 +27,9 @@ class ChannelMix(Mixer):
     """RWKV's channel mix: a squared-ReLU feed-forward with token shift, gated in versions 4 and 6.
 
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 18 to 20 (version 4); Peng et al. (2024),
-    https://arxiv.org/abs/2404.05892 (6, the same map with another width and start); Peng et al. (2025),
-    https://arxiv.org/abs/2503.14456 (7, without the gate). It sees one token back, so it stands where a mixer stands,
-    in turn with `RWKV4`, `RWKV6` or `RWKV7`, and the model needs no feed-forward:
+    https://arxiv.org/abs/2404.05892 (6, the same map with another width and initialization); Peng et al. (2025),
+    https://arxiv.org/abs/2503.14456 (7, without the gate). It reads the previous token, so it takes the place of a
+    mixer, alternating with `RWKV4`, `RWKV6` or `RWKV7`, and the model needs no feed-forward:
 
     >>> Decoder(backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
     """
@@ -32,16 +38,16 @@ class ChannelMix(Mixer):
     expansion: float | None = setting(
         None, "intermediate size over hidden size; null: 4, or in version 6 3.5 rounded up to a multiple of 32"
     )
-    published: bool = setting(
+    published_initialization: bool = setting(
         False,
         "initialize as published, output and gate projections to 0; false: by the model's initialization",
     )
 
     def __post_init__(self) -> None:
         if self.version not in (4, 6, 7):
-            raise UserError(f"version: RWKV-{self.version} has no channel mix here; 4, 6 and 7 have")
+            raise UserError(f"version: must be 4, 6 or 7, not {self.version}")
         if self.expansion is not None and not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
+            raise UserError(f"expansion: must be above 0 (usually 4), not {self.expansion}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "ChannelMixer":
         return ChannelMixer(self, width, layer, depth)
@@ -56,38 +62,38 @@ class ChannelMixer(TokenMixer):
         hidden = round(width * (spec.expansion or 4))
         if spec.expansion is None and spec.version == 6:
             hidden = max(32, int(3.5 * width) // 32 * 32)
-        _, early = along_the_depth(layer, depth)
+        _, early = depth_ratios(layer, depth)
         kinds, power = (1, early**4) if spec.version == 7 else (2, early)
-        self.shares = nn.Parameter(shares(width, power).repeat(kinds))
+        self.shares = nn.Parameter(initial_shift_weights(width, power).repeat(kinds))
         self.inward, self.out = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
         self.gate = nn.Linear(width, width, bias=False) if spec.version != 7 else None
-        if spec.published:
+        if spec.published_initialization:
             if self.gate is None:
                 nn.init.uniform_(self.inward.weight, -0.5 * width**-0.5, 0.5 * width**-0.5)
             else:
-                begin(self.inward, max(1.0, hidden / width) ** 0.5 if spec.version == 4 else 1.0)
-                begin(self.gate, 0.0)
-            begin(self.out, 0.0)
+                initialize_linear(self.inward, max(1.0, hidden / width) ** 0.5 if spec.version == 4 else 1.0)
+                initialize_linear(self.gate, 0.0)
+            initialize_linear(self.out, 0.0)
 
-    def claimed(self) -> set[str]:
-        return own_parameters(self, self.spec.published)
+    def self_initialized_parameters(self) -> set[str]:
+        return self_initialized_names(self, self.spec.published_initialization)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "ChannelMix")
-        return self._made(x, previous(x))
+        check_no_blocked_keys(context, "ChannelMix")
+        return self._feed_forward(x, shift_tokens(x))
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        return self(x, context), behind(x, context.lengths)[:, None]
+        return self(x, context), gather_last_tokens(x, context.lengths)[:, None]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self._made(x, state), x
+        return self._feed_forward(x, state), x
 
-    def _made(self, x: Tensor, before: Tensor) -> Tensor:
-        for_keys, *for_gate = mixed(x, before, self.shares)
+    def _feed_forward(self, x: Tensor, before: Tensor) -> Tensor:
+        for_keys, *for_gate = apply_token_shift(x, before, self.shares)
         made: Tensor = self.out(torch.relu(self.inward(for_keys)).square())
         return made if self.gate is None else torch.sigmoid(self.gate(for_gate[0])) * made
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:

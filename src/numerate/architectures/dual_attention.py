@@ -1,4 +1,4 @@
-"""Dual attention: self-attention heads beside relational attention heads."""
+"""Dual attention: self-attention heads and relational attention heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,23 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from numerate.architectures.dual_decoding import Decoding, Projections, decoded, is_exact
-from numerate.architectures.symbols import DistanceSymbols, SymbolicAttention, Symbols, SymbolsPart
+from numerate.architectures.dual_decoding import DecodingCache, DecodingProjections, can_decode_exactly, decode_step
+from numerate.architectures.symbols import DistanceSymbols, SymbolicAttention, Symbols, TokenSymbols
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.relational import FUNCTIONS, Activation, Heads, Kind, activated, causal
-from numerate.kernels.relational_fast import Form, attended, has_values, relational_attention
-from numerate.mixers.attention_positions import Inside, together, turned_in_pairs
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
+from numerate.kernels.relational import (
+    ACTIVATION_FUNCTIONS,
+    Activation,
+    RelationalHeads,
+    Variant,
+    apply_activation,
+    causal_mask,
+)
+from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
+from numerate.mixers.attention_positions import AttentionPositions, common_cache_position, find_pair_rotation
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import Position
-from numerate.positions.rotary import split_and_turned
+from numerate.positions.rotary import split_and_rotate
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,9 @@ class DualAttention(Mixer):
     With `variant="rca"` (relational cross-attention) relations are the attention weights themselves, and symbols the
     values; with `variant="disrca"` (disentangled) attention weights are multiplied by one relation per head.
 
-    Positions act on attention as in `Attention`, never on relations. With `num_key_value_heads` several heads of a sort
-    share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also what is compared,
-    with `disrca` relation keys too. A softmax of relations is over the keys that a token sees.
+    Positions act on attention as in `Attention`, never on relations. With `num_key_value_heads` several heads of a kind
+    share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also the compared keys,
+    with `disrca` relation keys too. A softmax of relations is over the visible keys of a token.
 
     >>> Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),),
     ...     mixer=DualAttention(num_self_heads=4, num_relational_heads=4, symbols=SymbolicAttention(num_symbols=512)))
@@ -48,7 +55,7 @@ class DualAttention(Mixer):
     num_self_heads: int = setting(2, "number of self-attention heads; all heads together must divide hidden_size")
     num_relational_heads: int = setting(2, "number of relational attention heads")
     symbols: Symbols = setting(SymbolicAttention(), "where symbols come from")
-    variant: Kind = setting("relational", "relational, rca (relations only) or disrca (attention times relation)")
+    variant: Variant = setting("relational", "relational, rca (relations only) or disrca (attention times relation)")
     num_relations: int | None = setting(None, "number of relations; null: num_relational_heads")
     relation_dim: int | None = setting(
         None, "dimension of a relation's queries and keys; null: all relations together as wide as the relational heads"
@@ -62,7 +69,7 @@ class DualAttention(Mixer):
     bias: bool = setting(False, "whether key and value projections have biases")
     out_bias: bool = setting(False, "whether output projections have biases")
     dropout: float = setting(0.0, "dropout of attention weights")
-    backend: Form = setting(
+    backend: RelationalBackend = setting(
         "auto",
         "implementation, all exact: auto, plain, values (identity only), chunks, triton (CUDA), tiles",
         identity=False,
@@ -71,48 +78,51 @@ class DualAttention(Mixer):
     def __post_init__(self) -> None:
         for name in ("num_self_heads", "num_relational_heads"):
             if getattr(self, name) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} is no number of heads; 0 or more is right")
+                raise UserError(f"{name}: must be 0 or more, not {getattr(self, name)}")
         if self.num_self_heads + self.num_relational_heads < 1:
-            raise UserError("num_self_heads: no heads at all attend to nothing; 1 or more of either sort is right")
+            raise UserError("num_self_heads: num_self_heads + num_relational_heads must be 1 or more")
         for name in ("num_relations", "relation_dim", "num_key_value_heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} relate to nothing; 1 or more is right")
+                raise UserError(f"{name}: must be 1 or more, not {value}")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: must be at least 0 and below 1, not {self.dropout}")
         if self.variant != "relational":
             for name in ("num_relations", "relation_dim"):
                 if getattr(self, name) is not None:
-                    raise UserError(f"{name}: {self.variant} compares once for each head; leave it out")
-        groups = self.num_key_value_heads
-        if groups is not None:
-            for name in ("num_self_heads", "num_relational_heads"):
-                if getattr(self, name) % groups:
                     raise UserError(
-                        f"num_key_value_heads: {groups} cannot be shared evenly by {getattr(self, name)} {name}; "
-                        "a number that divides both is right"
+                        f"{name}: must be null with variant={self.variant}, which has one relation per head"
                     )
-            if self.symmetric and self.variant != "relational" and groups != self.num_relational_heads:
+        num_groups = self.num_key_value_heads
+        if num_groups is not None:
+            for name in ("num_self_heads", "num_relational_heads"):
+                if getattr(self, name) % num_groups:
+                    raise UserError(
+                        f"num_key_value_heads: {num_groups} must divide {name}={getattr(self, name)}; "
+                        "choose a common divisor of both numbers of heads"
+                    )
+            if self.symmetric and self.variant != "relational" and num_groups != self.num_relational_heads:
                 raise UserError(
-                    f"num_key_value_heads: symmetric relations of {self.variant} have a key for each query; "
-                    f"leave it out"
+                    f"num_key_value_heads: must be null with symmetric relations of {self.variant}, "
+                    f"which have one key per query"
                 )
         if self.shared_queries and self.num_self_heads != self.num_relational_heads:
             raise UserError(
-                f"shared_queries: {self.num_relational_heads} relational heads cannot attend with the queries of "
-                f"{self.num_self_heads} others; as many of one sort as of the other are right"
+                f"shared_queries: num_relational_heads={self.num_relational_heads} must equal "
+                f"num_self_heads={self.num_self_heads}"
             )
         if self.symmetric and self.variant == "rca":
-            raise UserError("symmetric: rca has no relations beside its attention, which never is; leave it out")
-        relational = self.variant == "relational" and self.function() != "softmax"
-        if (self.backend in ("triton", "tiles") and not relational) or (
-            self.backend == "values" and not has_values(self.variant, self.function())
+            raise UserError("symmetric: must be false with variant=rca, which has no relations besides attention")
+        is_tileable = self.variant == "relational" and self.relation_activation() != "softmax"
+        if (self.backend in ("triton", "tiles") and not is_tileable) or (
+            self.backend == "values" and not supports_values(self.variant, self.relation_activation())
         ):
             raise UserError(
-                f"backend: {self.variant} through {self.function()} has no form {self.backend}; chunks or auto would do"
+                f"backend: {self.backend} does not support variant={self.variant} with "
+                f"activation={self.relation_activation()}; use chunks or auto"
             )
 
-    def function(self) -> Activation:
+    def relation_activation(self) -> Activation:
         """The activation that relations go through."""
         return self.activation or ("softmax" if self.variant == "rca" else "identity")
 
@@ -126,18 +136,18 @@ class DualAttention(Mixer):
         layers = [DualAttentionMixer(self, width, positions, symbols[layer]) for layer in range(depth)]
         known: set[int] = set()
         for layer in layers:
-            layer.inside.share(layers[0].inside)
+            layer.inside.share_modules(layers[0].inside)
             named = {name: id(parameter) for name, parameter in layer.named_parameters()}
-            layer.elsewhere = {name for name, one in named.items() if one in known}
+            layer.shared_parameters = {name for name, one in named.items() if one in known}
             known |= set(named.values())
         return list(layers)
 
-    def attends(self) -> bool:
+    def has_attention(self) -> bool:
         return True
 
 
-Cache = dict[str, Tensor]
-"""What the places so far are seen by, each rows x heads x capacity x width."""
+TensorsByName = dict[str, Tensor]
+"""The cached tensors of the tokens so far, each rows x heads x capacity x width."""
 
 
 class DualAttentionMixer(TokenMixer):
@@ -148,283 +158,346 @@ class DualAttentionMixer(TokenMixer):
         spec: DualAttention,
         width: int,
         positions: Sequence[Position],
-        symbols: SymbolsPart | DistanceSymbols | None,
+        symbols: TokenSymbols | DistanceSymbols | None,
     ) -> None:
         super().__init__()
-        self.spec, own, other = spec, spec.num_self_heads, spec.num_relational_heads
-        if width % (own + other):
+        self.spec, num_self_heads, num_relational_heads = spec, spec.num_self_heads, spec.num_relational_heads
+        if width % (num_self_heads + num_relational_heads):
             raise UserError(
-                f"model.mixer.num_self_heads: width {width} does not divide into {own} and {other} heads; "
-                "a divisor of the width in all is right"
+                f"model.mixer.num_self_heads: width {width} must be divisible by the {num_self_heads} + "
+                f"{num_relational_heads} heads; choose a total that divides it"
             )
-        self.elsewhere: set[str] = set()
-        self.own, self.other, self.size = own, other, width // (own + other)
-        self.own_groups = (spec.num_key_value_heads or own) if own else 0
-        self.groups = (spec.num_key_value_heads or other) if other else 0
-        alone = not spec.shared_queries
-        self.queries = nn.Linear(width, (own + other * alone) * self.size, bias=False)
-        self.keys = nn.Linear(width, (self.own_groups + self.groups * alone) * self.size, bias=spec.bias)
-        self.inside = Inside(own + other, self.size, positions)
-        if own:
-            self.values = nn.Linear(width, self.own_groups * self.size, bias=spec.bias)
-            self.own_out = nn.Linear(own * self.size, own * self.size, bias=spec.out_bias)
-        self.symbols, self.relations, self.relation_width = symbols, 0, 0
-        if other:
-            self._make_relational(spec, width)
+        self.shared_parameters: set[str] = set()
+        self.num_self_heads, self.num_relational_heads, self.head_width = (
+            num_self_heads,
+            num_relational_heads,
+            width // (num_self_heads + num_relational_heads),
+        )
+        self.num_self_groups = (spec.num_key_value_heads or num_self_heads) if num_self_heads else 0
+        self.num_relational_groups = (spec.num_key_value_heads or num_relational_heads) if num_relational_heads else 0
+        separate_queries = not spec.shared_queries
+        self.queries = nn.Linear(
+            width, (num_self_heads + num_relational_heads * separate_queries) * self.head_width, bias=False
+        )
+        self.keys = nn.Linear(
+            width,
+            (self.num_self_groups + self.num_relational_groups * separate_queries) * self.head_width,
+            bias=spec.bias,
+        )
+        self.inside = AttentionPositions(num_self_heads + num_relational_heads, self.head_width, positions)
+        if num_self_heads:
+            self.values = nn.Linear(width, self.num_self_groups * self.head_width, bias=spec.bias)
+            self.own_out = nn.Linear(
+                num_self_heads * self.head_width, num_self_heads * self.head_width, bias=spec.out_bias
+            )
+        self.symbols, self.num_relations, self.relation_width = symbols, 0, 0
+        if num_relational_heads:
+            self._build_relational(spec, width)
 
-    def _make_relational(self, spec: DualAttention, width: int) -> None:
-        inside, variant = self.other * self.size, spec.variant
-        self.symbol_values = nn.Linear(width, self.groups * self.size, bias=spec.bias)
+    def _build_relational(self, spec: DualAttention, width: int) -> None:
+        inside, variant = self.num_relational_heads * self.head_width, spec.variant
+        self.symbol_values = nn.Linear(width, self.num_relational_groups * self.head_width, bias=spec.bias)
         self.out = nn.Linear(inside, inside, bias=spec.out_bias)
         if variant == "rca":
             return
-        self.relations, asking = (
-            (spec.num_relations or self.other, 0) if variant == "relational" else (self.groups, self.other)
+        self.num_relations, asking = (
+            (spec.num_relations or self.num_relational_heads, 0)
+            if variant == "relational"
+            else (self.num_relational_groups, self.num_relational_heads)
         )
-        self.relation_width = spec.relation_dim or (inside // self.relations if variant == "relational" else self.size)
+        self.relation_width = spec.relation_dim or (
+            inside // self.num_relations if variant == "relational" else self.head_width
+        )
         if variant == "relational":
-            if spec.relation_dim is None and inside % self.relations:
+            if spec.relation_dim is None and inside % self.num_relations:
                 raise UserError(
-                    f"model.mixer.num_relations: relational heads {inside} wide do not divide into {self.relations} "
-                    "relations; a divisor of it, or a relation_dim, is right"
+                    f"model.mixer.num_relations: the total width {inside} of relational heads must be divisible by "
+                    f"{self.num_relations} relations; choose a divisor, or set relation_dim"
                 )
-            self.relation_map = nn.Linear(self.relations, inside, bias=False)
-        self.relation_queries = nn.Linear(width, (asking or self.relations) * self.relation_width, bias=False)
+            self.relation_map = nn.Linear(self.num_relations, inside, bias=False)
+        self.relation_queries = nn.Linear(width, (asking or self.num_relations) * self.relation_width, bias=False)
         if not spec.symmetric:
-            self.relation_keys = nn.Linear(width, self.relations * self.relation_width, bias=False)
+            self.relation_keys = nn.Linear(width, self.num_relations * self.relation_width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        queries, held = self._quickly(x, context) or (None, self._held(x, context))
-        return self._output(x, held, context, queries=queries)
+        queries, held = self._project_fast(x, context) or (None, self._project_keys_values(x, context))
+        return self._attend(x, held, context, projected_queries=queries)
 
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
     ) -> Float[Tensor, "rows targets width"]:
-        return self._output(at_places(x, target_positions), self._held(x, context), context, target_positions)
+        return self._attend(
+            gather_positions(x, target_positions), self._project_keys_values(x, context), context, target_positions
+        )
 
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache | Decoding]:
-        held, cache = self._held(x, context), {}
+    def prefill(
+        self, x: Float[Tensor, "rows time width"], context: Context
+    ) -> tuple[Tensor, TensorsByName | DecodingCache]:
+        held, cache = self._project_keys_values(x, context), {}
         for name, part in held.items():
             rows, heads, time, size = len(x), *part.shape[1:]
             cache[name] = part.new_zeros(rows, heads, context.capacity, size)
             cache[name][:, :, :time] = part
-        output = self._output(x, held, context)
-        if not self._decodes(x, context):
+        output = self._attend(x, held, context)
+        if not self._supports_fast_decoding(x, context):
             return output, cache
         symbols = cache.pop("symbols")
         cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
-        return output, Decoding(**cache, maps=self._for_steps(context))
+        return output, DecodingCache(**cache, projections=self._decoding_projections(context))
 
-    def _decodes(self, x: Tensor, context: Context) -> bool:
+    def _supports_fast_decoding(self, x: Tensor, context: Context) -> bool:
         """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
         softmax; a symbol per token, no blocked keys and no attention bias."""
         spec = self.spec
         if (
             spec.variant != "relational"
-            or spec.function() not in FUNCTIONS
-            or not isinstance(self.symbols, SymbolsPart)
+            or spec.relation_activation() not in ACTIVATION_FUNCTIONS
+            or not isinstance(self.symbols, TokenSymbols)
         ):
             return False
-        if spec.shared_queries or spec.num_key_value_heads is not None or not self.own or context.hidden is not None:
+        if (
+            spec.shared_queries
+            or spec.num_key_value_heads is not None
+            or not self.num_self_heads
+            or context.blocked_keys is not None
+        ):
             return False
         linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "inside"))
         if self.inside.biases or self.inside.contextual or any(type(one) is not nn.Linear for one in linear_maps):
             return False
-        return is_exact(x, self.queries.weight) and not (self.training and spec.dropout)
+        return can_decode_exactly(x, self.queries.weight) and not (self.training and spec.dropout)
 
-    def _for_steps(self, context: Context) -> Projections:
-        assert isinstance(self.symbols, SymbolsPart)
-        # Layers that share the part that gives symbols share what is made ready of it.
+    def _decoding_projections(self, context: Context) -> DecodingProjections:
+        assert isinstance(self.symbols, TokenSymbols)
+        # Layers that share the symbol module also share its precomputed tensors.
         name = ("symbols", id(self.symbols))
-        if name not in context.prepared:
-            context.prepared[name] = self.symbols.for_steps()
+        if name not in context.forward_cache:
+            context.forward_cache[name] = self.symbols.decoding_function()
         asking = self.relation_queries
         answering = asking if self.spec.symmetric else self.relation_keys
-        scale, relation_scale = self.size**-0.5, self.relation_width**-0.5
+        scale, relation_scale = self.head_width**-0.5, self.relation_width**-0.5
         inward = (self.queries, scale), (self.keys, 1.0), (self.values, 1.0), (asking, relation_scale), (answering, 1.0)
-        by_head = torch.unflatten(self.relation_map.weight, 0, (self.other, self.size))
-        return Projections(context.prepared[name], inward, self.own_out, self.out, by_head)
+        by_head = torch.unflatten(self.relation_map.weight, 0, (self.num_relational_heads, self.head_width))
+        return DecodingProjections(context.forward_cache[name], inward, self.own_out, self.out, by_head)
 
     def step(
-        self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache | Decoding
-    ) -> tuple[Tensor, Cache | Decoding]:
-        assert context.index is not None
-        if isinstance(state, Decoding):
-            return decoded(x, context, state, self.inside, self.symbol_values, self.spec.function()), state
-        row, place = torch.arange(x.shape[0], device=x.device), together(context)
-        for name, part in self._held(x, context).items():
+        self, x: Float[Tensor, "rows 1 width"], context: Context, state: TensorsByName | DecodingCache
+    ) -> tuple[Tensor, TensorsByName | DecodingCache]:
+        assert context.cache_position is not None
+        if isinstance(state, DecodingCache):
+            return decode_step(
+                x, context, state, self.inside, self.symbol_values, self.spec.relation_activation()
+            ), state
+        row, place = torch.arange(x.shape[0], device=x.device), common_cache_position(context)
+        for name, part in self._project_keys_values(x, context).items():
             if place is None:
-                state[name][row, :, context.index] = part[:, :, 0]
+                state[name][row, :, context.cache_position] = part[:, :, 0]
             else:
                 state[name][:, :, place] = part[:, :, 0]
-        held = {name: part[:, :, : context.seen] for name, part in state.items()}
-        return self._output(x, held, context, context.index[:, None]), state
+        held = {name: part[:, :, : context.cached_length] for name, part in state.items()}
+        return self._attend(x, held, context, context.cache_position[:, None]), state
 
-    def _held(self, x: Tensor, context: Context) -> Cache:
+    def _project_keys_values(self, x: Tensor, context: Context) -> TensorsByName:
         """The keys, values, symbols and relation keys of tokens."""
-        held = {"keys": self.inside.turned(self._in_heads(self.keys(x)), context)}
-        if self.own:
-            held["values"] = self._in_heads(self.values(x))
-        if isinstance(self.symbols, SymbolsPart):
-            held["symbols"] = self._in_heads(self.symbol_values(self.symbols(x, context)))
-        if self.relations:
+        held = {"keys": self.inside.rotate(self._split_heads(self.keys(x)), context)}
+        if self.num_self_heads:
+            held["values"] = self._split_heads(self.values(x))
+        if isinstance(self.symbols, TokenSymbols):
+            held["symbols"] = self._split_heads(self.symbol_values(self.symbols(x, context)))
+        if self.num_relations:
             made = self.relation_queries if self.spec.symmetric else self.relation_keys
-            held["relation_keys"] = self._in_heads(made(x), self.relation_width)
+            held["relation_keys"] = self._split_heads(made(x), self.relation_width)
         return held
 
-    def _quickly(self, x: Tensor, context: Context) -> tuple[Cache, Cache] | None:
-        """Queries of both kinds, and `_held`, by one linear layer, with components of attention queries and keys
-        permuted; None where that is not faster."""
-        made = {"queries": self.queries, "keys": self.keys}
-        made |= {"values": self.values} if self.own else {}
-        if self.relations:
-            made["relation_queries"] = self.relation_queries
-            made |= {} if self.spec.symmetric else {"relation_keys": self.relation_keys}
-        if any(type(part) is not nn.Linear or part.bias is not None for part in made.values()):
+    def _project_fast(self, x: Tensor, context: Context) -> tuple[TensorsByName, TensorsByName] | None:
+        """Queries of both kinds, and `_project_keys_values`, by one linear layer, with components of attention queries
+        and keys permuted; None where that is not faster."""
+        projections = {"queries": self.queries, "keys": self.keys}
+        projections |= {"values": self.values} if self.num_self_heads else {}
+        if self.num_relations:
+            projections["relation_queries"] = self.relation_queries
+            projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_keys}
+        if any(type(part) is not nn.Linear or part.bias is not None for part in projections.values()):
             return None
-        if (found := turned_in_pairs(self.inside.rotations, self.inside.contextual, x, context)) is None:
+        if (match := find_pair_rotation(self.inside.rotations, self.inside.contextual, x, context)) is None:
             return None
-        number, part = found
-        sizes = {name: one.out_features for name, one in made.items()}
-        heads = (sizes["queries"] + sizes["keys"]) // self.size
-        key = ("pairs", number, self.size, heads)
-        if key not in context.prepared:
-            context.prepared[key] = part.pairs(context.position_ids[number], heads).to(x.dtype.to_complex())
-        turned = part.neighbours(torch.cat([self.queries.weight, self.keys.weight]))
-        weight = torch.cat([turned, *(one.weight for one in list(made.values())[2:])])
-        parts = split_and_turned(linear(x, weight), context.prepared[key], list(sizes.values()))
-        held = {
-            name: self._in_heads(one, self.relation_width if name.startswith("relation_") else None)
-            for name, one in zip(made, parts, strict=True)
-        }
-        asking: Cache = {name: held.pop(name) for name in ("queries", "relation_queries") if name in held}
-        if self.relations and self.spec.symmetric:
-            held["relation_keys"] = asking["relation_queries"]
-        if isinstance(self.symbols, SymbolsPart):
-            held["symbols"] = self._in_heads(self.symbol_values(self.symbols(x, context)))
-        return asking, held
-
-    def _output(
-        self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None, queries: Cache | None = None
-    ) -> Tensor:
-        """The outputs at all positions, or `at` some, that attend to those in `held`; `queries` if already computed."""
-        asking = queries or {}
-        own = self.own
-        compared, keys = self._compared(x, held, context, at, asking.get("queries"))
-        visible, bias = self.inside.seen(compared, self._of_heads(keys), context, at)
-        dropout = self.spec.dropout if self.training else 0.0
-        parts = []
-        if own:
-            seen, values = (_each(one[:, : self.own_groups], own) for one in (keys, held["values"]))
-            added = bias if bias is None or bias.shape[1] == 1 else bias[:, :own]
-            mixed = attended(compared[:, :own], seen, values, visible, added, dropout)
-            parts.append(self.own_out(mixed.transpose(1, 2).flatten(2)))
-        if self.other:
-            heads = Heads(
-                compared[:, own:],
-                keys[:, self.own_groups :],
-                places=at,
-                visible=visible,
-                bias=bias if bias is None or bias.shape[1] == 1 else bias[:, own:],
-                dropout=dropout,
-                **self._related(x, held, keys.shape[2], asking.get("relation_queries")),
+        number, part = match
+        sizes = {name: one.out_features for name, one in projections.items()}
+        num_heads = (sizes["queries"] + sizes["keys"]) // self.head_width
+        key = ("pairs", number, self.head_width, num_heads)
+        if key not in context.forward_cache:
+            context.forward_cache[key] = part.complex_factors(context.position_ids[number], num_heads).to(
+                x.dtype.to_complex()
             )
-            mixed = relational_attention(heads, self.spec.variant, self.spec.function(), self.spec.backend)
-            parts.append(self.out(mixed.transpose(1, 2).flatten(2)))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        rotated_weight = part.interleave_halves(torch.cat([self.queries.weight, self.keys.weight]))
+        weight = torch.cat([rotated_weight, *(one.weight for one in list(projections.values())[2:])])
+        projected = split_and_rotate(linear(x, weight), context.forward_cache[key], list(sizes.values()))
+        keys_values = {
+            name: self._split_heads(one, self.relation_width if name.startswith("relation_") else None)
+            for name, one in zip(projections, projected, strict=True)
+        }
+        queries: TensorsByName = {
+            name: keys_values.pop(name) for name in ("queries", "relation_queries") if name in keys_values
+        }
+        if self.num_relations and self.spec.symmetric:
+            keys_values["relation_keys"] = queries["relation_queries"]
+        if isinstance(self.symbols, TokenSymbols):
+            keys_values["symbols"] = self._split_heads(self.symbol_values(self.symbols(x, context)))
+        return queries, keys_values
 
-    def _compared(
-        self, x: Tensor, held: Cache, context: Context, at: Tensor | None = None, made: Tensor | None = None
+    def _attend(
+        self,
+        x: Tensor,
+        keys_values: TensorsByName,
+        context: Context,
+        query_positions: Tensor | None = None,
+        projected_queries: TensorsByName | None = None,
+    ) -> Tensor:
+        """The outputs at all positions, or at `query_positions`, attending to `keys_values`; `projected_queries` if
+        already computed."""
+        known_queries = projected_queries or {}
+        num_self_heads = self.num_self_heads
+        attn_queries, keys = self._queries_and_keys(
+            x, keys_values, context, query_positions, known_queries.get("queries")
+        )
+        visible, bias = self.inside.visibility_and_bias(
+            attn_queries, self._keys_per_head(keys), context, query_positions
+        )
+        dropout = self.spec.dropout if self.training else 0.0
+        outputs = []
+        if num_self_heads:
+            self_keys, values = (
+                _repeat_kv(one[:, : self.num_self_groups], num_self_heads) for one in (keys, keys_values["values"])
+            )
+            self_bias = bias if bias is None or bias.shape[1] == 1 else bias[:, :num_self_heads]
+            attn_output = causal_attention(
+                attn_queries[:, :num_self_heads], self_keys, values, visible, self_bias, dropout
+            )
+            outputs.append(self.own_out(attn_output.transpose(1, 2).flatten(2)))
+        if self.num_relational_heads:
+            heads = RelationalHeads(
+                attn_queries[:, num_self_heads:],
+                keys[:, self.num_self_groups :],
+                query_positions=query_positions,
+                visible=visible,
+                bias=bias if bias is None or bias.shape[1] == 1 else bias[:, num_self_heads:],
+                dropout=dropout,
+                **self._relation_inputs(x, keys_values, keys.shape[2], known_queries.get("relation_queries")),
+            )
+            attn_output = relational_attention(
+                heads, self.spec.variant, self.spec.relation_activation(), self.spec.backend
+            )
+            outputs.append(self.out(attn_output.transpose(1, 2).flatten(2)))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+
+    def _queries_and_keys(
+        self, x: Tensor, held: TensorsByName, context: Context, at: Tensor | None = None, made: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Queries of all heads and keys of all groups, those of self-attention first."""
         keys = held["keys"]
-        queries = self.inside.turned(self._in_heads(self.queries(x)), context, at) if made is None else made
+        queries = self.inside.rotate(self._split_heads(self.queries(x)), context, at) if made is None else made
         if self.spec.shared_queries:
             queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
         return queries, keys
 
-    def _of_heads(self, keys: Tensor) -> Tensor:
+    def _keys_per_head(self, keys: Tensor) -> Tensor:
         """Keys of all heads, from those of groups."""
-        if (self.own_groups, self.groups) == (self.own, self.other):
+        if (self.num_self_groups, self.num_relational_groups) == (self.num_self_heads, self.num_relational_heads):
             return keys
-        parts = ((keys[:, : self.own_groups], self.own), (keys[:, self.own_groups :], self.other))
-        return torch.cat([_each(part, heads) for part, heads in parts if heads], dim=1)
+        parts = (
+            (keys[:, : self.num_self_groups], self.num_self_heads),
+            (keys[:, self.num_self_groups :], self.num_relational_heads),
+        )
+        return torch.cat([_repeat_kv(part, heads) for part, heads in parts if heads], dim=1)
 
-    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        found, held, own = {}, self._held(x, context), self.own
-        queries, keys = self._compared(x, held, context)
-        keys = self._of_heads(keys)
-        visible, bias = self.inside.seen(queries, keys, context)
-        visible = causal(queries, keys) if visible is None else visible
-        scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.size**-0.5
+    def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+        found, held, own = {}, self._project_keys_values(x, context), self.num_self_heads
+        queries, keys = self._queries_and_keys(x, held, context)
+        keys = self._keys_per_head(keys)
+        visible, bias = self.inside.visibility_and_bias(queries, keys, context)
+        visible = causal_mask(queries, keys) if visible is None else visible
+        scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.head_width**-0.5
         scores = scores if bias is None else scores + bias
         if own:
-            found["attention"] = activated(scores[:, :own], visible, "softmax")
-        if not self.other:
+            found["attention"] = apply_activation(scores[:, :own], visible, "softmax")
+        if not self.num_relational_heads:
             return found
-        function = self.spec.function()
+        function = self.spec.relation_activation()
         if self.spec.variant != "rca" or function == "softmax":
-            found["relational attention"] = activated(scores[:, own:], visible, "softmax")
+            found["relational attention"] = apply_activation(scores[:, own:], visible, "softmax")
         else:
-            found["relations"] = activated(scores[:, own:], visible, function) * visible
-        if self.relations:
-            related = self._related(x, held, keys.shape[2])
+            found["relations"] = apply_activation(scores[:, own:], visible, function) * visible
+        if self.num_relations:
+            related = self._relation_inputs(x, held, keys.shape[2])
             compared = torch.einsum("rlqp,rlkp->rlqk", related["relation_queries"], related["relation_keys"])
-            found["relations"] = activated(compared * self.relation_width**-0.5, visible, function) * visible
-        chosen = self.symbols.maps(x, context) if isinstance(self.symbols, SymbolsPart) else None
+            found["relations"] = apply_activation(compared * self.relation_width**-0.5, visible, function) * visible
+        chosen = self.symbols.attention_maps(x, context) if isinstance(self.symbols, TokenSymbols) else None
         return found if chosen is None else found | {"symbols": chosen}
 
-    def _related(self, x: Tensor, held: Cache, keys: int, asking: Tensor | None = None) -> dict[str, Tensor]:
+    def _relation_inputs(
+        self, x: Tensor, held: TensorsByName, keys: int, asking: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Symbols, and what relations compare."""
         made = {}
         if isinstance(self.symbols, DistanceSymbols):
-            made["by_distance"] = self._in_heads(self.symbol_values(self.symbols(keys))[None])
+            made["distance_symbols"] = self._split_heads(self.symbol_values(self.symbols(keys))[None])
         else:
             made["symbols"] = held["symbols"]
-        if self.relations:
+        if self.num_relations:
             made["relation_queries"] = (
-                self._in_heads(self.relation_queries(x), self.relation_width) if asking is None else asking
+                self._split_heads(self.relation_queries(x), self.relation_width) if asking is None else asking
             )
             made["relation_keys"] = held["relation_keys"]
             if self.spec.variant == "disrca":
-                made["relation_keys"] = _each(made["relation_keys"], self.other)
+                made["relation_keys"] = _repeat_kv(made["relation_keys"], self.num_relational_heads)
             else:
-                made["relation_map"] = torch.unflatten(self.relation_map.weight, 0, (self.other, self.size))
+                made["relation_map"] = torch.unflatten(
+                    self.relation_map.weight, 0, (self.num_relational_heads, self.head_width)
+                )
         return made
 
-    def _in_heads(self, made: Float[Tensor, "rows time all"], size: int | None = None) -> Tensor:
-        return torch.unflatten(made, -1, (-1, size or self.size)).transpose(1, 2)
+    def _split_heads(self, made: Float[Tensor, "rows time all"], size: int | None = None) -> Tensor:
+        return torch.unflatten(made, -1, (-1, size or self.head_width)).transpose(1, 2)
 
-    def claimed(self) -> set[str]:
-        """Of what layers share, those of the first."""
-        symbols = set() if self.symbols is None else self.symbols.claimed()
-        own = {f"inside.{name}" for name in self.inside.claimed()} | {f"symbols.{name}" for name in symbols}
-        return own - self.elsewhere
+    def self_initialized_parameters(self) -> set[str]:
+        """Parameters shared between layers belong to the first layer."""
+        symbols = set() if self.symbols is None else self.symbols.self_initialized_parameters()
+        own = {f"inside.{name}" for name in self.inside.self_initialized_parameters()} | {
+            f"symbols.{name}" for name in symbols
+        }
+        return own - self.shared_parameters
 
-    def fused(self) -> Mapping[str, Sequence[str]]:
+    def packed_projections(self) -> Mapping[str, Sequence[str]]:
         made = {"queries": "queries", "keys": "keys", "relation_queries": "queries", "relation_keys": "keys"}
         return {name: (what,) for name, what in made.items() if hasattr(self, name)}
 
-    def reads(self) -> Mapping[str, int]:
+    def fan_in_by_layer(self) -> Mapping[str, int]:
         # As published, where the map is a tensor of heads x head width x relations.
-        return {"relation_map": self.size * self.relations} if hasattr(self, "relation_map") else {}
+        return {"relation_map": self.head_width * self.num_relations} if hasattr(self, "relation_map") else {}
 
-    def outward(self) -> Sequence[nn.Linear]:
-        return (*((self.own_out,) if self.own else ()), *((self.out,) if self.other else ()))
+    def output_projections(self) -> Sequence[nn.Linear]:
+        return (*((self.own_out,) if self.num_self_heads else ()), *((self.out,) if self.num_relational_heads else ()))
 
     def flops(self, time: int) -> int:
-        """Those of the definition for pairs of a token and one that it sees, whatever the form."""
+        """Counted by the definition, over pairs of a query and a visible key, whatever the backend."""
         linear = [part for part in self.children() if isinstance(part, nn.Linear)]
-        inside, compared = self.size * (self.own + self.other), self.relations * self.relation_width
+        inside, compared = (
+            self.head_width * (self.num_self_heads + self.num_relational_heads),
+            self.num_relations * self.relation_width,
+        )
         if self.spec.variant == "disrca":
-            compared = self.other * self.size
-        pair = 2 * inside + compared + (self.other * self.relations if self.spec.variant == "relational" else 0)
-        symbols = self.symbols.flops(time) if isinstance(self.symbols, SymbolsPart) else 0
+            compared = self.num_relational_heads * self.head_width
+        pair = (
+            2 * inside
+            + compared
+            + (self.num_relational_heads * self.num_relations if self.spec.variant == "relational" else 0)
+        )
+        symbols = self.symbols.flops(time) if isinstance(self.symbols, TokenSymbols) else 0
         matrices = sum(part.weight.numel() for part in linear)
-        contextual = self.inside.flops(self.own + self.other, time)
+        contextual = self.inside.flops(self.num_self_heads + self.num_relational_heads, time)
         return 2 * time * matrices + pair * time * (time + 1) + symbols + contextual
 
 
-def _each(x: Float[Tensor, "rows groups time width"], heads: int) -> Float[Tensor, "rows heads time width"]:
-    """Those of groups for each of their heads, one after the other."""
+def _repeat_kv(x: Float[Tensor, "rows groups time width"], heads: int) -> Float[Tensor, "rows heads time width"]:
+    """Repeats each group's keys or values for each of its heads."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

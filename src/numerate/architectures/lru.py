@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.kernels.linear_scan import linear_scan
-from numerate.kernels.token_shift import single
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import upcast
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 
@@ -21,17 +21,18 @@ class LRU(Mixer):
     """Linear recurrent unit (LRU): a diagonal recurrence with complex eigenvalues.
 
     Orvieto et al. (2023), https://arxiv.org/abs/2303.06349: h_t = l h_{t-1} + g B x_t, y_t = Re(C h_t) + D x_t, with
-    eigenvalues l = exp(-exp(decay) + i exp(phase)), which lie within the unit circle whatever is learned, and factors g
-    that begin as root(1 - |l|^2), so that states are as large as inputs. A cell with l = exp(2 pi i / 10) counts
-    modulo 10: after t inputs of 1 it holds a sum that comes round again every 10 tokens.
+    eigenvalues l = exp(-exp(decay) + i exp(phase)), which lie within the unit circle whatever is learned, and
+    normalization factors g that are initialized to root(1 - |l|^2), so that states are as large as inputs. A cell with
+    l = exp(2 pi i / 10) counts modulo 10: after t inputs of 1 it holds a sum that comes round again every 10 tokens.
 
-    The eigenvalues begin evenly spread over a ring between two radii, with phases from 0 to `max_phase`; B is N(0, 1/(2
-    width)), D is N(0, 1), as published. C is drawn by the model's initialisation, as all maps to the residual stream.
-    The paper tunes the ring for each task; the default here is one on which short rows are learned.
+    The eigenvalues are initialized uniformly on a ring between two radii, with phases from 0 to `max_phase`; B is N(0,
+    1/(2 width)), D is N(0, 1), as published. C is drawn by the model's initialization, as all maps to the residual
+    stream. The paper tunes the ring for each task; the default here works for short rows.
 
-    `gated=True`: a token says how far each cell turns and shrinks, l^(2 r_t) with r_t = sigmoid(W x_t), and the
-    factor is root(1 - |l|^(4 r_t)). So a token may let a cell stand still, which l alone cannot. This is the recurrence
-    gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, to begin about l.
+    `gated=True`: the token controls rotation and decay of each state, l^(2 r_t) with r_t = sigmoid(W x_t), and the
+    factor is root(1 - |l|^(4 r_t)). So a token may leave a state unchanged, which l alone cannot. This is the
+    recurrence gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, to begin
+    about l.
     """
 
     state_size: int | None = setting(None, "number of complex states; null: hidden_size")
@@ -43,32 +44,27 @@ class LRU(Mixer):
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
-            raise UserError(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"state_size: must be 1 or more, not {self.state_size}")
         if not 0 <= self.r_min <= self.r_max <= 1 or self.r_max == 0:
-            raise UserError(
-                f"r_min: radii from {self.r_min} to {self.r_max} are no ring; 0 <= r_min <= r_max <= 1 is right"
-            )
+            raise UserError(f"r_min: must be 0 <= r_min <= r_max <= 1, not r_min={self.r_min} and r_max={self.r_max}")
         if not 0 < self.max_phase <= 2 * math.pi:
-            raise UserError(f"max_phase: {self.max_phase} is no largest phase; above 0 up to 2 pi (6.28) is right")
+            raise UserError(f"max_phase: must be above 0 and at most 2 pi (6.28), not {self.max_phase}")
         if not 0 < self.learning_rate_factor < float("inf"):
-            raise UserError(
-                f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
-                f"right, 0.5 is usual"
-            )
+            raise UserError(f"learning_rate_factor: must be above 0 (usually 0.5), not {self.learning_rate_factor}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "LRUMixer":
         return LRUMixer(self, width, self.state_size or width)
 
 
 class LRUMixer(TokenMixer):
-    """The part behind `LRU`. Its state is rows x cells, complex.
+    """The module of `LRU`. Its state is rows x cells, complex.
 
     `inward` makes, and `out` reads, the real and the imaginary part of the first cell, then those of the next.
     """
 
     def __init__(self, spec: LRU, width: int, cells: int) -> None:
         super().__init__()
-        self.width, self.cells, self.rate = width, cells, spec.learning_rate_factor
+        self.width, self.state_size, self.learning_rate_factor = width, cells, spec.learning_rate_factor
         self.inward = nn.Linear(width, 2 * cells, bias=False)
         nn.init.normal_(self.inward.weight, std=(2 * width) ** -0.5)
         self.out = nn.Linear(2 * cells, width, bias=False)
@@ -80,13 +76,16 @@ class LRUMixer(TokenMixer):
         self.gate = nn.Linear(width, cells, bias=False) if spec.gated else None
         self.factor = None if spec.gated else nn.Parameter((-(-2 * decay).expm1()).log() / 2)
 
-    def claimed(self) -> set[str]:
-        return {"inward.weight", "skip", *self._ring()}
+    def self_initialized_parameters(self) -> set[str]:
+        return {"inward.weight", "skip", *self._eigenvalue_parameters()}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {**dict.fromkeys(self._ring(), (self.rate, False)), "skip": (1.0, False)}
+        return {
+            **dict.fromkeys(self._eigenvalue_parameters(), (self.learning_rate_factor, False)),
+            "skip": (1.0, False),
+        }
 
-    def _ring(self) -> Sequence[str]:
+    def _eigenvalue_parameters(self) -> Sequence[str]:
         return ("decay", "phase") if self.factor is None else ("decay", "phase", "factor")
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
@@ -97,29 +96,29 @@ class LRUMixer(TokenMixer):
         return self._output(states, x), states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        eigenvalues, written = self._read(x)
+        eigenvalues, written = self._decays_and_inputs(x)
         after = eigenvalues * state[:, None] + written
         return self._output(after, x), after[:, 0]
 
     def eigenvalues(self) -> Complex[Tensor, " cells"]:
         """What a cell is multiplied with at each token; with a gate, at a token whose gate is 1/2."""
-        return torch.polar((-single(self.decay).exp()).exp(), single(self.phase).exp())
+        return torch.polar((-upcast(self.decay).exp()).exp(), upcast(self.phase).exp())
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
-        nothing_hidden(context, "LRU")
-        return linear_scan(*self._read(x))
+        check_no_blocked_keys(context, "LRU")
+        return linear_scan(*self._decays_and_inputs(x))
 
-    def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The eigenvalues at each token (1 x 1 x cells without a gate), and what it writes."""
-        pairs = self.inward(x).unflatten(-1, (self.cells, 2))
-        pairs = single(pairs)
+        pairs = self.inward(x).unflatten(-1, (self.state_size, 2))
+        pairs = upcast(pairs)
         if self.factor is not None:
             return self.eigenvalues()[None, None], torch.view_as_complex(self.factor.exp()[:, None] * pairs)
         assert self.gate is not None
         far = 2 * self.gate(x).to(pairs.dtype).sigmoid()
-        shrinks = -far * single(self.decay).exp()
+        shrinks = -far * upcast(self.decay).exp()
         factor = (-(2 * shrinks).expm1()).clamp_min(1e-9).sqrt()
-        turned = torch.polar(shrinks.exp(), far * single(self.phase).exp())
+        turned = torch.polar(shrinks.exp(), far * upcast(self.phase).exp())
         return turned, torch.view_as_complex(factor[..., None] * pairs)
 
     def _output(self, states: Tensor, x: Tensor) -> Tensor:
@@ -127,9 +126,9 @@ class LRUMixer(TokenMixer):
         output: Tensor = self.out(pairs.to(x.dtype)) + self.skip * x
         return output
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
-        return time * (2 * sum(matrices) + 2 * self.width + 10 * self.cells)
+        return time * (2 * sum(matrices) + 2 * self.width + 10 * self.state_size)

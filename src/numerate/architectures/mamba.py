@@ -12,13 +12,13 @@ from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.selective_scan import advance, selective_scan
-from numerate.kernels.token_shift import ShortConvolution, real
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.selective_scan import scan_step, selective_scan
+from numerate.kernels.token_shift import ShortConvolution, length_mask
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-Eigenvalues = Literal["[0,1]", "[-1,1]"]
-EIGENVALUES = ("[0,1]", "[-1,1]")
+EigenvalueRange = Literal["[0,1]", "[-1,1]"]
+EIGENVALUE_RANGES = ("[0,1]", "[-1,1]")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Mamba(Mixer):
         h[t] = exp(rate[t] A) h[t-1] + rate[t] B[t] u[t],    y[t] = C[t] h[t] + D u[t]
 
     and y times SiLU of a gate is mapped back to the width. B and C are linear in u, the rate is the softplus of a
-    linear map of low `time_step_rank`. Initialised as published: A = -1, ..., -state in every channel, D = 1, rates
+    linear map of low `time_step_rank`. Initialized as published: A = -1, ..., -state in every channel, D = 1, rates
     log-uniform in 0.001 to 0.1; no weight decay on A and D. At width 128 a layer has 256 channels and rank 8, and
 
     >>> Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
@@ -49,35 +49,35 @@ class Mamba(Mixer):
     expand: int = setting(2, "expansion: channels over hidden size")
     conv_kernel: int = setting(4, "kernel size of the short convolution")
     time_step_rank: int | None = setting(None, "rank of the time step projection; null: hidden_size / 16, rounded up")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
+    eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
 
     def __post_init__(self) -> None:
-        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        check_sizes(self.state_size, self.expand, self.conv_kernel)
         if self.time_step_rank is not None and self.time_step_rank < 1:
-            raise UserError(f"time_step_rank: {self.time_step_rank} is no rank; 1 or more is right")
-        refuse_other_eigenvalues(self.eigenvalue_range)
+            raise UserError(f"time_step_rank: must be 1 or more, not {self.time_step_rank}")
+        check_eigenvalue_range(self.eigenvalue_range)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MambaMixer":
         return MambaMixer(self, width)
 
 
-def refuse_sizes(state: int, expand: int, convolution: int) -> None:
-    """Raises `UserError` for sizes that leave nothing."""
-    if state < 1:
-        raise UserError(f"state_size: {state} numbers remember nothing; 1 or more is right, 16 is usual")
+def check_sizes(state_size: int, expand: int, conv_kernel: int) -> None:
+    """Raises `UserError` for sizes below 1."""
+    if state_size < 1:
+        raise UserError(f"state_size: must be 1 or more (usually 16), not {state_size}")
     if expand < 1:
-        raise UserError(f"expand: {expand} times the width are no channels; 1 or more is right, 2 is usual")
-    if convolution < 1:
-        raise UserError(f"conv_kernel: {convolution} tokens are nothing to see; 1 or more is right, 4 is usual")
+        raise UserError(f"expand: must be 1 or more (usually 2), not {expand}")
+    if conv_kernel < 1:
+        raise UserError(f"conv_kernel: must be 1 or more (usually 4), not {conv_kernel}")
 
 
-def refuse_other_eigenvalues(eigenvalues: str) -> None:
-    """Raises `UserError` for a range that there is not."""
-    if eigenvalues not in EIGENVALUES:
-        raise UserError(f"eigenvalue_range: {eigenvalues!r} is none of: {', '.join(EIGENVALUES)}")
+def check_eigenvalue_range(eigenvalue_range: str) -> None:
+    """Raises `UserError` for an unknown range."""
+    if eigenvalue_range not in EIGENVALUE_RANGES:
+        raise UserError(f"eigenvalue_range: must be one of {', '.join(EIGENVALUE_RANGES)}, not {eigenvalue_range!r}")
 
 
-def first_rates(count: int) -> Float[Tensor, " count"]:
+def initial_dt_bias(count: int) -> Float[Tensor, " count"]:
     """Biases whose softplus is log-uniform in 0.001 to 0.1, as published for Mamba and Mamba-2."""
     rates = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
     return rates + torch.log(-torch.expm1(-rates))
@@ -85,81 +85,89 @@ def first_rates(count: int) -> Float[Tensor, " count"]:
 
 @dataclass
 class MambaState:
-    """The last inputs of the convolution, rows x (size - 1) x channels, and what the channels remember."""
+    """The last inputs of the convolution, rows x (size - 1) x channels, and the state of the channels."""
 
-    window: Tensor
-    memory: Tensor
+    conv_state: Tensor
+    ssm_state: Tensor
 
 
 class MambaMixer(TokenMixer):
-    """One layer of Mamba. What its channels remember is rows x state x channels."""
+    """One layer of Mamba. The SSM state is rows x state x channels."""
 
     def __init__(self, spec: Mamba, width: int) -> None:
         super().__init__()
-        self.channels, self.state = spec.expand * width, spec.state_size
-        self.rank = spec.time_step_rank or -(-width // 16)
-        self.signed = spec.eigenvalue_range == "[-1,1]"
+        self.channels, self.state_size = spec.expand * width, spec.state_size
+        self.time_step_rank = spec.time_step_rank or -(-width // 16)
+        self.allow_neg_eigval = spec.eigenvalue_range == "[-1,1]"
         self.inward = nn.Linear(width, 2 * self.channels, bias=False)
         self.convolution = ShortConvolution(self.channels, spec.conv_kernel)
-        self.selection = nn.Linear(self.channels, self.rank + 2 * self.state, bias=False)
-        self.rates = nn.Linear(self.rank, self.channels)
-        self.decay_log = nn.Parameter(torch.arange(1.0, self.state + 1).log()[:, None].repeat(1, self.channels))
+        self.selection = nn.Linear(self.channels, self.time_step_rank + 2 * self.state_size, bias=False)
+        self.rates = nn.Linear(self.time_step_rank, self.channels)
+        self.decay_log = nn.Parameter(torch.arange(1.0, self.state_size + 1).log()[:, None].repeat(1, self.channels))
         self.skip = nn.Parameter(torch.ones(self.channels))
         self.out = nn.Linear(self.channels, width, bias=False)
         with torch.no_grad():
-            self.rates.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
-            self.rates.bias.copy_(first_rates(self.channels))
+            self.rates.weight.uniform_(-(self.time_step_rank**-0.5), self.time_step_rank**-0.5)
+            self.rates.bias.copy_(initial_dt_bias(self.channels))
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "Mamba")
+        check_no_blocked_keys(context, "Mamba")
         inputs, gates = self.inward(x).chunk(2, dim=-1)
         inputs = silu(self.convolution(inputs))
-        output, _ = selective_scan(*self._selected(inputs), self._decay(), self.signed)
-        return self._finished(output, inputs, gates)
+        output, _ = selective_scan(*self._ssm_parameters(inputs), self._compute_A(), self.allow_neg_eigval)
+        return self._gated_output(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
-        nothing_hidden(context, "Mamba")
+        check_no_blocked_keys(context, "Mamba")
         raw, gates = self.inward(x).chunk(2, dim=-1)
         inputs = silu(self.convolution(raw))
-        rates, driven, inward, outward = self._selected(inputs)
-        there = real(context.lengths, x.shape[1])[..., None]
-        output, memory = selective_scan(rates * there, driven * there, inward, outward, self._decay(), self.signed)
-        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+        rates, driven, inward, outward = self._ssm_parameters(inputs)
+        there = length_mask(context.lengths, x.shape[1])[..., None]
+        output, memory = selective_scan(
+            rates * there, driven * there, inward, outward, self._compute_A(), self.allow_neg_eigval
+        )
+        return self._gated_output(output, inputs, gates), MambaState(
+            self.convolution.state(raw, context.lengths), memory
+        )
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
         raw, gates = self.inward(x).chunk(2, dim=-1)
-        convolved, window = self.convolution.step(raw, state.window)
+        convolved, window = self.convolution.step(raw, state.conv_state)
         inputs = silu(convolved)
-        rates, driven, inward, outward = (part[:, 0] for part in self._selected(inputs))
-        output, memory = advance(rates, driven, inward, outward, self._decay(), state.memory, self.signed)
-        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
+        rates, driven, inward, outward = (part[:, 0] for part in self._ssm_parameters(inputs))
+        output, memory = scan_step(
+            rates, driven, inward, outward, self._compute_A(), state.ssm_state, self.allow_neg_eigval
+        )
+        return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
 
-    def _selected(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _ssm_parameters(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The token-dependent rates, inputs times rates, and the vectors B and C."""
-        low, inward, outward = self.selection(inputs).split([self.rank, self.state, self.state], dim=-1)
+        low, inward, outward = self.selection(inputs).split(
+            [self.time_step_rank, self.state_size, self.state_size], dim=-1
+        )
         rates = softplus(self.rates(low))
         return rates, rates * inputs, inward, outward
 
-    def _decay(self) -> Float[Tensor, "state channels"]:
+    def _compute_A(self) -> Float[Tensor, "state channels"]:
         return -self.decay_log.exp()
 
-    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+    def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
         out: Tensor = self.out(torch.addcmul(output, inputs, self.skip) * silu(gates))
         return out
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {"decay_log", "skip", "convolution.weight", "convolution.bias", "rates.weight", "rates.bias"}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"decay_log": (1.0, False), "skip": (1.0, False)}
 
-    def fused(self) -> Mapping[str, Sequence[str]]:
+    def packed_projections(self) -> Mapping[str, Sequence[str]]:
         return {"inward": ("inputs", "gates")}
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         maps = sum(part.weight.numel() for part in (self.inward, self.selection, self.rates, self.out))
         # Of each state: its exponent and the exponential, and three products that are added: decay, input, reading.
-        return time * (2 * (maps + self.convolution.weight.numel()) + 8 * self.channels * self.state)
+        return time * (2 * (maps + self.convolution.weight.numel()) + 8 * self.channels * self.state_size)

@@ -8,15 +8,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, rms_norm, silu, softplus
 
-from numerate.architectures.mamba import Eigenvalues, MambaState, first_rates, refuse_other_eigenvalues, refuse_sizes
+from numerate.architectures.mamba import (
+    EigenvalueRange,
+    MambaState,
+    check_eigenvalue_range,
+    check_sizes,
+    initial_dt_bias,
+)
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.backends import Kernel, refuse_other_kernels, takes_fla
-from numerate.kernels.token_shift import ShortConvolution, real
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.token_shift import ShortConvolution, length_mask
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-CHUNK = 64
+CHUNK_SIZE = 64
 """Chunk size; states are passed from one chunk to the next."""
 
 EPSILON = 1e-5
@@ -33,7 +39,7 @@ class Mamba2(Mixer):
         H[t] = a[t] H[t-1] + rate[t] B[t] u[t]',    a[t] = exp(-rate[t] exp(A)),    y[t] = C[t]' H[t] + D u[t]
 
     u, B and C have passed a short causal convolution and a SiLU; B and C are those of all heads. y times SiLU of a gate
-    is normed (RMSNorm) and mapped back to the width. Initialised as published: exp(A) uniform in 1 to 16, rates
+    is normed (RMSNorm) and mapped back to the width. Initialized as published: exp(A) uniform in 1 to 16, rates
     log-uniform in 0.001 to 0.1, D = 1. At width 128 a layer has 4 heads of 64 channels.
 
     With `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a head change its sign and so follow a parity
@@ -46,15 +52,15 @@ class Mamba2(Mixer):
     head_dim: int | None = setting(None, "channels per head; null: up to 64, at least 4 heads where possible")
     expand: int = setting(2, "expansion: channels over hidden size")
     conv_kernel: int = setting(4, "kernel size of the short convolution")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
-    backend: Kernel = setting("auto", "torch, fla (CUDA), or auto: fla where available")
+    eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
+    backend: Backend = setting("auto", "torch, fla (CUDA), or auto: fla where available")
 
     def __post_init__(self) -> None:
-        refuse_sizes(self.state_size, self.expand, self.conv_kernel)
+        check_sizes(self.state_size, self.expand, self.conv_kernel)
         if self.head_dim is not None and self.head_dim < 1:
-            raise UserError(f"head_dim: {self.head_dim} channels are no head; 1 or more is right")
-        refuse_other_eigenvalues(self.eigenvalue_range)
-        refuse_other_kernels(self.backend)
+            raise UserError(f"head_dim: must be 1 or more, not {self.head_dim}")
+        check_eigenvalue_range(self.eigenvalue_range)
+        check_backend(self.backend)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "Mamba2Mixer":
         channels = self.expand * width
@@ -62,68 +68,72 @@ class Mamba2(Mixer):
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         if channels % head_width:
             raise UserError(
-                f"model.mixer.head_dim: {channels} channels do not divide into heads of {head_width}; "
-                f"{', '.join(map(str, divisors))} would do"
+                f"model.mixer.head_dim: must divide the {channels} channels, unlike {head_width}; "
+                f"{', '.join(map(str, divisors))} are possible"
             )
         return Mamba2Mixer(self, width, head_width)
 
 
 class Mamba2Mixer(TokenMixer):
-    """One layer of Mamba-2. What it remembers is rows x heads x state x head width."""
+    """One layer of Mamba-2. The SSM state is rows x heads x state x head width."""
 
     def __init__(self, spec: Mamba2, width: int, head_width: int) -> None:
         super().__init__()
-        self.channels, self.state, self.head_width = spec.expand * width, spec.state_size, head_width
+        self.channels, self.state_size, self.head_width = spec.expand * width, spec.state_size, head_width
         self.heads = self.channels // head_width
-        self.signed, self.kernel = spec.eigenvalue_range == "[-1,1]", spec.backend
-        mixed = self.channels + 2 * self.state
+        self.allow_neg_eigval, self.backend = spec.eigenvalue_range == "[-1,1]", spec.backend
+        mixed = self.channels + 2 * self.state_size
         self.inward = nn.Linear(width, self.channels + mixed + self.heads, bias=False)
         self.convolution = ShortConvolution(mixed, spec.conv_kernel)
-        self.rate_bias = nn.Parameter(first_rates(self.heads))
+        self.rate_bias = nn.Parameter(initial_dt_bias(self.heads))
         self.decay_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.skip = nn.Parameter(torch.ones(self.heads))
         self.norm = nn.Parameter(torch.ones(self.channels))
         self.out = nn.Linear(self.channels, width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "Mamba2")
-        gates, raw, rates = self._projected(x)
-        inputs, inward, outward = self._divided(silu(self.convolution(raw)))
-        output, _ = self._mixed(rates, inputs * rates[..., None], inward, outward)
-        return self._finished(output, inputs, gates)
+        check_no_blocked_keys(context, "Mamba2")
+        gates, raw, rates = self._project(x)
+        inputs, inward, outward = self._split_inputs(silu(self.convolution(raw)))
+        output, _ = self._scan(rates, inputs * rates[..., None], inward, outward)
+        return self._gated_output(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
-        nothing_hidden(context, "Mamba2")
-        gates, raw, rates = self._projected(x)
-        inputs, inward, outward = self._divided(silu(self.convolution(raw)))
-        rates = rates * real(context.lengths, x.shape[1])[..., None]
-        output, memory = self._mixed(rates, inputs * rates[..., None], inward, outward)
-        return self._finished(output, inputs, gates), MambaState(self.convolution.state(raw, context.lengths), memory)
+        check_no_blocked_keys(context, "Mamba2")
+        gates, raw, rates = self._project(x)
+        inputs, inward, outward = self._split_inputs(silu(self.convolution(raw)))
+        rates = rates * length_mask(context.lengths, x.shape[1])[..., None]
+        output, memory = self._scan(rates, inputs * rates[..., None], inward, outward)
+        return self._gated_output(output, inputs, gates), MambaState(
+            self.convolution.state(raw, context.lengths), memory
+        )
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
-        gates, raw, rates = self._projected(x)
-        convolved, window = self.convolution.step(raw, state.window)
-        inputs, inward, outward = self._divided(silu(convolved))
+        gates, raw, rates = self._project(x)
+        convolved, window = self.convolution.step(raw, state.conv_state)
+        inputs, inward, outward = self._split_inputs(silu(convolved))
         decays = self._decays(rates)[:, 0]
-        output, memory = advance(decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.memory)
-        return self._finished(output[:, None], inputs, gates), MambaState(window, memory)
+        output, memory = scan_step(
+            decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.ssm_state
+        )
+        return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
 
-    def _projected(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
         """Gates, what the convolution reads, and rates (rows x time x heads)."""
-        sizes = [self.channels, self.channels + 2 * self.state, self.heads]
+        sizes = [self.channels, self.channels + 2 * self.state_size, self.heads]
         gates, raw, rates = self.inward(x).split(sizes, dim=-1)
         return gates, raw, softplus(rates + self.rate_bias)
 
-    def _divided(self, convolved: Float[Tensor, "rows time mixed"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _split_inputs(self, convolved: Float[Tensor, "rows time mixed"]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (rows x time x heads x head width), B and C (rows x time x state)."""
-        inputs, inward, outward = torch.split(convolved, [self.channels, self.state, self.state], dim=-1)
+        inputs, inward, outward = torch.split(convolved, [self.channels, self.state_size, self.state_size], dim=-1)
         return inputs.view(*inputs.shape[:2], self.heads, self.head_width), inward, outward
 
     def _decays(self, rates: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
         decays = torch.exp(-rates * self.decay_log.exp())
-        return 2 * decays - 1 if self.signed else decays
+        return 2 * decays - 1 if self.allow_neg_eigval else decays
 
-    def _mixed(
+    def _scan(
         self,
         rates: Float[Tensor, "rows time heads"],
         inputs: Float[Tensor, "rows time heads head_width"],
@@ -132,39 +142,39 @@ class Mamba2Mixer(TokenMixer):
     ) -> tuple[Tensor, Tensor]:
         """The heads' outputs, and the state after the last token."""
         logs, signs = -rates * self.decay_log.exp(), None
-        if self.signed:
+        if self.allow_neg_eigval:
             decays = 2 * logs.exp() - 1
             # The signs of all factors from s to t are those up to t times those up to s.
             signs = torch.where(decays.detach() < 0, -1.0, 1.0).to(decays.dtype).cumprod(1)[..., None]
             logs = decays.abs().clamp_min(torch.finfo(decays.dtype).tiny).log()
             inputs = inputs * signs
-        scan = by_fla if takes_fla(self.kernel, inputs, "Mamba2") else chunked
+        scan = chunked_scan_fla if should_use_fla(self.backend, inputs, "Mamba2") else chunked_scan
         output, memory = scan(logs, inputs, inward, outward)
         return (output, memory) if signs is None else (output * signs, memory * signs[:, -1, :, None])
 
-    def _finished(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
+    def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
         output = (output + inputs * self.skip[:, None]).flatten(2) * silu(gates)
         out: Tensor = self.out(rms_norm(output, output.shape[-1:], self.norm, EPSILON))
         return out
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {"rate_bias", "decay_log", "skip", "norm", "convolution.weight", "convolution.bias"}
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         maps = self.inward.weight.numel() + self.out.weight.numel() + self.convolution.weight.numel()
-        within = (self.state + self.channels) * (min(CHUNK, time) + 1) // 2
-        return 2 * time * (maps + within + 2 * self.state * self.channels)
+        within = (self.state_size + self.channels) * (min(CHUNK_SIZE, time) + 1) // 2
+        return 2 * time * (maps + within + 2 * self.state_size * self.channels)
 
 
-def chunked(
-    logs: Float[Tensor, "rows time heads"],
+def chunked_scan(
+    log_decays: Float[Tensor, "rows time heads"],
     inputs: Float[Tensor, "rows time heads head_width"],
-    inward: Float[Tensor, "rows time state"],
-    outward: Float[Tensor, "rows time state"],
-    chunk: int = CHUNK,
+    B: Float[Tensor, "rows time state"],
+    C: Float[Tensor, "rows time state"],
+    chunk_size: int = CHUNK_SIZE,
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
     """The recurrence from log decays, in chunks of matrix products: the outputs, and the last state.
 
@@ -174,67 +184,69 @@ def chunked(
     the same, step by step.
     """
     rows, time, heads, head_width = inputs.shape
-    chunk = min(chunk, time)
-    chunks = -(-time // chunk)
-    more = chunks * chunk - time
-    logs, inward, outward = (pad(part, (0, 0, 0, more)) for part in (logs, inward, outward))
-    inputs = pad(inputs, (0, 0, 0, 0, 0, more)).view(rows, chunks, chunk, heads, head_width).transpose(2, 3)
-    inward, outward = (part.view(rows, chunks, 1, chunk, -1) for part in (inward, outward))
-    logs = logs.view(rows, chunks, chunk, heads).transpose(2, 3)
-    since = torch.ones(chunk, chunk, dtype=torch.bool, device=logs.device).tril()
-    between = logs[..., None].expand(*logs.shape, chunk).masked_fill(~since.tril(-1), 0).cumsum(-2)
-    decays = between.masked_fill(~since, float("-inf")).exp()
-    output = (outward @ inward.mT * decays) @ inputs
-    own = inward.mT @ (inputs * decays[..., -1, :, None])
-    begun = logs.cumsum(-1).exp()[..., None]
-    memory, before = torch.zeros_like(own[:, 0]), []
-    for number in range(chunks):
-        before.append(memory)
-        memory = begun[:, number, :, -1:] * memory + own[:, number]
-    if chunks > 1:
-        output = output + outward @ torch.stack(before, dim=1) * begun
-    return output.transpose(2, 3).reshape(rows, chunks * chunk, heads, head_width)[:, :time], memory
+    chunk_size = min(chunk_size, time)
+    num_chunks = -(-time // chunk_size)
+    padding = num_chunks * chunk_size - time
+    log_decays, B, C = (pad(part, (0, 0, 0, padding)) for part in (log_decays, B, C))
+    inputs = pad(inputs, (0, 0, 0, 0, 0, padding)).view(rows, num_chunks, chunk_size, heads, head_width).transpose(2, 3)
+    B, C = (part.view(rows, num_chunks, 1, chunk_size, -1) for part in (B, C))
+    log_decays = log_decays.view(rows, num_chunks, chunk_size, heads).transpose(2, 3)
+    causal_mask = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=log_decays.device).tril()
+    log_decay_sums = (
+        log_decays[..., None].expand(*log_decays.shape, chunk_size).masked_fill(~causal_mask.tril(-1), 0).cumsum(-2)
+    )
+    decays = log_decay_sums.masked_fill(~causal_mask, float("-inf")).exp()
+    output = (C @ B.mT * decays) @ inputs
+    chunk_states = B.mT @ (inputs * decays[..., -1, :, None])
+    decays_from_start = log_decays.cumsum(-1).exp()[..., None]
+    state, initial_states = torch.zeros_like(chunk_states[:, 0]), []
+    for number in range(num_chunks):
+        initial_states.append(state)
+        state = decays_from_start[:, number, :, -1:] * state + chunk_states[:, number]
+    if num_chunks > 1:
+        output = output + C @ torch.stack(initial_states, dim=1) * decays_from_start
+    return output.transpose(2, 3).reshape(rows, num_chunks * chunk_size, heads, head_width)[:, :time], state
 
 
-def recurrent(
+def recurrent_scan(
     decays: Float[Tensor, "rows time heads"],
     inputs: Float[Tensor, "rows time heads head_width"],
-    inward: Float[Tensor, "rows time state"],
-    outward: Float[Tensor, "rows time state"],
+    B: Float[Tensor, "rows time state"],
+    C: Float[Tensor, "rows time state"],
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
     """The recurrence step by step, from the decays themselves."""
-    memory = inputs.new_zeros(len(inputs), inputs.shape[2], inward.shape[2], inputs.shape[3])
+    memory = inputs.new_zeros(len(inputs), inputs.shape[2], B.shape[2], inputs.shape[3])
     outputs = []
     for time in range(inputs.shape[1]):
-        one, memory = advance(decays[:, time], inputs[:, time], inward[:, time], outward[:, time], memory)
+        one, memory = scan_step(decays[:, time], inputs[:, time], B[:, time], C[:, time], memory)
         outputs.append(one)
     return torch.stack(outputs, dim=1), memory
 
 
-def advance(
+def scan_step(
     decays: Float[Tensor, "rows heads"],
     inputs: Float[Tensor, "rows heads head_width"],
-    inward: Float[Tensor, "rows state"],
-    outward: Float[Tensor, "rows state"],
-    memory: Float[Tensor, "rows heads state head_width"],
+    B: Float[Tensor, "rows state"],
+    C: Float[Tensor, "rows state"],
+    state: Float[Tensor, "rows heads state head_width"],
 ) -> tuple[Float[Tensor, "rows heads head_width"], Float[Tensor, "rows heads state head_width"]]:
     """One step of the recurrence: the output, and the new state."""
-    memory = decays[..., None, None] * memory + inward[:, None, :, None] * inputs[:, :, None]
-    return torch.einsum("rn,rhnp->rhp", outward, memory), memory
+    state = decays[..., None, None] * state + B[:, None, :, None] * inputs[:, :, None]
+    return torch.einsum("rn,rhnp->rhp", C, state), state
 
 
-def by_fla(
-    logs: Float[Tensor, "rows time heads"],
+def chunked_scan_fla(
+    log_decays: Float[Tensor, "rows time heads"],
     inputs: Float[Tensor, "rows time heads head_width"],
-    inward: Float[Tensor, "rows time state"],
-    outward: Float[Tensor, "rows time state"],
+    B: Float[Tensor, "rows time state"],
+    C: Float[Tensor, "rows time state"],
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
     """`chunked` by a kernel of flash-linear-attention, whose queries, keys and values are C, B and the inputs."""
     from fla.ops.simple_gla import chunk_simple_gla
 
-    heads = logs.shape[2]
-    keys, queries = (part[:, :, None].repeat(1, 1, heads, 1).to(inputs.dtype) for part in (inward, outward))
+    heads = log_decays.shape[2]
+    keys, queries = (part[:, :, None].repeat(1, 1, heads, 1).to(inputs.dtype) for part in (B, C))
     output, memory = chunk_simple_gla(
-        queries, keys, inputs.contiguous(), logs.float(), scale=1.0, output_final_state=True
+        queries, keys, inputs.contiguous(), log_decays.float(), scale=1.0, output_final_state=True
     )
     return output, memory

@@ -11,10 +11,10 @@ from torch.nn.functional import silu
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-EVEN = 1e-2
+PHASE_EPSILON = 1e-2
 """Where the size of a cell is far below this, its phase fades instead of jumping."""
 
 
@@ -30,7 +30,7 @@ class Phasor(Mixer):
         y = out( h / |h| * silu(S x) )
 
     A state works like a clock hand: a number may set it, each counted symbol rotates it by the same angle, and other
-    tokens may leave it unchanged. Nothing decays or grows with length: counting 50 symbols generalises to 200, as far
+    tokens may leave it unchanged. Nothing decays or grows with length: counting 50 symbols generalizes to 200, as far
     as the angles are exact. With `exclusive` the write is w (1 - r): a token that rotates a state does not write to it.
 
     Over whole rows h is computed by two cumulative sums, exactly and without a division.
@@ -46,19 +46,13 @@ class Phasor(Mixer):
 
     def __post_init__(self) -> None:
         if self.state_size is not None and self.state_size < 1:
-            raise UserError(f"state_size: {self.state_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"state_size: must be 1 or more, not {self.state_size}")
         if not 0 < self.max_phase <= 2 * math.pi:
-            raise UserError(f"max_phase: {self.max_phase} is no largest angle; above 0 up to 2 pi (6.28) is right")
+            raise UserError(f"max_phase: must be above 0 and at most 2 pi (6.28), not {self.max_phase}")
         if not 0 < self.learning_rate_factor < float("inf"):
-            raise UserError(
-                f"learning_rate_factor: {self.learning_rate_factor} is no factor of a learning rate; above 0 is "
-                f"right, 0.5 is usual"
-            )
+            raise UserError(f"learning_rate_factor: must be above 0 (usually 0.5), not {self.learning_rate_factor}")
         if not math.isfinite(self.write_gate_offset):
-            raise UserError(
-                f"write_gate_offset: {self.write_gate_offset} would never let anything be written; 0 is open by "
-                f"half, 2 is usual"
-            )
+            raise UserError(f"write_gate_offset: must be finite (usually 2), not {self.write_gate_offset}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "PhasorMixer":
         return PhasorMixer(self, width, self.state_size or width)
@@ -69,7 +63,12 @@ class PhasorMixer(TokenMixer):
 
     def __init__(self, spec: Phasor, width: int, cells: int) -> None:
         super().__init__()
-        self.width, self.cells, self.rate, self.exclusive = width, cells, spec.learning_rate_factor, spec.exclusive
+        self.width, self.state_size, self.learning_rate_factor, self.exclusive = (
+            width,
+            cells,
+            spec.learning_rate_factor,
+            spec.exclusive,
+        )
         self.inward = nn.Linear(width, 2 * cells, bias=False)
         self.turn, self.write = nn.Linear(width, cells), nn.Linear(width, cells)
         self.show = nn.Linear(width, 2 * cells)
@@ -81,12 +80,12 @@ class PhasorMixer(TokenMixer):
                 linear.bias.zero_()
             self.write.bias.fill_(-spec.write_gate_offset)
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         gates = ("turn", "write", "show")
         return {"phase", *(f"{gate}.{own}" for gate in gates for own in ("weight", "bias"))}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {"phase": (self.rate, False)}
+        return {"phase": (self.learning_rate_factor, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         return self._output(self._states(x, context), x)
@@ -97,13 +96,13 @@ class PhasorMixer(TokenMixer):
         return self._output(states, x), states[last]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        angles, written = self._read(x)
+        angles, written = self._angles_and_inputs(x)
         after = torch.polar(torch.ones_like(angles), angles) * state[:, None] + written
         return self._output(after, x), after[:, 0]
 
-    def recurrent(self, x: Float[Tensor, "rows time width"]) -> Complex[Tensor, "rows time cells"]:
-        """The states token by token: what the form over whole rows is tested against."""
-        angles, written = self._read(x)
+    def recurrent_states(self, x: Float[Tensor, "rows time width"]) -> Complex[Tensor, "rows time cells"]:
+        """The states token by token: the reference for tests of the parallel form."""
+        angles, written = self._angles_and_inputs(x)
         state, found = torch.zeros_like(written[:, 0]), []
         for place in range(x.shape[1]):
             state = torch.polar(torch.ones_like(angles[:, place]), angles[:, place]) * state + written[:, place]
@@ -111,30 +110,30 @@ class PhasorMixer(TokenMixer):
         return torch.stack(found, dim=1)
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
-        nothing_hidden(context, "Phasor")
-        angles, written = self._read(x)
+        check_no_blocked_keys(context, "Phasor")
+        angles, written = self._angles_and_inputs(x)
         turned = angles.cumsum(1)
         turned = torch.polar(torch.ones_like(turned), turned)
         return turned * (turned.conj() * written).cumsum(1)
 
-    def _read(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
+    def _angles_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
         """The rotation of each state by each token, in radians, and the write; in fp32 at least."""
         kind = torch.promote_types(x.dtype, torch.float32)
         turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.turn, self.write))
         if self.exclusive:
             write = write * (1 - turn)
-        pairs = self.inward(x).to(kind).unflatten(-1, (self.cells, 2)) * write[..., None]
+        pairs = self.inward(x).to(kind).unflatten(-1, (self.state_size, 2)) * write[..., None]
         return 2 * turn * self.phase, torch.view_as_complex(pairs.contiguous())
 
     def _output(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states)
-        phases = (pairs * (pairs.square().sum(-1, keepdim=True) + EVEN**2).rsqrt()).flatten(-2)
+        phases = (pairs * (pairs.square().sum(-1, keepdim=True) + PHASE_EPSILON**2).rsqrt()).flatten(-2)
         output: Tensor = self.out(phases.to(x.dtype) * silu(self.show(x)))
         return output
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         maps = (self.inward, self.turn, self.write, self.show, self.out)
-        return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.cells)
+        return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.state_size)

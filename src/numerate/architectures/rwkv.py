@@ -1,6 +1,6 @@
 """Shared parts of RWKV mixers: token shift, low-rank projections, norms per head, and sums with decay per channel.
 
-The published weights and initialisations are those of https://github.com/BlinkDL/RWKV-LM.
+The published weights and initializations are those of https://github.com/BlinkDL/RWKV-LM.
 """
 
 from collections.abc import Callable
@@ -11,34 +11,34 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad
 
 from numerate.errors import UserError
-from numerate.kernels.token_shift import single
+from numerate.kernels.token_shift import upcast
 
-CHUNK = 16
-"""Places whose mixing is one matrix; a state is carried from chunk to chunk."""
+CHUNK_SIZE = 16
+"""Tokens per chunk; states are passed from chunk to chunk."""
 
-SMALLEST = 4
-"""Places of the smallest blocks, within which pairs of places are looked at one by one."""
+MIN_BLOCK_SIZE = 4
+"""Tokens of the smallest blocks, whose pairs are computed one by one."""
 
 
 # How weights begin -------------------------------------------------------------------------------------------------
 
 
-def along_the_depth(layer: int, depth: int) -> tuple[float, float]:
-    """Relative depth in published initialisations: 0 in the first layer to 1 in the last, and 1 to almost 0."""
+def depth_ratios(layer: int, depth: int) -> tuple[float, float]:
+    """Relative depth in published initializations: 0 in the first layer to 1 in the last, and 1 to almost 0."""
     return layer / max(1, depth - 1), 1 - layer / depth
 
 
-def along_the_width(width: int) -> Tensor:
+def channel_ratios(width: int) -> Tensor:
     """From 0 in the first channel to 1 in the last."""
     return torch.arange(width) / max(1, width - 1)
 
 
-def shares(width: int, power: float, less: float = 0.0) -> Tensor:
-    """How much of the token before each channel takes: 1 in the first, and less and less."""
-    return 1 - (torch.arange(width) / width) ** power - less
+def initial_shift_weights(width: int, exponent: float, offset: float = 0.0) -> Tensor:
+    """Weight of the previous token in each channel: 1 in the first, decreasing."""
+    return 1 - (torch.arange(width) / width) ** exponent - offset
 
 
-def begin(linear: nn.Linear, gain: float) -> None:
+def initialize_linear(linear: nn.Linear, gain: float) -> None:
     """A linear map as published: orthogonal with this gain, or zeros."""
     if gain == 0:
         nn.init.zeros_(linear.weight)
@@ -46,14 +46,14 @@ def begin(linear: nn.Linear, gain: float) -> None:
         nn.init.orthogonal_(linear.weight, gain=gain)
 
 
-def heads_of(width: int, head_width: int | None) -> int:
+def compute_num_heads(width: int, head_width: int | None) -> int:
     """The number of heads; by default of 64 channels each, or one head where the width is smaller."""
     size = head_width or min(64, width)
     if width % size:
         fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
         raise UserError(
-            f"model.mixer.head_dim: width {width} does not divide into heads of {size}; "
-            f"{', '.join(map(str, fitting[-4:]))} would do"
+            f"model.mixer.head_dim: must divide the width {width}, unlike {size}; "
+            f"{', '.join(map(str, fitting[-4:]))} are possible"
         )
     return width // size
 
@@ -61,19 +61,19 @@ def heads_of(width: int, head_width: int | None) -> int:
 # Parts ---------------------------------------------------------------------------------------------------------------
 
 
-def mixed(
+def apply_token_shift(
     x: Float[Tensor, "rows time width"],
-    before: Float[Tensor, "rows time width"],
-    parts: Float[Tensor, " flat"] | Float[Tensor, "kinds rows time width"],
+    x_prev: Float[Tensor, "rows time width"],
+    shift_weights: Float[Tensor, " flat"] | Float[Tensor, "kinds rows time width"],
 ) -> tuple[Tensor, ...]:
     """Token shift: per kind, each channel's share of the token before and the rest of the token itself. Shares that no
     token changes lie one kind behind the other in one vector."""
-    wide = parts if parts.dim() == 4 else parts.view(-1, 1, 1, x.shape[-1])
-    return torch.addcmul(x, before - x, wide).unbind(0)
+    wide = shift_weights if shift_weights.dim() == 4 else shift_weights.view(-1, 1, 1, x.shape[-1])
+    return torch.addcmul(x, x_prev - x, wide).unbind(0)
 
 
 class LowRank(nn.Module):
-    """A map of low rank with something in between, on top of a bias: LoRA with a bias, f(x down) up + bias."""
+    """A low-rank projection with an activation in between, plus a bias: LoRA with a bias, f(x down) up + bias."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class LowRank(nn.Module):
         published: bool,
     ) -> None:
         super().__init__()
-        self.between = between
+        self.activation = between
         self.down = nn.Parameter(torch.zeros(width, rank) if published else torch.randn(width, rank) * width**-0.5)
         self.up = nn.Parameter(up)
         self.bias = nn.Parameter(bias) if bias is not None else None
 
     def forward(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time out"]:
         low = x @ self.down
-        out = (low if self.between is None else self.between(low)) @ self.up
+        out = (low if self.activation is None else self.activation(low)) @ self.up
         return out if self.bias is None else out + self.bias
 
 
@@ -110,39 +110,37 @@ class HeadNorm(nn.Module):
         return torch.addcmul(self.bias, layer_norm(x, (size,), eps=1e-5 * size).flatten(-2), self.weight)
 
 
-def own_parameters(part: nn.Module, published: bool) -> set[str]:
-    """The parameters that a mixer initialises itself: all but the linear maps, and these too if as published."""
-    linear = {f"{name}.weight" for name, module in part.named_modules() if isinstance(module, nn.Linear)}
-    return {name for name, _ in part.named_parameters() if published or name not in linear}
+def self_initialized_names(mixer: nn.Module, published_initialization: bool) -> set[str]:
+    """The parameters that a mixer initializes itself: all but the linear maps, and these too if as published."""
+    linear = {f"{name}.weight" for name, module in mixer.named_modules() if isinstance(module, nn.Linear)}
+    return {name for name, _ in mixer.named_parameters() if published_initialization or name not in linear}
 
 
 # Sums whose terms decay ----------------------------------------------------------------------------------------------
 
 
-def in_chunks(
-    x: Float[Tensor, "rows time heads size"], filling: float = 0.0
+def split_chunks(
+    x: Float[Tensor, "rows time heads size"], pad_value: float = 0.0
 ) -> Float[Tensor, "rows heads chunks places size"]:
-    """Rows cut into chunks, and filled up behind the last place. Rows shorter than a chunk get a smaller one."""
-    time, places = x.shape[1], SMALLEST
-    while places < min(time, CHUNK):
+    """Splits rows into chunks, with padding at the end. Rows shorter than a chunk get a smaller one."""
+    time, places = x.shape[1], MIN_BLOCK_SIZE
+    while places < min(time, CHUNK_SIZE):
         places *= 2
-    filled = pad(x, (0, 0, 0, 0, 0, -time % places), value=filling)
+    filled = pad(x, (0, 0, 0, 0, 0, -time % places), value=pad_value)
     return torch.unflatten(filled, 1, (-1, places)).movedim(3, 1)
 
 
-def out_of_chunks(
-    x: Float[Tensor, "rows heads chunks places size"], time: int
-) -> Float[Tensor, "rows time heads size"]:
-    """The other way round: the first `time` places."""
+def merge_chunks(x: Float[Tensor, "rows heads chunks places size"], time: int) -> Float[Tensor, "rows time heads size"]:
+    """The inverse of `split_chunks`: the first `time` tokens."""
     return x.movedim(1, 3).flatten(1, 2)[:, :time]
 
 
-def exact(*tensors: Tensor) -> list[Tensor]:
+def upcast_all(*tensors: Tensor) -> list[Tensor]:
     """In single precision at least: a recurrence adds up what it rounds."""
-    return [single(x) for x in tensors]
+    return [upcast(x) for x in tensors]
 
 
-def decayed(
+def decayed_scores(
     queries: Float[Tensor, "*batch places asking size"],
     keys: Float[Tensor, "*batch places targets size"],
     decays: Float[Tensor, "*batch places size"],
@@ -163,45 +161,50 @@ def decayed(
     >>> decayed(ones, ones, torch.full((4, 1), 0.5))[0].view(4, 4)[3]
     tensor([0.2500, 0.5000, 1.0000, 0.0000])
     """
-    batch, (time, asking, size), target_positions = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]
-    blocks, half = time // SMALLEST, SMALLEST
-    queries, keys, products, whole = _one_by_one(
-        queries.reshape(*batch, blocks, half, asking, size),
-        keys.reshape(*batch, blocks, half, target_positions, size),
-        decays.reshape(*batch, blocks, half, size),
+    batch, (time, num_queries, size), num_keys = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]
+    blocks, block_size = time // MIN_BLOCK_SIZE, MIN_BLOCK_SIZE
+    queries, keys, scores, total_decay = _decayed_scores_pairwise(
+        queries.reshape(*batch, blocks, block_size, num_queries, size),
+        keys.reshape(*batch, blocks, block_size, num_keys, size),
+        decays.reshape(*batch, blocks, block_size, size),
     )
-    while half < time:
+    while block_size < time:
         blocks //= 2
-        early_queries, late_queries = queries.reshape(*batch, blocks, 2, half, asking, size).unbind(-4)
-        early_keys, late_keys = keys.reshape(*batch, blocks, 2, half, target_positions, size).unbind(-4)
-        early_whole, late_whole = whole.reshape(*batch, blocks, 2, size).unbind(-2)
-        early, late = products.reshape(*batch, blocks, 2, half * asking, half * target_positions).unbind(-3)
-        across = late_queries.flatten(-3, -2) @ early_keys.flatten(-3, -2).transpose(-1, -2)
-        above, below = torch.cat([early, torch.zeros_like(early)], -1), torch.cat([across, late], -1)
-        products = torch.cat([above, below], dim=-2)
-        queries = torch.cat([early_queries, late_queries * early_whole[..., None, None, :]], dim=-3)
-        keys = torch.cat([early_keys * late_whole[..., None, None, :], late_keys], dim=-3)
-        whole = early_whole * late_whole
-        half *= 2
+        early_queries, late_queries = queries.reshape(*batch, blocks, 2, block_size, num_queries, size).unbind(-4)
+        early_keys, late_keys = keys.reshape(*batch, blocks, 2, block_size, num_keys, size).unbind(-4)
+        early_decay, late_decay = total_decay.reshape(*batch, blocks, 2, size).unbind(-2)
+        early_scores, late_scores = scores.reshape(
+            *batch, blocks, 2, block_size * num_queries, block_size * num_keys
+        ).unbind(-3)
+        cross_scores = late_queries.flatten(-3, -2) @ early_keys.flatten(-3, -2).transpose(-1, -2)
+        upper, lower = (
+            torch.cat([early_scores, torch.zeros_like(early_scores)], -1),
+            torch.cat([cross_scores, late_scores], -1),
+        )
+        scores = torch.cat([upper, lower], dim=-2)
+        queries = torch.cat([early_queries, late_queries * early_decay[..., None, None, :]], dim=-3)
+        keys = torch.cat([early_keys * late_decay[..., None, None, :], late_keys], dim=-3)
+        total_decay = early_decay * late_decay
+        block_size *= 2
     return (
-        products.reshape(*batch, time, asking, time, target_positions),
-        queries.reshape(*batch, time, asking, size),
-        keys.reshape(*batch, time, target_positions, size),
-        whole.reshape(*batch, size),
+        scores.reshape(*batch, time, num_queries, time, num_keys),
+        queries.reshape(*batch, time, num_queries, size),
+        keys.reshape(*batch, time, num_keys, size),
+        total_decay.reshape(*batch, size),
     )
 
 
-def _one_by_one(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decayed_scores_pairwise(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same for blocks of `SMALLEST` places, pair by pair; the products are one matrix per block."""
     each, asking, target_positions = decays.unbind(-2), queries.shape[-2], keys.shape[-2]
     every_query, every_key = queries.unbind(-3), keys.unbind(-3)
     rows: list[Tensor] = []
     reaching: list[Tensor] = []
     before = [torch.ones_like(each[0])]
-    for place in range(SMALLEST):
+    for place in range(MIN_BLOCK_SIZE):
         query = every_query[place][..., None, :]
         found = [(query * key[..., None, :, :]).sum(-1) for key in reaching]
-        found += [queries.new_zeros(*queries.shape[:-3], asking, target_positions)] * (SMALLEST - place)
+        found += [queries.new_zeros(*queries.shape[:-3], asking, target_positions)] * (MIN_BLOCK_SIZE - place)
         rows.append(torch.stack(found, dim=-2).flatten(-2))
         reaching = [key * each[place][..., None, :] for key in reaching] + [every_key[place]]
         before.append(before[-1] * each[place])

@@ -9,10 +9,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from numerate.architectures.rwkv import along_the_depth, along_the_width, begin, exact, mixed, own_parameters, shares
+from numerate.architectures.rwkv import (
+    apply_token_shift,
+    channel_ratios,
+    depth_ratios,
+    initial_shift_weights,
+    initialize_linear,
+    self_initialized_names,
+    upcast_all,
+)
 from numerate.config import setting
-from numerate.kernels.token_shift import behind, previous, uncompiled
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import disable_compile, gather_last_tokens, shift_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 
@@ -27,13 +35,13 @@ class RWKV4(Mixer):
 
     times a gate, and a linear map follows. A whole RWKV-4 alternates it with `ChannelMix()`:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(published=True),
-    ...     ChannelMix(version=4, published=True))), feed_forward=None, embedding_norm=True)
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(published_initialization=True),
+    ...     ChannelMix(version=4, published_initialization=True))), feed_forward=None, embedding_norm=True)
 
     With k = 0, u = 0 and exp(-w) = 0.5, values 1, 0, 0 give the means 1, 1/2 and 0.5/2.5 = 1/5.
     """
 
-    published: bool = setting(
+    published_initialization: bool = setting(
         False,
         "initialize as published: value projections orthogonal, all others 0; false: by the model's initialization",
     )
@@ -52,51 +60,55 @@ class RWKV4Mixer(TokenMixer):
     def __init__(self, spec: RWKV4, width: int, layer: int, depth: int) -> None:
         super().__init__()
         self.spec = spec
-        late, early = along_the_depth(layer, depth)
-        parts = [shares(width, early), shares(width, early) - 0.3 * late, shares(width, 0.5 * early)]
+        late, early = depth_ratios(layer, depth)
+        parts = [
+            initial_shift_weights(width, early),
+            initial_shift_weights(width, early) - 0.3 * late,
+            initial_shift_weights(width, 0.5 * early),
+        ]
         self.shares = nn.Parameter(torch.cat(parts))
-        self.decay = nn.Parameter(-5 + 8 * along_the_width(width) ** (0.7 + 1.3 * late))
+        self.decay = nn.Parameter(-5 + 8 * channel_ratios(width) ** (0.7 + 1.3 * late))
         self.newest = nn.Parameter(math.log(0.3) + 0.5 * ((torch.arange(width) + 1) % 3 - 1))
         self.receptance, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        if spec.published:
+        if spec.published_initialization:
             for linear, gain in ((self.receptance, 0.0), (self.keys, 0.0), (self.values, 1.0), (self.out, 0.0)):
-                begin(linear, gain)
+                initialize_linear(linear, gain)
 
-    def claimed(self) -> set[str]:
-        return own_parameters(self, self.spec.published)
+    def self_initialized_parameters(self) -> set[str]:
+        return self_initialized_names(self, self.spec.published_initialization)
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Speeds learn twice as fast, the newest token's weight three times, as published."""
         return {"decay": (2.0, False), "newest": (3.0, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "RWKV4")
-        gate, k, v = self._read(x, previous(x))
-        return self._output(means(k, v, *exact(self.decay, self.newest))[0], gate)
+        check_no_blocked_keys(context, "RWKV4")
+        gate, k, v = self._project(x, shift_tokens(x))
+        return self._output(parallel_wkv(k, v, *upcast_all(self.decay, self.newest))[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
-        nothing_hidden(context, "RWKV4")
-        gate, k, v = self._read(x, previous(x))
-        found, *sums = means(k, v, *exact(self.decay, self.newest))
-        before, value, weight, largest = (behind(one, context.lengths)[:, None] for one in (x, *sums))
+        check_no_blocked_keys(context, "RWKV4")
+        gate, k, v = self._project(x, shift_tokens(x))
+        found, *sums = parallel_wkv(k, v, *upcast_all(self.decay, self.newest))
+        before, value, weight, largest = (gather_last_tokens(one, context.lengths)[:, None] for one in (x, *sums))
         return self._output(found, gate), (before, value, weight, largest)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, *sums = state
-        gate, k, v = self._read(x, before)
-        found, value, weight, largest = recurrent(k, v, *exact(self.decay, self.newest), *sums)
+        gate, k, v = self._project(x, before)
+        found, value, weight, largest = recurrent_wkv(k, v, *upcast_all(self.decay, self.newest), *sums)
         return self._output(found, gate), (x, value, weight, largest)
 
-    def _read(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        for_keys, for_values, for_receptance = mixed(x, before, self.shares)
-        k, v = exact(self.keys(for_keys), self.values(for_values))
+    def _project(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        for_keys, for_values, for_receptance = apply_token_shift(x, before, self.shares)
+        k, v = upcast_all(self.keys(for_keys), self.values(for_values))
         return torch.sigmoid(self.receptance(for_receptance)), k, v
 
     def _output(self, found: Tensor, gate: Tensor) -> Tensor:
         output: Tensor = self.out((gate * found).to(gate.dtype))
         return output
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
@@ -107,52 +119,52 @@ class RWKV4Mixer(TokenMixer):
 # The recurrence ----------------------------------------------------------------------------------------------------
 
 
-def recurrent(
+def recurrent_wkv(
     k: Float[Tensor, "rows time width"],
     v: Float[Tensor, "rows time width"],
-    decay: Float[Tensor, " width"],
-    newest: Float[Tensor, " width"],
-    value: Float[Tensor, "rows 1 width"] | None = None,
-    weight: Float[Tensor, "rows 1 width"] | None = None,
-    largest: Float[Tensor, "rows 1 width"] | None = None,
+    time_decay: Float[Tensor, " width"],
+    time_first: Float[Tensor, " width"],
+    numerator: Float[Tensor, "rows 1 width"] | None = None,
+    denominator: Float[Tensor, "rows 1 width"] | None = None,
+    max_exponent: Float[Tensor, "rows 1 width"] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The definition, token by token: the means, and the state behind the last token. `decay` is the logarithm of w.
+    """The definition, token by token: the outputs, and the final state. `time_decay` is the logarithm of w.
 
     Sums are kept divided by exp(largest), the largest exponent in them, so that none overflows.
     """
-    value, weight = (torch.zeros_like(k[:, :1]) if one is None else one for one in (value, weight))
-    largest = torch.full_like(k[:, :1], -torch.inf) if largest is None else largest
-    found, speed = [], decay.exp()
+    numerator, denominator = (torch.zeros_like(k[:, :1]) if one is None else one for one in (numerator, denominator))
+    max_exponent = torch.full_like(k[:, :1], -torch.inf) if max_exponent is None else max_exponent
+    found, speed = [], time_decay.exp()
     for key, own in zip(k[:, :, None].unbind(1), v[:, :, None].unbind(1), strict=True):
-        top = torch.maximum(largest, newest + key)
-        old, new = (largest - top).exp(), (newest + key - top).exp()
-        found.append((old * value + new * own) / (old * weight + new))
-        top = torch.maximum(largest - speed, key)
-        old, new = (largest - speed - top).exp(), (key - top).exp()
-        value, weight, largest = old * value + new * own, old * weight + new, top
-    return torch.cat(found, dim=1), value, weight, largest
+        top = torch.maximum(max_exponent, time_first + key)
+        old, new = (max_exponent - top).exp(), (time_first + key - top).exp()
+        found.append((old * numerator + new * own) / (old * denominator + new))
+        top = torch.maximum(max_exponent - speed, key)
+        old, new = (max_exponent - speed - top).exp(), (key - top).exp()
+        numerator, denominator, max_exponent = old * numerator + new * own, old * denominator + new, top
+    return torch.cat(found, dim=1), numerator, denominator, max_exponent
 
 
-@uncompiled
-def means(
+@disable_compile
+def parallel_wkv(
     k: Float[Tensor, "rows time width"],
     v: Float[Tensor, "rows time width"],
-    decay: Float[Tensor, " width"],
-    newest: Float[Tensor, " width"],
+    time_decay: Float[Tensor, " width"],
+    time_first: Float[Tensor, " width"],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same from nothing, of all places at once; the states are those behind every token."""
-    speed = decay.exp()
-    largest = _largest(k.detach(), speed.detach())
+    """The same from a zero state, for all tokens in parallel; returns the states after every token."""
+    speed = time_decay.exp()
+    largest = _running_max_exponent(k.detach(), speed.detach())
     earlier = pad(largest[:, :-1], (0, 0, 1, 0), value=-torch.inf)
     kept, weights = (earlier - speed - largest).exp(), (k - largest).exp()
-    value, weight = _sums(kept, weights * v, weights)
-    top = torch.maximum(earlier, (newest + k).detach())
-    old, new = (earlier - top).exp(), (newest + k - top).exp()
-    found = (old * previous(value) + new * v) / (old * previous(weight) + new)
+    value, weight = _decayed_sums(kept, weights * v, weights)
+    top = torch.maximum(earlier, (time_first + k).detach())
+    old, new = (earlier - top).exp(), (time_first + k - top).exp()
+    found = (old * shift_tokens(value) + new * v) / (old * shift_tokens(weight) + new)
     return found, value, weight, largest
 
 
-def _largest(k: Tensor, speed: Tensor) -> Tensor:
+def _running_max_exponent(k: Tensor, speed: Tensor) -> Tensor:
     """The largest exponent behind each place, the largest k(i) - (t - i) speed; by doubling, in log2(time) rounds."""
     far, time = 1, k.shape[1]
     while far < time:
@@ -161,7 +173,7 @@ def _largest(k: Tensor, speed: Tensor) -> Tensor:
     return k
 
 
-def _sums(kept: Tensor, *added: Tensor) -> list[Tensor]:
+def _decayed_sums(kept: Tensor, *added: Tensor) -> list[Tensor]:
     """x(t) = kept(t) x(t-1) + added(t) for each of `added`: about root(time) places at once in about root(time) rounds,
     then what stood before them, in as many."""
     time = kept.shape[1]

@@ -11,23 +11,23 @@ from torch.nn.functional import silu
 from numerate.architectures.rwkv import (
     HeadNorm,
     LowRank,
-    along_the_depth,
-    along_the_width,
-    begin,
-    decayed,
-    exact,
-    heads_of,
-    in_chunks,
-    mixed,
-    out_of_chunks,
-    own_parameters,
-    shares,
+    apply_token_shift,
+    channel_ratios,
+    compute_num_heads,
+    decayed_scores,
+    depth_ratios,
+    initial_shift_weights,
+    initialize_linear,
+    merge_chunks,
+    self_initialized_names,
+    split_chunks,
+    upcast_all,
 )
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.backends import Kernel, refuse_other_kernels, takes_fla
-from numerate.kernels.token_shift import behind, previous, real, uncompiled
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.token_shift import disable_compile, gather_last_tokens, length_mask, shift_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 
@@ -44,8 +44,8 @@ class RWKV6(Mixer):
     whole RWKV-6 alternates it with `ChannelMix(version=6)`. The model of Chang and Bisk (2024),
     https://arxiv.org/abs/2405.20131, whose folder is named v5, is this one, with 4 layers of each and width 128:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV6(published=True),
-    ...     ChannelMix(version=6, published=True))), feed_forward=None, embedding_norm=True)
+    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV6(published_initialization=True),
+    ...     ChannelMix(version=6, published_initialization=True))), feed_forward=None, embedding_norm=True)
 
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """
@@ -53,18 +53,18 @@ class RWKV6(Mixer):
     head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
     decay_rank: int = setting(64, "rank of the decay projection")
     shift_rank: int = setting(32, "rank of the token shift projections")
-    published: bool = setting(
+    published_initialization: bool = setting(
         False,
         "initialize as published: orthogonal, output and low-rank projections 0; false: by the model's initialization",
     )
-    backend: Kernel = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
+    backend: Backend = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
 
     def __post_init__(self) -> None:
-        refuse_other_kernels(self.backend)
+        check_backend(self.backend)
         for name in ("head_dim", "decay_rank", "shift_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} channels hold nothing; 1 or more is right")
+                raise UserError(f"{name}: must be 1 or more, not {value}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
         return RWKV6Mixer(self, width, layer, depth)
@@ -74,7 +74,7 @@ class RWKV6(Mixer):
 
 
 State = tuple[Tensor, Tensor]
-Read = tuple[Tensor, Tensor, Tensor, Tensor]
+WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV6Mixer(TokenMixer):
@@ -82,69 +82,69 @@ class RWKV6Mixer(TokenMixer):
 
     def __init__(self, spec: RWKV6, width: int, layer: int, depth: int) -> None:
         super().__init__()
-        self.spec, self.heads = spec, heads_of(width, spec.head_dim)
-        late, _ = along_the_depth(layer, depth)
-        channel, rank = along_the_width(width), spec.decay_rank
-        self.shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published)
+        self.spec, self.heads = spec, compute_num_heads(width, spec.head_dim)
+        late, _ = depth_ratios(layer, depth)
+        channel, rank = channel_ratios(width), spec.decay_rank
+        self.shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published_initialization)
         speeds, up = -6 + 5 * channel ** (0.7 + 1.3 * late), torch.empty(rank, width).uniform_(-0.01, 0.01)
-        self.decay = LowRank(width, rank, torch.tanh, up, speeds, spec.published)
+        self.decay = LowRank(width, rank, torch.tanh, up, speeds, spec.published_initialization)
         thirds = 0.1 * ((torch.arange(width) + 1) % 3 - 1)
         self.bonus = nn.Parameter(late * (1 - channel) + thirds)
         self.receptance, self.keys, self.values, self.gate, self.out = (
             nn.Linear(width, width, bias=False) for _ in range(5)
         )
         self.norm = HeadNorm(width, layer, depth)
-        if spec.published:
+        if spec.published_initialization:
             gains = ((self.receptance, 1.0), (self.keys, 0.1), (self.values, 1.0), (self.gate, 0.1), (self.out, 0.0))
             for linear, gain in gains:
-                begin(linear, gain)
+                initialize_linear(linear, gain)
 
-    def claimed(self) -> set[str]:
-        return own_parameters(self, self.spec.published)
+    def self_initialized_parameters(self) -> set[str]:
+        return self_initialized_names(self, self.spec.published_initialization)
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
-        plain = dict.fromkeys(own_parameters(self, False), (1.0, False))
+        plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
         return {**plain, "decay.bias": (2.0, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "RWKV6")
-        read, gate = self._read(x, previous(x))
-        return self._output(self._whole(read)[0], gate)
+        check_no_blocked_keys(context, "RWKV6")
+        read, gate = self._project(x, shift_tokens(x))
+        return self._output(self._wkv(read)[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
-        nothing_hidden(context, "RWKV6")
-        (r, k, v, decays), gate = self._read(x, previous(x))
-        there = real(context.lengths, x.shape[1])[:, :, None, None]
-        y, matrix = self._whole((r, k * there, v, decays * there))
-        return self._output(y, gate), (behind(x, context.lengths)[:, None], matrix)
+        check_no_blocked_keys(context, "RWKV6")
+        (r, k, v, decays), gate = self._project(x, shift_tokens(x))
+        there = length_mask(context.lengths, x.shape[1])[:, :, None, None]
+        y, matrix = self._wkv((r, k * there, v, decays * there))
+        return self._output(y, gate), (gather_last_tokens(x, context.lengths)[:, None], matrix)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, matrix = state
-        read, gate = self._read(x, before)
-        r, k, v, decays = exact(*read)
-        y, matrix = recurrent(r, k, v, decays.exp(), self.bonus.view(self.heads, -1), matrix)
+        read, gate = self._project(x, before)
+        r, k, v, decays = upcast_all(*read)
+        y, matrix = recurrent_wkv(r, k, v, decays.exp(), self.bonus.view(self.heads, -1), matrix)
         return self._output(y, gate), (x, matrix)
 
-    def _read(self, x: Tensor, before: Tensor) -> tuple[Read, Tensor]:
+    def _project(self, x: Tensor, before: Tensor) -> tuple[WKVInputs, Tensor]:
         """Receptance, keys, values and logarithms of decays by head; and the gates, rows x time x width."""
         for_decay, for_keys, for_values, for_receptance, for_gate = self.shift(x, before)
         made = (self.receptance(for_receptance), self.keys(for_keys), self.values(for_values), self.decay(for_decay))
         r, k, v, decays = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
         return (r, k, v, -decays.exp()), silu(self.gate(for_gate))
 
-    def _whole(self, read: Read) -> tuple[Tensor, Tensor]:
+    def _wkv(self, read: WKVInputs) -> tuple[Tensor, Tensor]:
         """The outputs at all positions, and the last states."""
-        if takes_fla(self.spec.backend, read[0], "RWKV6"):
-            return through_fla(*read, self.bonus.view(self.heads, -1))
-        r, k, v, decays = exact(*read)
-        return chunked(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
+        if should_use_fla(self.spec.backend, read[0], "RWKV6"):
+            return chunked_wkv_fla(*read, self.bonus.view(self.heads, -1))
+        r, k, v, decays = upcast_all(*read)
+        return chunked_wkv(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
 
     def _output(self, y: Tensor, gate: Tensor) -> Tensor:
         output: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
         return output
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
@@ -157,8 +157,8 @@ class DynamicShift(nn.Module):
 
     def __init__(self, width: int, layer: int, depth: int, rank: int, published: bool) -> None:
         super().__init__()
-        late, early = along_the_depth(layer, depth)
-        plain, soft = shares(width, early), shares(width, 0.5 * early)
+        late, early = depth_ratios(layer, depth)
+        plain, soft = initial_shift_weights(width, early), initial_shift_weights(width, 0.5 * early)
         self.first = nn.Parameter(plain.clone())
         self.shares = nn.Parameter(torch.cat([plain, plain, plain - 0.3 * late, soft, soft]))
         down = torch.zeros(width, 5 * rank) if published else torch.randn(width, 5 * rank) * width**-0.5
@@ -168,13 +168,13 @@ class DynamicShift(nn.Module):
     def forward(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
         low = torch.tanh(torch.addcmul(x, before - x, self.first) @ self.down)
         more = torch.unflatten(low, -1, (5, -1)).movedim(-2, 0).flatten(1, 2) @ self.up
-        return mixed(x, before, torch.unflatten(more, 1, x.shape[:2]) + self.shares.view(5, 1, 1, -1))
+        return apply_token_shift(x, before, torch.unflatten(more, 1, x.shape[:2]) + self.shares.view(5, 1, 1, -1))
 
 
 # The recurrence ----------------------------------------------------------------------------------------------------
 
 
-def recurrent(
+def recurrent_wkv(
     r: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
@@ -192,30 +192,30 @@ def recurrent(
     return torch.stack(outputs, dim=1), state
 
 
-@uncompiled
-def chunked(
+@disable_compile
+def chunked_wkv(
     r: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
     decays: Float[Tensor, "rows time heads size"],
     bonus: Float[Tensor, "heads size"],
 ) -> tuple[Tensor, Tensor]:
-    """The same from nothing, chunk by chunk: within each, all tokens at once."""
+    """The same from a zero state, in chunks; the tokens of a chunk are computed in parallel."""
     time = r.shape[1]
     newest = (r * k * bonus).sum(-1, keepdim=True) * v
     with torch.autocast(r.device.type, enabled=False):
-        r, k, v = in_chunks(r), in_chunks(k), in_chunks(v)
-        products, r, k, whole = decayed(r[..., None, :], k[..., None, :], in_chunks(decays, 1.0))
+        r, k, v = split_chunks(r), split_chunks(k), split_chunks(v)
+        products, r, k, whole = decayed_scores(r[..., None, :], k[..., None, :], split_chunks(decays, 1.0))
         brought = (k.squeeze(-2).transpose(-1, -2) @ v).unbind(2)
         state, begun = torch.zeros_like(brought[0]), []
         for left, new in zip(whole[..., None].unbind(2), brought, strict=True):
             begun.append(state)
             state = left * state + new
         output = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ torch.stack(begun, dim=2)
-    return out_of_chunks(output, time) + newest, state
+    return merge_chunks(output, time) + newest, state
 
 
-def through_fla(r: Tensor, k: Tensor, v: Tensor, decays: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:
+def chunked_wkv_fla(r: Tensor, k: Tensor, v: Tensor, decays: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:
     """The same by flash-linear-attention 0.6, in the precision of the receptance; `decays` are logarithms."""
     from fla.ops.rwkv6 import chunk_rwkv6
 

@@ -10,25 +10,25 @@ from torch.nn.functional import pad
 
 from numerate.architectures.state_space import (
     StateSpaceMixer,
-    as_pairs,
-    convolved,
-    drawn_pairs,
-    drawn_steps,
-    fed_back,
-    gathered,
-    kernels_of,
-    normal_legs,
-    paired,
-    powers_of,
-    product,
-    refuse_dropout,
-    refuse_pairs,
-    refuse_rate,
-    refuse_steps,
-    reversed_rows,
+    as_complex,
+    causal_convolution,
+    check_dropout,
+    check_learning_rate_factor,
+    check_state_pairs,
+    check_step_sizes,
+    complex_parameter,
+    complex_powers,
+    impulse_responses,
+    nplr_legs,
+    random_complex_parameter,
+    random_log_dt,
+    reverse_rows,
+    series_product,
+    series_quotient,
+    weighted_sums,
 )
 from numerate.config import setting
-from numerate.kernels.token_shift import single
+from numerate.kernels.token_shift import upcast
 from numerate.mixers.mixer import Mixer
 from numerate.positions.position import Position
 
@@ -61,10 +61,10 @@ class S4(Mixer):
     dropout: float = setting(0.0, "dropout of channels; published: 0.1")
 
     def __post_init__(self) -> None:
-        refuse_pairs(self.state_pairs)
-        refuse_steps(self.dt_min, self.dt_ratio)
-        refuse_rate(self.learning_rate_factor)
-        refuse_dropout(self.dropout)
+        check_state_pairs(self.state_pairs)
+        check_step_sizes(self.dt_min, self.dt_ratio)
+        check_learning_rate_factor(self.learning_rate_factor)
+        check_dropout(self.dropout)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4Mixer":
         return S4Mixer(self, width)
@@ -83,96 +83,99 @@ class S4Mixer(StateSpaceMixer):
 
     def __init__(self, spec: S4, width: int) -> None:
         super().__init__("S4", width, spec.dropout, spec.learning_rate_factor)
-        found = normal_legs(2 * spec.state_pairs)
-        eigenvalues = as_pairs(found.eigenvalues, width).detach()
+        found = nplr_legs(2 * spec.state_pairs)
+        eigenvalues = complex_parameter(found.eigenvalues, width).detach()
         self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
         self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
-        self.low_rank = as_pairs(found.low_rank, width)
-        self.input_map = as_pairs(found.inward, width)
-        self.output_map = drawn_pairs(width, spec.state_pairs)
-        self.log_step = drawn_steps(width, spec.dt_min, spec.dt_ratio)
+        self.low_rank = complex_parameter(found.P, width)
+        self.input_map = complex_parameter(found.B, width)
+        self.output_map = random_complex_parameter(width, spec.state_pairs)
+        self.log_step = random_log_dt(width, spec.dt_min, spec.dt_ratio)
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         still = ("log_decay", "frequency", "low_rank", "input_map", "log_step")
-        return {**dict.fromkeys(still, (self.rate, False)), "output_map": (self.rate, True)}
+        return {
+            **dict.fromkeys(still, (self.learning_rate_factor, False)),
+            "output_map": (self.learning_rate_factor, True),
+        }
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
-        base, fed, low_rank = self._diagonal()
-        read = torch.stack([paired(self.output_map), low_rank.conj()], dim=-2)
+        base, fed, low_rank = self._discretize()
+        read = torch.stack([as_complex(self.output_map), low_rank.conj()], dim=-2)
         # Twice the real part of one of each conjugate pair is the sum over both.
         weights = (2 * read[..., :, None, :] * fed[..., None, :, :]).flatten(-3, -2)
-        kernels = kernels_of(weights, base, time)
-        return kernels[..., 0, :] - product(kernels[..., 1, :], _feedback(kernels[..., 2:, :]))
+        kernels = impulse_responses(weights, base, time)
+        return kernels[..., 0, :] - series_product(kernels[..., 1, :], _feedback_response(kernels[..., 2:, :]))
 
-    def states_behind(
+    def final_states(
         self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows width pairs 2"]:
-        base, fed, low_rank = self._diagonal()
+        base, fed, low_rank = self._discretize()
         weights = 2 * low_rank.conj()[..., None, :] * fed
-        loop = convolved(_feedback(kernels_of(weights, base, signal.shape[1])), signal)
-        powers = powers_of(base, signal.shape[1])
-        through_b, through_p = (gathered(powers, reversed_rows(part, lengths)) for part in (signal, loop))
+        loop = causal_convolution(_feedback_response(impulse_responses(weights, base, signal.shape[1])), signal)
+        powers = complex_powers(base, signal.shape[1])
+        through_b, through_p = (weighted_sums(powers, reverse_rows(part, lengths)) for part in (signal, loop))
         return torch.view_as_real(fed[:, 0] * through_b - fed[:, 1] * through_p)
 
-    def advanced(
+    def recurrent_step(
         self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         """(1 - step/2 A) x_t = (1 + step/2 A) x_(t-1) + step B u_t, solved by Woodbury's identity."""
-        x, low_rank, step = paired(state), paired(self.low_rank), single(self.log_step).exp()[:, None]
+        x, low_rank, step = as_complex(state), as_complex(self.low_rank), upcast(self.log_step).exp()[:, None]
         half = step / 2 * self._eigenvalues()
-        seen = _through(low_rank.conj(), x)
-        right = (1 + half) * x - step / 2 * low_rank * seen + step * paired(self.input_map) * u[..., None]
+        seen = _read_state(low_rank.conj(), x)
+        right = (1 + half) * x - step / 2 * low_rank * seen + step * as_complex(self.input_map) * u[..., None]
         right, turned = right / (1 - half), low_rank / (1 - half)
-        loop = 1 + step / 2 * _through(low_rank.conj(), turned)
-        after = right - step / 2 * turned * _through(low_rank.conj(), right) / loop
-        return _through(paired(self.output_map), after)[..., 0], torch.view_as_real(after)
+        loop = 1 + step / 2 * _read_state(low_rank.conj(), turned)
+        after = right - step / 2 * turned * _read_state(low_rank.conj(), right) / loop
+        return _read_state(as_complex(self.output_map), after)[..., 0], torch.view_as_real(after)
 
     def _eigenvalues(self) -> Complex[Tensor, "width pairs"]:
-        return torch.complex(-single(self.log_decay).exp(), single(self.frequency))
+        return torch.complex(-upcast(self.log_decay).exp(), upcast(self.frequency))
 
-    def _diagonal(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _discretize(self) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal recurrence of the bilinear rule: its factors (width x pairs), what feeds it (width x 2 x
         pairs, B and P), and P."""
-        step, low_rank = single(self.log_step).exp()[:, None], paired(self.low_rank)
+        step, low_rank = upcast(self.log_step).exp()[:, None], as_complex(self.low_rank)
         inverse = (1 - 0.5 * step * self._eigenvalues()).reciprocal()
-        fed = (step * inverse)[..., None, :] * torch.stack([paired(self.input_map), low_rank], dim=-2)
+        fed = (step * inverse)[..., None, :] * torch.stack([as_complex(self.input_map), low_rank], dim=-2)
         return 2 * inverse - 1, fed, low_rank
 
 
-def _through(reader: Complex[Tensor, "*reader pairs"], x: Complex[Tensor, "*x pairs"]) -> Tensor:
+def _read_state(reader: Complex[Tensor, "*reader pairs"], x: Complex[Tensor, "*x pairs"]) -> Tensor:
     """What a row vector reads off a state given by one of each conjugate pair: real, with a last dimension of 1."""
     return 2 * (reader * x).real.sum(-1, keepdim=True)
 
 
-def _feedback(kernels: Float[Tensor, "width 2 time"]) -> Float[Tensor, "width time"]:
+def _feedback_response(kernels: Float[Tensor, "width 2 time"]) -> Float[Tensor, "width time"]:
     """From pb and pp the power series m pb / (1 + m pp), m = (1 + z)/2."""
     above, beside = (0.5 * (kernels + pad(kernels, (1, -1)))).unbind(-2)
-    return fed_back(above, beside)
+    return series_quotient(above, beside)
 
 
 def cauchy_kernel(
     eigenvalues: Complex[Tensor, "width pairs"],
     low_rank: Complex[Tensor, "width pairs"],
     input_map: Complex[Tensor, "width pairs"],
-    folded: Complex[Tensor, "width pairs"],
+    truncated_C: Complex[Tensor, "width pairs"],
     step: Float[Tensor, " width"],
     time: int,
 ) -> Float[Tensor, "width time"]:
     """The kernel as published, by Cauchy products at the roots of unity and an inverse FFT; `time` is even.
 
-    Algorithm 1 of the paper. `folded` is C (1 - M^time) with the matrix M of the recurrence (a row vector, one of each
-    conjugate pair): at roots of unity the powers of M from `time` on fall upon the first ones. Kept as a truth for
+    Algorithm 1 of the paper. `truncated_C` is C (1 - M^time) with the matrix M of the recurrence (a row vector, one of
+    each conjugate pair): at roots of unity the powers of M from `time` on fall upon the first ones. Kept as a truth for
     tests and to measure against: `S4` needs no folding, takes any length, and is quicker.
     """
-    place = torch.arange(time // 2 + 1, device=step.device, dtype=step.dtype)
-    z = torch.polar(torch.ones_like(place), -2 * torch.pi * place / time)
+    frequency_index = torch.arange(time // 2 + 1, device=step.device, dtype=step.dtype)
+    z = torch.polar(torch.ones_like(frequency_index), -2 * torch.pi * frequency_index / time)
     half = (step / 2)[:, None, None] * (1 + z)
-    both = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
-    resolvent = 1 / ((1 - z) - half * both[:, :, None])
-    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (low_rank, input_map, folded))
+    all_eigenvalues = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
+    resolvent = 1 / ((1 - z) - half * all_eigenvalues[:, :, None])
+    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (low_rank, input_map, truncated_C))
     cb, cp, pb, pp = (
         (left * right)[:, None] @ resolvent for left, right in ((c, b), (c, p), (p.conj(), b), (p.conj(), p))
     )

@@ -12,28 +12,28 @@ from torch import Tensor, nn
 
 from numerate.architectures.state_space import (
     StateSpaceMixer,
-    as_pairs,
-    drawn_pairs,
-    drawn_steps,
-    gathered,
-    kernels_of,
-    normal_legs,
-    paired,
-    powers_of,
-    refuse_dropout,
-    refuse_pairs,
-    refuse_rate,
-    refuse_steps,
-    reversed_rows,
+    as_complex,
+    check_dropout,
+    check_learning_rate_factor,
+    check_state_pairs,
+    check_step_sizes,
+    complex_parameter,
+    complex_powers,
+    impulse_responses,
+    nplr_legs,
+    random_complex_parameter,
+    random_log_dt,
+    reverse_rows,
+    weighted_sums,
 )
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.token_shift import single
+from numerate.kernels.token_shift import upcast
 from numerate.mixers.mixer import Mixer
 from numerate.positions.position import Position
 
-BEGINNINGS = ("lin", "inv", "legs")
-RULES = ("zoh", "bilinear")
+INITIALIZATIONS = ("lin", "inv", "legs")
+DISCRETIZATIONS = ("zoh", "bilinear")
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class S4D(Mixer):
     dropout: float = setting(0.0, "dropout of channels")
 
     def __post_init__(self) -> None:
-        refuse_pairs(self.state_pairs)
-        if self.initialization not in BEGINNINGS:
-            raise UserError(f"initialization: {self.initialization!r} is none of: {', '.join(BEGINNINGS)}")
-        if self.discretization not in RULES:
-            raise UserError(f"discretization: {self.discretization!r} is none of: {', '.join(RULES)}")
-        refuse_steps(self.dt_min, self.dt_ratio)
-        refuse_rate(self.learning_rate_factor)
-        refuse_dropout(self.dropout)
+        check_state_pairs(self.state_pairs)
+        if self.initialization not in INITIALIZATIONS:
+            raise UserError(f"initialization: must be one of {', '.join(INITIALIZATIONS)}, not {self.initialization!r}")
+        if self.discretization not in DISCRETIZATIONS:
+            raise UserError(f"discretization: must be one of {', '.join(DISCRETIZATIONS)}, not {self.discretization!r}")
+        check_step_sizes(self.dt_min, self.dt_ratio)
+        check_learning_rate_factor(self.learning_rate_factor)
+        check_dropout(self.dropout)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4DMixer":
         return S4DMixer(self, width)
@@ -82,54 +82,57 @@ class S4DMixer(StateSpaceMixer):
 
     def __init__(self, spec: S4D, width: int) -> None:
         super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)
-        self.rule = spec.discretization
-        eigenvalues = as_pairs(_beginning(spec.initialization, spec.state_pairs), width).detach()
+        self.discretization = spec.discretization
+        eigenvalues = complex_parameter(_initial_eigenvalues(spec.initialization, spec.state_pairs), width).detach()
         self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
         self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
-        self.output_map = drawn_pairs(width, spec.state_pairs)
-        self.log_step = drawn_steps(width, spec.dt_min, spec.dt_ratio)
+        self.output_map = random_complex_parameter(width, spec.state_pairs)
+        self.log_step = random_log_dt(width, spec.dt_min, spec.dt_ratio)
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         still = ("log_decay", "frequency", "log_step")
-        return {**dict.fromkeys(still, (self.rate, False)), "output_map": (self.rate, True)}
+        return {
+            **dict.fromkeys(still, (self.learning_rate_factor, False)),
+            "output_map": (self.learning_rate_factor, True),
+        }
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
-        base, fed = self._diagonal()
-        return kernels_of((2 * paired(self.output_map) * fed)[..., None, :], base, time)[..., 0, :]
+        base, fed = self._discretize()
+        return impulse_responses((2 * as_complex(self.output_map) * fed)[..., None, :], base, time)[..., 0, :]
 
-    def states_behind(
+    def final_states(
         self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows width pairs 2"]:
-        base, fed = self._diagonal()
-        powers = powers_of(base, signal.shape[1])
-        return torch.view_as_real(fed * gathered(powers, reversed_rows(signal, lengths)))
+        base, fed = self._discretize()
+        powers = complex_powers(base, signal.shape[1])
+        return torch.view_as_real(fed * weighted_sums(powers, reverse_rows(signal, lengths)))
 
-    def advanced(
+    def recurrent_step(
         self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
-        base, fed = self._diagonal()
-        after = base * paired(state) + fed * u[..., None]
-        return 2 * (paired(self.output_map) * after).real.sum(-1), torch.view_as_real(after)
+        base, fed = self._discretize()
+        after = base * as_complex(state) + fed * u[..., None]
+        return 2 * (as_complex(self.output_map) * after).real.sum(-1), torch.view_as_real(after)
 
-    def _diagonal(self) -> tuple[Tensor, Tensor]:
+    def _discretize(self) -> tuple[Tensor, Tensor]:
         """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
-        eigenvalues = torch.complex(-single(self.log_decay).exp(), single(self.frequency))
-        step = single(self.log_step).exp()[:, None]
-        if self.rule == "zoh":
+        eigenvalues = torch.complex(-upcast(self.log_decay).exp(), upcast(self.frequency))
+        step = upcast(self.log_step).exp()[:, None]
+        if self.discretization == "zoh":
             base = (step * eigenvalues).exp()
             return base, (base - 1) / eigenvalues
         inverse = (1 - 0.5 * step * eigenvalues).reciprocal()
         return 2 * inverse - 1, step * inverse
 
 
-def _beginning(name: str, pairs: int) -> NDArray[np.complex128]:
+def _initial_eigenvalues(name: str, pairs: int) -> NDArray[np.complex128]:
     n: NDArray[np.complex128] = np.arange(pairs).astype(np.complex128)
     if name == "lin":
         return -0.5 + 1j * np.pi * n
     if name == "inv":
         inverse: NDArray[np.complex128] = -0.5 + 2j * pairs / np.pi * (2 * pairs / (2 * n + 1) - 1)
         return inverse
-    return normal_legs(2 * pairs).eigenvalues
+    return nplr_legs(2 * pairs).eigenvalues

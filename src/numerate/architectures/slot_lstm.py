@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.token_shift import real, uncompiled
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import disable_compile, length_mask
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 
@@ -39,30 +39,30 @@ class SlotLSTM(Mixer):
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:
-            raise UserError(f"num_slots: {self.num_slots} memories hold nothing; 1 (an LSTM) or more is right")
+            raise UserError(f"num_slots: must be 1 (an LSTM) or more, not {self.num_slots}")
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
         if not 0 < self.sharpness < float("inf"):
-            raise UserError(f"sharpness: {self.sharpness} tells no slots apart; a number above 0 is right, 1 is usual")
+            raise UserError(f"sharpness: must be above 0 (usually 1), not {self.sharpness}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
         return SlotLSTMMixer(self, width, self.hidden_size or width)
 
 
-_OWN = ("address", "read", "inward")
+_SELF_INITIALIZED_LINEARS = ("address", "read", "inward")
 """The linear maps that a layer draws itself, biases included."""
 
 
 class SlotLSTMMixer(TokenMixer):
     """The part behind `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
 
-    The recurrence is not linear in what it carries, so there is no form that is parallel over time: what the tokens put
-    in is made in two matrix products for all places, and a loop does the rest.
+    The recurrence is not linear in what it carries, so there is no form that is parallel over time: the input
+    projections in is made in two matrix products for all places, and a loop does the rest.
     """
 
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
         super().__init__()
-        self.slots, self.cells, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
+        self.num_slots, self.hidden_size, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
         self.address, self.read = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
         self.inward = nn.Linear(width, 4 * cells)
         self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
@@ -76,29 +76,32 @@ class SlotLSTMMixer(TokenMixer):
             for gate in self.recurrent.weight.chunk(4):
                 nn.init.orthogonal_(gate)
 
-    def claimed(self) -> set[str]:
-        return {"recurrent.weight", *(f"{part}.{own}" for part in _OWN for own in ("weight", "bias"))}
+    def self_initialized_parameters(self) -> set[str]:
+        return {
+            "recurrent.weight",
+            *(f"{part}.{own}" for part in _SELF_INITIALIZED_LINEARS for own in ("weight", "bias")),
+        }
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "SlotLSTM")
-        return self._through(x, self.shares(x))[0]
+        check_no_blocked_keys(context, "SlotLSTM")
+        return self._run(x, self.write_weights(x))[0]
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        nothing_hidden(context, "SlotLSTM")
-        # A token without any share changes no slot.
-        shares = self.shares(x) * real(context.lengths, x.shape[1])[..., None]
-        return self._through(x, self.shares(x))[0], self._through(x, shares)[1]
+        check_no_blocked_keys(context, "SlotLSTM")
+        # A token with weight 0 changes no slot.
+        shares = self.write_weights(x) * length_mask(context.lengths, x.shape[1])[..., None]
+        return self._run(x, self.write_weights(x))[0], self._run(x, shares)[1]
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(x, self.shares(x), state)
+        return self._run(x, self.write_weights(x), state)
 
-    def shares(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
+    def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
         """The softmax weights of slots."""
         shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
         return shares
 
-    @uncompiled
-    def _through(
+    @disable_compile
+    def _run(
         self,
         x: Float[Tensor, "rows time width"],
         shares: Float[Tensor, "rows time slots"],
@@ -106,7 +109,7 @@ class SlotLSTMMixer(TokenMixer):
     ) -> tuple[Tensor, Tensor]:
         """The outputs at all positions, and the last state."""
         if memory is None:
-            memory = x.new_zeros(x.shape[0], self.slots, 2 * self.cells)
+            memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size)
         outputs = []
         reading = (self.sharpness * self.read(x)).softmax(-1)
         for token, read, share in zip(self.inward(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
@@ -118,9 +121,9 @@ class SlotLSTMMixer(TokenMixer):
             outputs.append(h)
         return self.out(torch.stack(outputs, dim=1)), memory
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         matrices = sum(part.weight.numel() for part in (self.address, self.read, self.inward, self.recurrent, self.out))
-        return time * (2 * matrices + 10 * self.slots * self.cells)
+        return time * (2 * matrices + 10 * self.num_slots * self.hidden_size)

@@ -1,4 +1,4 @@
-"""sLSTM: an LSTM with exponential gates, whose cells hold weighted running means."""
+"""sLSTM: an LSTM with exponential gates, whose states are weighted running means."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.token_shift import ShortConvolution, behind, uncompiled
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import ShortConvolution, disable_compile, gather_last_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-Forget = Literal["sigmoid", "exponential"]
-Beginning = Literal["uniform", "zeros"]
+ForgetActivation = Literal["sigmoid", "exponential"]
+RecurrentInitialization = Literal["uniform", "zeros"]
 
 
 @dataclass(frozen=True)
 class SLSTM(Mixer):
-    """The sLSTM of xLSTM: an LSTM with exponential gates, a normaliser state, and heads.
+    """The sLSTM of xLSTM: an LSTM with exponential gates, a normalizer state, and heads.
 
     Beck et al. (2024), https://arxiv.org/abs/2405.04517, section 2.2 and appendix A: with z, i, f and o linear in the
     token and in the head's last h,
@@ -44,34 +44,33 @@ class SLSTM(Mixer):
     conv_kernel: int | None = setting(
         4, "kernel size of the convolution before input and forget gates; null: no convolution, no SiLU"
     )
-    forget_gate: Forget = setting("sigmoid", "activation of the forget gate")
-    initialization: Beginning = setting("uniform", "initialization of the recurrent weights")
+    forget_gate: ForgetActivation = setting("sigmoid", "activation of the forget gate")
+    initialization: RecurrentInitialization = setting("uniform", "initialization of the recurrent weights")
     output_projection: bool = setting(True, "whether a linear output projection follows")
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
         if self.num_heads < 1:
-            raise UserError(f"num_heads: {self.num_heads} heads remember nothing; 1 or more is right")
+            raise UserError(f"num_heads: must be 1 or more, not {self.num_heads}")
         if self.conv_kernel is not None and self.conv_kernel < 1:
-            raise UserError(f"conv_kernel: {self.conv_kernel} tokens are nothing to see; 1 or more is right, or null")
-        for name, kinds in (("forget_gate", Forget), ("initialization", Beginning)):
+            raise UserError(f"conv_kernel: must be 1 or more, or null, not {self.conv_kernel}")
+        for name, kinds in (("forget_gate", ForgetActivation), ("initialization", RecurrentInitialization)):
             if getattr(self, name) not in get_args(kinds):
-                raise UserError(f"{name}: {getattr(self, name)!r} is none of: {', '.join(get_args(kinds))}")
+                raise UserError(f"{name}: must be one of {', '.join(get_args(kinds))}, not {getattr(self, name)!r}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SLSTMMixer":
         cells = self.hidden_size or width
         if cells % self.num_heads:
             fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
             raise UserError(
-                f"model.mixer.num_heads: {cells} cells do not divide into {self.num_heads} heads; "
-                f"{', '.join(map(str, fitting))} heads would do"
+                f"model.mixer.num_heads: hidden_size={cells} must be divisible by num_heads={self.num_heads}; "
+                f"{', '.join(map(str, fitting))} heads are possible"
             )
         if not self.output_projection and cells != width:
             raise UserError(
-                f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
-                f"not fit "
-                f"a width of {width}; hidden_size={width}, or output_projection=true"
+                f"model.mixer.hidden_size: must equal the model's width {width} without an output projection, not "
+                f"{cells}; use hidden_size={width} or output_projection=true"
             )
         return SLSTMMixer(self, width, cells, layer / max(1, depth - 1))
 
@@ -85,8 +84,8 @@ class SLSTMMixer(TokenMixer):
 
     def __init__(self, spec: SLSTM, width: int, cells: int, share: float) -> None:
         super().__init__()
-        self.cells, self.heads, self.width = cells, spec.num_heads, width
-        self.sigmoid = spec.forget_gate == "sigmoid"
+        self.hidden_size, self.num_heads, self.width = cells, spec.num_heads, width
+        self.sigmoid_forget = spec.forget_gate == "sigmoid"
         head = cells // spec.num_heads
         self.convolution = ShortConvolution(width, spec.conv_kernel) if spec.conv_kernel is not None else None
         self.gates = nn.Linear(width, 2 * cells, bias=False)
@@ -100,23 +99,26 @@ class SLSTMMixer(TokenMixer):
         self.scale = nn.Parameter(torch.ones(cells))
         self.out = nn.Linear(cells, width, bias=False) if spec.output_projection else nn.Identity()
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {"bias", "recurrent", "scale", *(("convolution.weight", "convolution.bias") if self.convolution else ())}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"convolution.weight": (1.0, False)} if self.convolution else {}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, "SLSTM")
+        check_no_blocked_keys(context, "SLSTM")
         seen = x if self.convolution is None else self.convolution(x)
         return self._output(self._run(x, seen)[0], x)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, ...]]:
-        nothing_hidden(context, "SLSTM")
+        check_no_blocked_keys(context, "SLSTM")
         seen = x if self.convolution is None else self.convolution(x)
         found = self._run(x, seen)
         before = x[:, :0] if self.convolution is None else self.convolution.state(x, context.lengths)
-        return self._output(found[0], x), (before, *(behind(state.flatten(2), context.lengths) for state in found))
+        return self._output(found[0], x), (
+            before,
+            *(gather_last_tokens(state.flatten(2), context.lengths) for state in found),
+        )
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: tuple[Tensor, ...]
@@ -125,9 +127,9 @@ class SLSTMMixer(TokenMixer):
         seen = x
         if self.convolution is not None:
             seen, before = self.convolution.step(x, before)
-        split = (state.view(x.shape[0], self.heads, -1) for state in states)
+        split = (state.view(x.shape[0], self.num_heads, -1) for state in states)
         inputs = self._inputs(x, seen)
-        after = slstm_step(inputs[:, 0], self.recurrent.to(inputs.dtype), self.sigmoid, *split)
+        after = slstm_step(inputs[:, 0], self.recurrent.to(inputs.dtype), self.sigmoid_forget, *split)
         return self._output(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
@@ -135,70 +137,74 @@ class SLSTMMixer(TokenMixer):
         gates = self.gates(seen if self.convolution is None else silu(seen))
         found = torch.cat([gates, self.inward(x)], dim=-1)
         found = found.to(torch.promote_types(found.dtype, torch.float32)) + self.bias
-        return found.view(*x.shape[:2], 4, self.heads, -1)
+        return found.view(*x.shape[:2], 4, self.num_heads, -1)
 
     def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
         """h, the means and log n behind each token: rows x time x heads x head."""
         inputs = self._inputs(x, seen)
-        return slstm(inputs, self.recurrent.to(inputs.dtype), self.sigmoid)
+        return slstm(inputs, self.recurrent.to(inputs.dtype), self.sigmoid_forget)
 
     def _output(self, h: Tensor, x: Tensor) -> Tensor:
         rows, time = x.shape[:2]
-        normed = group_norm(h.reshape(rows * time, self.cells), self.heads, self.scale.to(h.dtype))
-        output: Tensor = self.out(normed.view(rows, time, self.cells).to(x.dtype))
+        normed = group_norm(h.reshape(rows * time, self.hidden_size), self.num_heads, self.scale.to(h.dtype))
+        output: Tensor = self.out(normed.view(rows, time, self.hidden_size).to(x.dtype))
         return output
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,) if isinstance(self.out, nn.Linear) else ()
 
     def flops(self, time: int) -> int:
         weights = [weight.numel() for name, weight in self.named_parameters() if weight.dim() >= 2]
-        return time * (2 * sum(weights) + 20 * self.cells)
+        return time * (2 * sum(weights) + 20 * self.hidden_size)
 
 
-@uncompiled
+@disable_compile
 def slstm(
-    inputs: Float[Tensor, "rows time 4 heads head"], recurrent: Float[Tensor, "heads four head"], sigmoid: bool
+    inputs: Float[Tensor, "rows time 4 heads head"],
+    recurrent_weight: Float[Tensor, "heads four head"],
+    sigmoid_forget: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """h, the means and log n behind each token, rows x time x heads x head each."""
-    h, means, totals, *_ = _SLSTM.apply(inputs, recurrent, sigmoid)  # type: ignore[no-untyped-call]
+    h, means, totals, *_ = _SLSTMFunction.apply(inputs, recurrent_weight, sigmoid_forget)  # type: ignore[no-untyped-call]
     return h, means, totals
 
 
 def slstm_step(
     inputs: Float[Tensor, "rows 4 heads head"],
-    recurrent: Float[Tensor, "heads four head"],
-    sigmoid: bool,
+    recurrent_weight: Float[Tensor, "heads four head"],
+    sigmoid_forget: bool,
     h: Float[Tensor, "rows heads head"],
     mean: Float[Tensor, "rows heads head"],
-    total: Float[Tensor, "rows heads head"],
+    log_normalizer: Float[Tensor, "rows heads head"],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token of the recurrence. Cells are kept as their mean c/n and the logarithm of n, which starts at -infinity.
 
     log n_t = log(exp(log f + log n_{t-1}) + exp(i)), and with the token's share a = exp(i - log n_t) the mean becomes
-    (1 - a) c/n + a tanh(z). These are the paper's states; log n itself does what its stabiliser m is for.
+    (1 - a) c/n + a tanh(z). These are the paper's states; log n itself does what its stabilizer m is for.
     """
     rows, heads, head = h.shape
-    fed = torch.einsum("hgd,rhd->rhg", recurrent, h).view(rows, heads, 4, head)
+    fed = torch.einsum("hgd,rhd->rhg", recurrent_weight, h).view(rows, heads, 4, head)
     entering, kept, value, shown = (inputs + fed.transpose(1, 2)).unbind(1)
-    total = torch.logaddexp((logsigmoid(kept) if sigmoid else kept) + total, entering)
-    mean = torch.lerp(mean, value.tanh(), (entering - total).exp())
-    return shown.sigmoid() * mean, mean, total
+    log_normalizer = torch.logaddexp((logsigmoid(kept) if sigmoid_forget else kept) + log_normalizer, entering)
+    mean = torch.lerp(mean, value.tanh(), (entering - log_normalizer).exp())
+    return shown.sigmoid() * mean, mean, log_normalizer
 
 
-def slstm_by_steps(
-    inputs: Float[Tensor, "rows time 4 heads head"], recurrent: Float[Tensor, "heads four head"], sigmoid: bool
+def sequential_slstm(
+    inputs: Float[Tensor, "rows time 4 heads head"],
+    recurrent_weight: Float[Tensor, "heads four head"],
+    sigmoid_forget: bool,
 ) -> Float[Tensor, "rows time heads head"]:
-    """All h, token by token: what the form with a gradient written by hand is tested against."""
+    """All h, token by token: the reference for tests of the form with a handwritten gradient."""
     nothing = torch.zeros_like(inputs[:, 0, 0])
     states, found = (nothing, nothing, nothing - torch.inf), []
     for token in inputs.unbind(1):
-        states = slstm_step(token, recurrent, sigmoid, *states)
+        states = slstm_step(token, recurrent_weight, sigmoid_forget, *states)
         found.append(states[0])
     return torch.stack(found, dim=1)
 
 
-class _SLSTM(torch.autograd.Function):
+class _SLSTMFunction(torch.autograd.Function):
     """The recurrence over whole rows: h, the means and log n, and without a gradient what the backward needs.
 
     Inside, time comes first and rows last, so that each gate of each head lies in one piece. With r the means, a the
@@ -240,45 +246,49 @@ class _SLSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, by_h: Tensor | None, by_means: Tensor | None, by_totals: Tensor | None, *_: Any
+        ctx: Any, grad_h: Tensor | None, grad_means: Tensor | None, grad_log_normalizers: Tensor | None, *_: Any
     ) -> tuple[Tensor, Tensor, None]:
-        recurrent, h, means, gates, shares = ctx.saved_tensors
+        recurrent_weight, h, means, gates, input_weights = ctx.saved_tensors
         time, heads, _, head, rows = gates.shape
-        nothing = gates.new_zeros(1, heads, head, rows)
-        h, means = (torch.cat([nothing, states.permute(1, 2, 3, 0)]) for states in (h, means))
-        _, kept, value, shown = gates.unbind(2)
-        left = 1 - shares
-        moved = shares * (value - means[:-1])
+        zeros = gates.new_zeros(1, heads, head, rows)
+        h, means = (torch.cat([zeros, states.permute(1, 2, 3, 0)]) for states in (h, means))
+        _, forget_gate, candidate, output_gate = gates.unbind(2)
+        forget_weights = 1 - input_weights
+        candidate_change = input_weights * (candidate - means[:-1])
         # What each gate's input changes, per change of the mean (i, z), of log n (i, f) and of h (o).
-        of_forget = left * (-kept).sigmoid() if ctx.sigmoid else left
-        of_value = shares * (1 - value * value)
-        of_shown = means[1:] * shown * (1 - shown)
-        found = torch.empty_like(gates)
-        of_i, of_f, of_z, of_o = (gate.unbind(0) for gate in found.unbind(2))
-        whole = found.view(time, heads, 4 * head, rows).unbind(0)
-        back = recurrent.transpose(1, 2)
-        outer = (torch.zeros_like(shares) if by_h is None else by_h.permute(1, 2, 3, 0).contiguous()).unbind(0)
-        to_means, to_totals = (None if one is None else one.permute(1, 2, 3, 0) for one in (by_means, by_totals))
-        both = gates.new_zeros(2, heads, head, rows)
-        of_mean, of_total = both
-        of_h = outer[-1]
-        for place in range(time - 1, -1, -1):
-            if to_means is not None:
-                of_mean.add_(to_means[place])
-            if to_totals is not None:
-                of_total.add_(to_totals[place])
-            of_mean.addcmul_(of_h, shown[place])
-            torch.mul(of_mean, moved[place], out=of_i[place])
-            of_total.sub_(of_i[place])
-            of_i[place].addcmul_(of_total, shares[place])
-            torch.mul(of_total, of_forget[place], out=of_f[place])
-            torch.mul(of_mean, of_value[place], out=of_z[place])
-            torch.mul(of_h, of_shown[place], out=of_o[place])
-            both.mul_(left[place])
-            if place:
-                of_h = torch.baddbmm(outer[place - 1], back, whole[place])
-        of_recurrent = (found.flatten(2, 3) @ h[:-1].transpose(2, 3)).sum(0)
-        return found.permute(4, 0, 2, 1, 3), of_recurrent, None
+        forget_derivative = forget_weights * (-forget_gate).sigmoid() if ctx.sigmoid else forget_weights
+        candidate_derivative = input_weights * (1 - candidate * candidate)
+        output_derivative = means[1:] * output_gate * (1 - output_gate)
+        grad_gates = torch.empty_like(gates)
+        grad_i, grad_f, grad_z, grad_o = (gate.unbind(0) for gate in grad_gates.unbind(2))
+        grad_gate_steps = grad_gates.view(time, heads, 4 * head, rows).unbind(0)
+        recurrent_weight_t = recurrent_weight.transpose(1, 2)
+        grad_h_steps = (
+            torch.zeros_like(input_weights) if grad_h is None else grad_h.permute(1, 2, 3, 0).contiguous()
+        ).unbind(0)
+        grad_mean_steps, grad_normalizer_steps = (
+            None if one is None else one.permute(1, 2, 3, 0) for one in (grad_means, grad_log_normalizers)
+        )
+        grad_states = gates.new_zeros(2, heads, head, rows)
+        grad_mean, grad_log_normalizer = grad_states
+        grad_hidden = grad_h_steps[-1]
+        for t in range(time - 1, -1, -1):
+            if grad_mean_steps is not None:
+                grad_mean.add_(grad_mean_steps[t])
+            if grad_normalizer_steps is not None:
+                grad_log_normalizer.add_(grad_normalizer_steps[t])
+            grad_mean.addcmul_(grad_hidden, output_gate[t])
+            torch.mul(grad_mean, candidate_change[t], out=grad_i[t])
+            grad_log_normalizer.sub_(grad_i[t])
+            grad_i[t].addcmul_(grad_log_normalizer, input_weights[t])
+            torch.mul(grad_log_normalizer, forget_derivative[t], out=grad_f[t])
+            torch.mul(grad_mean, candidate_derivative[t], out=grad_z[t])
+            torch.mul(grad_hidden, output_derivative[t], out=grad_o[t])
+            grad_states.mul_(forget_weights[t])
+            if t:
+                grad_hidden = torch.baddbmm(grad_h_steps[t - 1], recurrent_weight_t, grad_gate_steps[t])
+        grad_recurrent_weight = (grad_gates.flatten(2, 3) @ h[:-1].transpose(2, 3)).sum(0)
+        return grad_gates.permute(4, 0, 2, 1, 3), grad_recurrent_weight, None
 
     @staticmethod
     def vmap(
@@ -292,7 +302,7 @@ class _SLSTM(torch.autograd.Function):
         )
         heads = recurrent.shape[1]
         folded = inputs.movedim(0, 3).flatten(3, 4)
-        found = _SLSTM.apply(folded, recurrent.flatten(0, 1), sigmoid)  # type: ignore[no-untyped-call]
+        found = _SLSTMFunction.apply(folded, recurrent.flatten(0, 1), sigmoid)  # type: ignore[no-untyped-call]
         states = (x.reshape(*x.shape[:2], members, heads, -1).movedim(2, 0) for x in found[:3])
         kept = (x.reshape(x.shape[0], members, heads, *x.shape[2:]).movedim(1, 0) for x in found[3:])
         return (*states, *kept), (0,) * 5

@@ -13,55 +13,55 @@ from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
 from numerate.errors import UserError
-from numerate.kernels.token_shift import single, uncompiled
-from numerate.mixers.mixer import Context, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import disable_compile, upcast
+from numerate.mixers.mixer import Context, TokenMixer, check_no_blocked_keys
 
-PIECE = 32
-"""How many places a piece of a row has at most, in a convolution by matrices."""
+CHUNK_SIZE = 32
+"""Most tokens per chunk in a convolution by matrix products."""
 
-LONG = 512
+FFT_MIN_LENGTH = 512
 """Rows longer than this are convolved by FFT."""
 
 
-def refuse_pairs(pairs: int) -> None:
-    """Raises `UserError` where there is no state."""
-    if pairs < 1:
-        raise UserError(f"state_pairs: {pairs} pairs of states remember nothing; 1 or more is right, 32 is usual")
+def check_state_pairs(state_pairs: int) -> None:
+    """Raises `UserError` for a state size below 1."""
+    if state_pairs < 1:
+        raise UserError(f"state_pairs: must be 1 or more (usually 32), not {state_pairs}")
 
 
-def refuse_steps(shortest: float, spread: float) -> None:
-    """Raises `UserError` for what is no range of step sizes."""
-    if not 0 < shortest < float("inf"):
-        raise UserError(f"dt_min: {shortest} is no step size; a number above 0 is right, 0.001 is usual")
-    if not 1 <= spread < float("inf"):
-        raise UserError(f"dt_ratio: the longest step cannot be {spread} of the shortest; 1 or more is right")
+def check_step_sizes(dt_min: float, dt_ratio: float) -> None:
+    """Raises `UserError` for an invalid range of step sizes."""
+    if not 0 < dt_min < float("inf"):
+        raise UserError(f"dt_min: must be above 0 (usually 0.001), not {dt_min}")
+    if not 1 <= dt_ratio < float("inf"):
+        raise UserError(f"dt_ratio: must be 1 or more, not {dt_ratio}")
 
 
-def refuse_dropout(share: float) -> None:
-    """Raises `UserError` for what is no share."""
-    if not 0 <= share < 1:
-        raise UserError(f"dropout: {share} is not a share; from 0 to below 1 is right")
+def check_dropout(dropout_rate: float) -> None:
+    """Raises `UserError` for an invalid dropout rate."""
+    if not 0 <= dropout_rate < 1:
+        raise UserError(f"dropout: must be at least 0 and below 1, not {dropout_rate}")
 
 
-def refuse_rate(rate: float) -> None:
-    """Raises `UserError` for a factor that no learning rate can have."""
-    if not 0 <= rate < float("inf"):
-        raise UserError(f"learning_rate_factor: {rate} is no factor of a learning rate; 0 or more is right")
+def check_learning_rate_factor(factor: float) -> None:
+    """Raises `UserError` for an invalid factor."""
+    if not 0 <= factor < float("inf"):
+        raise UserError(f"learning_rate_factor: must be 0 or more, not {factor}")
 
 
-class NormalLegs(NamedTuple):
+class NPLR(NamedTuple):
     """HiPPO-LegS in the basis in which its normal part is diagonal, one of each conjugate pair.
 
-    A = V diag(eigenvalues) V* - P P^T with V = [basis, its conjugate]; `low_rank` is basis* P, `inward` is basis* B.
+    A = V diag(eigenvalues) V* - P P^T with V = [basis, its conjugate]; `P` is basis* P, `B` is basis* B.
     """
 
     eigenvalues: NDArray[np.complex128]
-    low_rank: NDArray[np.complex128]
-    inward: NDArray[np.complex128]
+    P: NDArray[np.complex128]
+    B: NDArray[np.complex128]
     basis: NDArray[np.complex128]
 
 
-def legs(states: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def hippo_legs(states: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """HiPPO-LegS: the matrix A (states x states) and the vector B.
 
     Gu et al. (2020), https://arxiv.org/abs/2008.07669: A[n, k] is -root((2n + 1)(2k + 1)) below the diagonal, -(n + 1)
@@ -72,22 +72,22 @@ def legs(states: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return -np.tril(np.outer(roots, roots), -1) - np.diag(n + 1.0), roots
 
 
-def normal_legs(states: int) -> NormalLegs:
+def nplr_legs(states: int) -> NPLR:
     """HiPPO-LegS as a normal matrix less one of rank 1: S4, section 3.2 and appendix C.1.
 
     With P[n] = root(n + 1/2), A + P P^T is -1/2 on the diagonal and skew-symmetric beside it; so its eigenvalues are
     -1/2 + i w, and its eigenvectors are orthogonal.
     """
-    a, b = legs(states)
+    a, b = hippo_legs(states)
     p = np.sqrt(np.arange(states) + 0.5)
     skew = a + np.outer(p, p) + 0.5 * np.eye(states)
     frequencies, vectors = np.linalg.eigh(-1j * skew)
     basis = vectors[:, states // 2 :]
     low_rank, inward = (basis.conj().T @ part.astype(np.complex128) for part in (p, b))
-    return NormalLegs(-0.5 + 1j * frequencies[states // 2 :], low_rank, inward, basis)
+    return NPLR(-0.5 + 1j * frequencies[states // 2 :], low_rank, inward, basis)
 
 
-class Kernels(Function):
+class ImpulseResponses(Function):
     """Impulse responses of diagonal recurrences: `Re sum_n weights[h, j, n] base[h, n]^l` at [h, j, l], l below `time`.
 
     The powers are made by doubling, in log2(time) products, outside the graph: the gradients are one product of
@@ -98,7 +98,7 @@ class Kernels(Function):
 
     @staticmethod
     def forward(weights: Tensor, base: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        powers = torch.view_as_real(powers_of(base, time)).flatten(-2)
+        powers = torch.view_as_real(complex_powers(base, time)).flatten(-2)
         return torch.view_as_real(weights.conj().resolve_conj()).flatten(-2) @ powers.mT, powers
 
     @staticmethod
@@ -114,18 +114,18 @@ class Kernels(Function):
         # The derivative of Re(w b^l) by b is w l b^(l-1): summed over l, a product with the powers one place earlier.
         earlier = pad(given * torch.arange(time, device=given.device, dtype=given.dtype), (-1, 1))
         both = torch.cat([given, earlier], dim=-2) @ powers
-        found = paired(_two_by_two(both)).conj()
+        found = as_complex(_split_pairs(both)).conj()
         return found[..., :kinds, :], (found[..., kinds:, :] * weights.conj()).sum(-2), None
 
 
-def kernels_of(
+def impulse_responses(
     weights: Complex[Tensor, "width kinds pairs"], base: Complex[Tensor, "width pairs"], time: int
 ) -> Float[Tensor, "width kinds time"]:
-    """`Kernels`, without the powers that it keeps."""
-    return _applied(Kernels, weights, base, time)
+    """`ImpulseResponses`, without the powers that it keeps."""
+    return _first_output(ImpulseResponses, weights, base, time)
 
 
-def powers_of(base: Complex[Tensor, "*width pairs"], time: int) -> Complex[Tensor, "*width time pairs"]:
+def complex_powers(base: Complex[Tensor, "*width pairs"], time: int) -> Complex[Tensor, "*width time pairs"]:
     """base^0 to base^(time - 1)."""
     found, factor = torch.ones_like(base)[..., None, :], base[..., None, :]
     while found.shape[-2] < time:
@@ -145,7 +145,7 @@ class Convolution(Function):
     @staticmethod
     def forward(kernel: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
         time = kernel.shape[-1]
-        pieces = -(-time // PIECE)
+        pieces = -(-time // CHUNK_SIZE)
         size = -(-time // pieces)
         matrix = pad(kernel, (size - 1, 0)).unfold(-1, size, 1).flip(-1)
         out = matrix @ signal[..., :size, :]
@@ -169,10 +169,10 @@ class Convolution(Function):
             left, later = time - first, given[..., first:, :]
             to_matrix[..., :left, :left] += later @ signal[..., first : first + size, :].mT
             to_signal.append(matrix[..., :left, :left].mT @ later)
-        return _along_diagonals(to_matrix), torch.cat(to_signal, dim=-2)
+        return _sum_diagonals(to_matrix), torch.cat(to_signal, dim=-2)
 
 
-def _along_diagonals(matrix: Float[Tensor, "width time piece"]) -> Float[Tensor, "width time"]:
+def _sum_diagonals(matrix: Float[Tensor, "width time piece"]) -> Float[Tensor, "width time"]:
     """At [h, l] the sum of all [h, i, j] with i - j = l.
 
     Square by square: rows written one behind the other with as many zeros between them, then read in rows shorter by
@@ -187,21 +187,23 @@ def _along_diagonals(matrix: Float[Tensor, "width time piece"]) -> Float[Tensor,
     return (pad(own, (0, size)) + pad(next_one, (size, 0)))[..., size - 1 : size - 1 + time]
 
 
-def convolved(
+def causal_convolution(
     kernel: Float[Tensor, "width time"], signal: Float[Tensor, "width time rows"]
 ) -> Float[Tensor, "width time rows"]:
     """The causal convolution of signals with each channel's kernel: by matrices, very long ones by FFT."""
-    if kernel.shape[-1] > LONG:
-        return _by_fourier(kernel[..., None], signal, dim=-2)
-    return _applied(Convolution, kernel, signal)
+    if kernel.shape[-1] > FFT_MIN_LENGTH:
+        return _fft_convolution(kernel[..., None], signal, dim=-2)
+    return _first_output(Convolution, kernel, signal)
 
 
-def product(first: Float[Tensor, "width time"], second: Float[Tensor, "width time"]) -> Float[Tensor, "width time"]:
+def series_product(
+    first: Float[Tensor, "width time"], second: Float[Tensor, "width time"]
+) -> Float[Tensor, "width time"]:
     """The product of power series, cut at their length."""
-    return _by_fourier(first, second, dim=-1)
+    return _fft_convolution(first, second, dim=-1)
 
 
-class Feedback(Function):
+class SeriesQuotient(Function):
     """The power series above / (1 + beside), width x time each, cut at their length: what becomes of a signal `above`
     that is answered by minus `beside` of itself. above = 1 and beside = -z give 1, 1, 1 ...
 
@@ -214,16 +216,16 @@ class Feedback(Function):
     @staticmethod
     def forward(above: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
         time = above.shape[-1]
-        size = min(PIECE, time)
+        size = min(CHUNK_SIZE, time)
         one = torch.eye(size, dtype=above.dtype, device=above.device)
         matrix = one + pad(beside[..., :size], (size - 1, 0)).unfold(-1, size, 1).flip(-1)
         first = one[:, :1].expand(*above.shape[:-1], size, 1)
         reciprocal = torch.linalg.solve_triangular(matrix, first, upper=False)[..., 0]
         while (right := reciprocal.shape[-1]) < time:
             longer = pad(reciprocal, (0, min(right, time - right)))
-            read = longer + product(beside[..., : longer.shape[-1]], longer)
-            reciprocal = 2 * longer - product(longer, read)
-        return product(reciprocal, above), reciprocal
+            read = longer + series_product(beside[..., : longer.shape[-1]], longer)
+            reciprocal = 2 * longer - series_product(longer, read)
+        return series_product(reciprocal, above), reciprocal
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -234,22 +236,24 @@ class Feedback(Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         answered, reciprocal = ctx.saved_tensors
         # What a product takes forwards in time, its gradient takes backwards.
-        to_above = product(gradients[0].flip(-1), reciprocal)
-        return to_above.flip(-1), -product(to_above, answered).flip(-1)
+        to_above = series_product(gradients[0].flip(-1), reciprocal)
+        return to_above.flip(-1), -series_product(to_above, answered).flip(-1)
 
 
-def fed_back(above: Float[Tensor, "width time"], beside: Float[Tensor, "width time"]) -> Float[Tensor, "width time"]:
-    """`Feedback`, without the reciprocal that it keeps. The first coefficient of `beside` must not be -1."""
-    return _applied(Feedback, above, beside)
+def series_quotient(
+    numerator: Float[Tensor, "width time"], feedback: Float[Tensor, "width time"]
+) -> Float[Tensor, "width time"]:
+    """`SeriesQuotient`, without the reciprocal that it keeps. The first coefficient of `feedback` must not be -1."""
+    return _first_output(SeriesQuotient, numerator, feedback)
 
 
-def _applied(function: Any, *given: Any) -> Tensor:
+def _first_output(function: Any, *given: Any) -> Tensor:
     """What it makes, without what it keeps for its gradient."""
     made: Tensor = function.apply(*given)[0]
     return made
 
 
-def _by_fourier(first: Tensor, second: Tensor, dim: int) -> Tensor:
+def _fft_convolution(first: Tensor, second: Tensor, dim: int) -> Tensor:
     time = first.shape[dim]
     size = -(-2 * time // 16) * 16
     spectra = torch.fft.rfft(first, n=size, dim=dim) * torch.fft.rfft(second, n=size, dim=dim)
@@ -257,29 +261,29 @@ def _by_fourier(first: Tensor, second: Tensor, dim: int) -> Tensor:
     return whole.narrow(dim, 0, time)
 
 
-def _two_by_two(flat: Float[Tensor, "*shape twice"]) -> Float[Tensor, "*shape half 2"]:
+def _split_pairs(flat: Float[Tensor, "*shape twice"]) -> Float[Tensor, "*shape half 2"]:
     return flat.view(*flat.shape[:-1], flat.shape[-1] // 2, 2)
 
 
-def paired(real: Float[Tensor, "*shape 2"]) -> Complex[Tensor, "*shape"]:
+def as_complex(real: Float[Tensor, "*shape 2"]) -> Complex[Tensor, "*shape"]:
     """Complex numbers from real pairs, as which parameters and states are kept; in single precision at least."""
-    return torch.view_as_complex(single(real))
+    return torch.view_as_complex(upcast(real))
 
 
-def as_pairs(values: NDArray[np.complex128], width: int) -> nn.Parameter:
+def complex_parameter(values: NDArray[np.complex128], width: int) -> nn.Parameter:
     """A parameter of real pairs, width x count x 2, the same in each channel."""
     apart = torch.from_numpy(np.stack([values.real, values.imag], axis=-1)).to(torch.get_default_dtype())
     return nn.Parameter(apart.expand(width, -1, -1).clone())
 
 
-def drawn_pairs(width: int, count: int) -> nn.Parameter:
+def random_complex_parameter(width: int, count: int) -> nn.Parameter:
     """Complex standard normal numbers, half of their variance real."""
     return nn.Parameter(torch.randn(width, count, 2) * 0.5**0.5)
 
 
-def drawn_steps(width: int, shortest: float, spread: float) -> nn.Parameter:
-    """Logarithms of step sizes, uniform from that of the shortest to that of `spread` times as long a one."""
-    return nn.Parameter(math.log(shortest) + math.log(spread) * torch.rand(width))
+def random_log_dt(width: int, dt_min: float, dt_ratio: float) -> nn.Parameter:
+    """Logarithms of step sizes, uniform from that of the shortest to that of `dt_ratio` times as long a one."""
+    return nn.Parameter(math.log(dt_min) + math.log(dt_ratio) * torch.rand(width))
 
 
 class StateSpaceMixer(TokenMixer, ABC):
@@ -294,60 +298,60 @@ class StateSpaceMixer(TokenMixer, ABC):
 
     def __init__(self, name: str, width: int, dropout: float, rate: float) -> None:
         super().__init__()
-        self.name, self.width, self.dropout, self.rate = name, width, dropout, rate
+        self.mixer_name, self.width, self.dropout, self.learning_rate_factor = name, width, dropout, rate
         self.skip = nn.Parameter(torch.randn(width))
         self.out = nn.Linear(width, 2 * width)
 
     @abstractmethod
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
-        """What each channel answers to a 1 followed by zeros."""
+        """The impulse response of each channel."""
 
     @abstractmethod
-    def states_behind(
+    def final_states(
         self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows width pairs 2"]:
-        """The state behind the first `lengths` entries of each row."""
+        """The state after the first `lengths` tokens of each row."""
 
     @abstractmethod
-    def advanced(
+    def recurrent_step(
         self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
-        """What the recurrence says to one more entry, and the state behind it."""
+        """The output of the recurrence for one more input, and the new state."""
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, self.name)
-        return self._whole(x, _across(x))
+        check_no_blocked_keys(context, self.mixer_name)
+        return self._forward_signal(x, _channels_first(x))
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        nothing_hidden(context, self.name)
-        signal = _across(x)
+        check_no_blocked_keys(context, self.mixer_name)
+        signal = _channels_first(x)
         with torch.autocast(x.device.type, enabled=False):
-            state = self.states_behind(signal, context.lengths)
-        return self._whole(x, signal), state
+            state = self.final_states(signal, context.lengths)
+        return self._forward_signal(x, signal), state
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
-            y, state = self.advanced(x[:, 0].to(state.dtype), state)
-        return self._finished(torch.addcmul(y[:, None], x, self.skip).to(x.dtype)), state
+            y, state = self.recurrent_step(x[:, 0].to(state.dtype), state)
+        return self._output(torch.addcmul(y[:, None], x, self.skip).to(x.dtype)), state
 
-    def _whole(self, x: Tensor, signal: Tensor) -> Tensor:
-        y = self._answered(signal).permute(2, 1, 0).contiguous()
-        return self._finished(torch.addcmul(y, x, self.skip).to(x.dtype))
+    def _forward_signal(self, x: Tensor, signal: Tensor) -> Tensor:
+        y = self._convolve(signal).permute(2, 1, 0).contiguous()
+        return self._output(torch.addcmul(y, x, self.skip).to(x.dtype))
 
-    @uncompiled
-    def _answered(self, signal: Tensor) -> Tensor:
+    @disable_compile
+    def _convolve(self, signal: Tensor) -> Tensor:
         with torch.autocast(signal.device.type, enabled=False):
-            return convolved(self.kernel(signal.shape[1]), signal)
+            return causal_convolution(self.kernel(signal.shape[1]), signal)
 
-    def _finished(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
-        return self._dropped(glu(self.out(self._dropped(gelu(y)))))
+    def _output(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
+        return self._channel_dropout(glu(self.out(self._channel_dropout(gelu(y)))))
 
-    def _dropped(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
+    def _channel_dropout(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
         if not self.training or self.dropout == 0.0:
             return y
         return y * dropout(y.new_ones(y.shape[0], 1, y.shape[2]), self.dropout)
 
-    def fused(self) -> dict[str, tuple[str, ...]]:
+    def packed_projections(self) -> dict[str, tuple[str, ...]]:
         return {"out": ("values", "gates")}
 
     def flops(self, time: int) -> int:
@@ -355,7 +359,7 @@ class StateSpaceMixer(TokenMixer, ABC):
         return self.width * time * (time + 1) + 2 * time * self.out.weight.numel()
 
 
-def reversed_rows(
+def reverse_rows(
     signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
 ) -> Float[Tensor, "width time rows"]:
     """Each row from its last real entry backwards, zeros behind its first one."""
@@ -365,14 +369,14 @@ def reversed_rows(
     return turned * (places >= 0)
 
 
-def gathered(
+def weighted_sums(
     powers: Complex[Tensor, "width time pairs"], signal: Float[Tensor, "width time rows"]
 ) -> Complex[Tensor, "rows width pairs"]:
     """Sums over time of signals, latest first, times the powers."""
     sums = torch.view_as_real(powers).flatten(-2).mT @ signal
-    return paired(_two_by_two(sums.permute(2, 0, 1).contiguous()))
+    return as_complex(_split_pairs(sums.permute(2, 0, 1).contiguous()))
 
 
-def _across(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "width time rows"]:
+def _channels_first(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "width time rows"]:
     """Channels in front and rows last, for products of matrices; in single precision where x has less."""
-    return single(x.permute(2, 1, 0).contiguous())
+    return upcast(x.permute(2, 1, 0).contiguous())

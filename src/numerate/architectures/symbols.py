@@ -12,10 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.attention_maps import weights_of
+from numerate.mixers.attention_maps import attention_weights
 from numerate.mixers.mixer import Context
 
-SymbolsOf = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
+SymbolFunction = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
 """Gives every token its symbol, from what the mixer reads."""
 
 
@@ -23,34 +23,35 @@ class Symbols(ABC):
     """The spec of symbols: a frozen dataclass that builds the module for a model's width."""
 
     @abstractmethod
-    def build(self, width: int) -> "SymbolsPart | DistanceSymbols":
+    def build(self, width: int) -> "TokenSymbols | DistanceSymbols":
         """The part of one layer. Raises `UserError` for what cannot be built."""
 
-    def build_layers(self, width: int, depth: int) -> "Sequence[SymbolsPart | DistanceSymbols]":
+    def build_layers(self, width: int, depth: int) -> "Sequence[TokenSymbols | DistanceSymbols]":
         """Those of all layers: one shared module, unless a spec overrides it."""
         return [self.build(width)] * depth
 
 
-class SymbolsPart(nn.Module, ABC):
+class TokenSymbols(nn.Module, ABC):
     """Gives every token its symbol."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
-        """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they hang on
-        the place alone, all rows may have the same ones."""
+        """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they depend on
+        the position alone, the first dimension may be 1."""
 
-    def for_steps(self) -> "SymbolsOf":
-        """As `forward`, for the steps of one decoding, without gradients: what they need is made ready once."""
+    def decoding_function(self) -> "SymbolFunction":
+        """As `forward`, for the steps of one decoding, without gradients: with everything that does not depend on the
+        token precomputed."""
         return self
 
-    def maps(
+    def attention_maps(
         self, x: Float[Tensor, "rows time width"], context: Context
     ) -> Float[Tensor, "rows heads time symbols"] | None:
-        """How much of each symbol of a library every token takes; None for symbols that nobody chooses."""
+        """How much of each symbol of a library every token takes; None for symbols without attention weights."""
         return None
 
-    def claimed(self) -> set[str]:
-        """Names of parameters that it initialises itself."""
+    def self_initialized_parameters(self) -> set[str]:
+        """Names of parameters that it initializes itself."""
         return set()
 
     def flops(self, time: int) -> int:
@@ -65,7 +66,7 @@ class DistanceSymbols(nn.Module, ABC):
     def forward(self, time: int) -> Float[Tensor, "time width"]:
         """The symbols of the distances up to so many, the farthest first and that of distance 0 last."""
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters()}
 
 
@@ -94,24 +95,22 @@ class SymbolicAttention(Symbols):
     initialization: Literal["model", "spread"] = setting(
         "model",
         "initialization of the query projection: the model's, or spread: U(-b, b), b = 1 / sqrt(hidden_size)",
-        later=True,
+        added_later=True,
     )
 
     def __post_init__(self) -> None:
         for name in ("num_symbols", "num_heads"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} symbols or heads say nothing; 1 or more is right")
+                raise UserError(f"{name}: must be 1 or more, not {getattr(self, name)}")
         if self.scale is not None and not 0 < self.scale < float("inf"):
-            raise UserError(f"scale: {self.scale} leaves nothing to choose by; a number above 0 is right")
+            raise UserError(f"scale: must be above 0, not {self.scale}")
 
     def build(self, width: int) -> "SymbolicAttentionPart":
         if width % self.num_heads:
-            raise UserError(
-                f"model.mixer.symbols.num_heads: width {width} does not divide into {self.num_heads} heads; 1 would do"
-            )
+            raise UserError(f"model.mixer.symbols.num_heads: must divide the width {width}, unlike {self.num_heads}")
         return SymbolicAttentionPart(self, width)
 
-    def build_layers(self, width: int, depth: int) -> Sequence[SymbolsPart | DistanceSymbols]:
+    def build_layers(self, width: int, depth: int) -> Sequence[TokenSymbols | DistanceSymbols]:
         if self.sharing == "shared":
             return super().build_layers(width, depth)
         made = [self.build(width) for _ in range(depth)]
@@ -121,14 +120,14 @@ class SymbolicAttention(Symbols):
         return made
 
 
-class SymbolicAttentionPart(SymbolsPart):
+class SymbolicAttentionPart(TokenSymbols):
     """The part behind `SymbolicAttention`."""
 
     symbols: Tensor
 
     def __init__(self, spec: SymbolicAttention, width: int) -> None:
         super().__init__()
-        self.heads, self.scale, self.normalised = spec.num_heads, spec.scale, spec.normalized
+        self.heads, self.scale, self.normalized = spec.num_heads, spec.scale, spec.normalized
         self.map, self.spread = nn.Linear(width, width), spec.initialization == "spread"
         self.templates = nn.Parameter(torch.randn(spec.num_symbols, width))
         symbols = torch.randn(spec.num_symbols, width)
@@ -143,7 +142,7 @@ class SymbolicAttentionPart(SymbolsPart):
         found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
         return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
 
-    def for_steps(self) -> SymbolsOf:
+    def decoding_function(self) -> SymbolFunction:
         heads, scale = self.heads, self.scale
         templates, symbols = (torch.unflatten(one, -1, (heads, -1)) for one in (self.templates, self.symbols))
         # Head by head, and templates with a place for each component, which is how one token reads them the quickest.
@@ -151,7 +150,7 @@ class SymbolicAttentionPart(SymbolsPart):
         templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
 
         def found(x: Tensor, context: Context) -> Tensor:
-            asking = self.map(x if self.normalised or context.stream is None else context.stream)
+            asking = self.map(x if self.normalized or context.residual is None else context.residual)
             asking = asking.view(-1, heads, templates.shape[1]).transpose(0, 1)
             scores = torch.bmm(asking, templates.to(asking.dtype))
             chosen = torch.bmm(scores.softmax(-1), symbols.to(asking.dtype))
@@ -159,23 +158,23 @@ class SymbolicAttentionPart(SymbolsPart):
 
         return found
 
-    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
+    def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
         asking, templates, _ = self._split(x, context)
         everything = torch.ones(1, 1, 1, templates.shape[2], dtype=torch.bool, device=x.device)
-        weights = weights_of(asking, templates.to(asking.dtype), everything, self.scale)
+        weights = attention_weights(asking, templates.to(asking.dtype), everything, self.scale)
         return torch.unflatten(weights[0], 1, x.shape[:2]).transpose(0, 1)
 
     def _split(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of tokens, templates and symbols, by head: 1 x heads x count x head width each. All tokens of all
         rows are one row, so that templates and symbols are not repeated."""
-        read = x if self.normalised or context.stream is None else context.stream
+        read = x if self.normalized or context.residual is None else context.residual
         asking, templates, symbols = (
             torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
             for one in (self.map(read).flatten(0, 1), self.templates, self.symbols)
         )
         return asking, templates, symbols
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("map.")}
 
     def flops(self, time: int) -> int:
@@ -187,8 +186,8 @@ class PositionalSymbols(Symbols):
     """A symbol for each position, learned or sinusoidal.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The first token gets the first vector of the table,
-    whatever it is; rows longer than the table are refused. Waves are those of `Sinusoidal` and have no end. All layers
-    have the same.
+    whatever it is; rows longer than the table are refused. Sinusoidal symbols are those of `Sinusoidal` and have no
+    maximum length. All layers have the same.
     """
 
     embedding: Literal["learned", "sinusoidal"] = setting(
@@ -199,19 +198,19 @@ class PositionalSymbols(Symbols):
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
             raise UserError(
-                f"max_position_embeddings: {self.max_position_embeddings} places have no symbol; the longest "
-                f"row's length is right"
+                "max_position_embeddings: must be 1 or more, at least the longest row's length, not "
+                f"{self.max_position_embeddings}"
             )
 
     def build(self, width: int) -> "PositionalSymbolsPart":
         if self.embedding == "sinusoidal" and width % 2:
             raise UserError(
-                f"model.mixer.symbols.embedding: waves are pairs, and width {width} is odd; learned would do"
+                f"model.mixer.symbols.embedding: sinusoidal embeddings need an even width, not {width}; use learned"
             )
         return PositionalSymbolsPart(self, width)
 
 
-class PositionalSymbolsPart(SymbolsPart):
+class PositionalSymbolsPart(TokenSymbols):
     """The part behind `PositionalSymbols`."""
 
     def __init__(self, spec: PositionalSymbols, width: int) -> None:
@@ -221,25 +220,25 @@ class PositionalSymbolsPart(SymbolsPart):
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         _, time, width = x.shape
         places, longest = torch.arange(time, device=x.device)[None], time
-        if context.index is not None:
-            places, longest = context.index[:, None], context.seen
+        if context.cache_position is not None:
+            places, longest = context.cache_position[:, None], context.cached_length
         if self.vectors is None:
-            return waves(places, width).to(x.dtype)
+            return sinusoidal_embedding(places, width).to(x.dtype)
         table = self.vectors.num_embeddings
         if longest > table:
             raise UserError(
-                f"model.mixer.symbols.max_position_embeddings: place {longest - 1} has no symbol in a table of "
-                f"{table} places; "
-                f"shorter rows or model.mixer.symbols.max_position_embeddings={longest} are right"
+                f"model.mixer.symbols.max_position_embeddings: position {longest - 1} is outside the table of "
+                f"{table} positions; "
+                f"use shorter rows or model.mixer.symbols.max_position_embeddings={longest}"
             )
         found: Tensor = self.vectors(places)
         return found
 
 
-def waves(places: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
+def sinusoidal_embedding(positions: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
     """Sines in the first half and cosines in the second, of place x 10000^(-2i / width): Vaswani et al. (2017)."""
-    rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=places.device) / width)
-    angles = places[..., None].double() * rates
+    rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
+    angles = positions[..., None].double() * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
@@ -262,9 +261,7 @@ class PositionRelativeSymbols(Symbols):
 
     def __post_init__(self) -> None:
         if self.max_distance < 1:
-            raise UserError(
-                f"max_distance: at {self.max_distance} all tokens would have one symbol; 1 or more is right"
-            )
+            raise UserError(f"max_distance: must be 1 or more, not {self.max_distance}")
 
     def build(self, width: int) -> "PositionRelativeSymbolsPart":
         return PositionRelativeSymbolsPart(self, width)
@@ -275,11 +272,11 @@ class PositionRelativeSymbolsPart(DistanceSymbols):
 
     def __init__(self, spec: PositionRelativeSymbols, width: int) -> None:
         super().__init__()
-        self.farthest = spec.max_distance
+        self.max_distance = spec.max_distance
         count = 2 * spec.max_distance + 1 if spec.future_distances else spec.max_distance + 1
         self.vectors = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
 
     def forward(self, time: int) -> Float[Tensor, "{time} width"]:
-        missing = time - self.farthest - 1
-        near = self.vectors[max(0, -missing) : self.farthest + 1]
+        missing = time - self.max_distance - 1
+        near = self.vectors[max(0, -missing) : self.max_distance + 1]
         return near if missing <= 0 else torch.cat([self.vectors[:1].expand(missing, -1), near])

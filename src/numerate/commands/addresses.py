@@ -8,20 +8,20 @@ from pathlib import Path
 from numerate.errors import UserError
 from numerate.experiments.run import load
 from numerate.studies.folder import StudyFolder
-from numerate.studies.missing import Missing, missing_of
-from numerate.training.run_folder import runs_directory
+from numerate.studies.missing import MissingRuns, find_missing_in_study
+from numerate.training.run_folder import resolve_runs_dir
 
 
 @dataclass(frozen=True)
-class Meant:
+class ResolvedRuns:
     """Unique folders of runs, the labels of recipes in studies, and the failed runs."""
 
     folders: list[Path]
     labels: dict[str, str]
-    missing: Missing = Missing()
+    missing: MissingRuns = MissingRuns()
 
 
-def runs_meant(words: Sequence[str], runs_dir: str | None = None) -> Meant:
+def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> ResolvedRuns:
     """The runs of some addresses, in their order.
 
     A study, by its folder or title, resolves to its completed runs in the order of its plan. Of several addresses those
@@ -33,46 +33,44 @@ def runs_meant(words: Sequence[str], runs_dir: str | None = None) -> Meant:
     folders: dict[Path, Path] = {}
     labels: dict[str, str] = {}
     failed: list[tuple[str, str]] = []
-    absent: list[str] = []
-    for word in words:
-        if len(words) > 1 and _of_a_study(word):
+    missing_variants: list[str] = []
+    for address in addresses:
+        if len(addresses) > 1 and _is_study_file(address):
             continue
-        study = _study(word, runs_directory(runs_dir))
+        study = _find_study(address, resolve_runs_dir(runs_dir))
         if study is None:
-            found = [load(word, runs_dir).path]
+            run_folders = [load(address, runs_dir).path]
         else:
             plan = study.plan()
-            done = study.done(plan)
-            found = [study.runs / planned.run for planned in plan if planned.run in done]
-            lost = missing_of(study, plan, done)
-            failed += [one for one in lost.failed if one not in failed]
-            absent += [one for one in lost.absent if one not in absent]
-            labels = {**study.head()["labels"], **labels}
-            if not found and len(words) == 1:
-                raise UserError(
-                    f"{word}: of this study no run is done yet; `numerate status {word}` says how it stands"
-                )
-        for path in found:
+            done = study.done_results(plan)
+            run_folders = [study.runs_dir / planned.run for planned in plan if planned.run in done]
+            missing = find_missing_in_study(study, plan, done)
+            failed += [item for item in missing.failed if item not in failed]
+            missing_variants += [one for one in missing.missing_variants if one not in missing_variants]
+            labels = {**study.metadata()["labels"], **labels}
+            if not run_folders and len(addresses) == 1:
+                raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
+        for path in run_folders:
             folders.setdefault(path.resolve(), path)
-    if words and not folders:
-        raise UserError(f"{words[0]}{' ...' * (len(words) > 1)}: there is no run that is done among these")
-    return Meant(list(folders.values()), labels, Missing(tuple(failed), tuple(absent)))
+    if addresses and not folders:
+        raise UserError(f"{addresses[0]}{' ...' * (len(addresses) > 1)}: none of these has a completed run")
+    return ResolvedRuns(list(folders.values()), labels, MissingRuns(tuple(failed), tuple(missing_variants)))
 
 
-def _of_a_study(word: str) -> bool:
+def _is_study_file(address: str) -> bool:
     """Whether an address is a path beside a study's own file, and neither a run nor a study itself."""
-    path = Path(os.path.expanduser(word))
+    path = Path(os.path.expanduser(address))
     if not path.exists() or (path / "recipe.yaml").is_file() or (path / "plan.jsonl").is_file():
         return False
     return path.name != "recipe.yaml" and (path.absolute().parent / "study.yaml").is_file()
 
 
-def _study(word: str, runs: Path) -> StudyFolder | None:
+def _find_study(address: str, runs: Path) -> StudyFolder | None:
     """The study at an address, if there is one."""
-    path = Path(os.path.expanduser(word))
-    if not word.strip("./") or (path / "recipe.yaml").is_file():
-        return StudyFolder(path) if word and (path / "plan.jsonl").is_file() else None
-    for folder in (path, runs / word, runs / word.replace("-", "_")):
+    path = Path(os.path.expanduser(address))
+    if not address.strip("./") or (path / "recipe.yaml").is_file():
+        return StudyFolder(path) if address and (path / "plan.jsonl").is_file() else None
+    for folder in (path, runs / address, runs / address.replace("-", "_")):
         if (folder / "plan.jsonl").is_file():
             return StudyFolder(folder)
     return None

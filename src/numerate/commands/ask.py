@@ -2,30 +2,37 @@
 
 import argparse
 
-from numerate.commands.words import first, options, settings
-from numerate.config import expand
+from numerate.commands.words import parse_options, require_word, split_settings
+from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.experiments.run import load
-from numerate.reports.groups import settings_words
+from numerate.reports.groups import format_settings
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the run", "numerate ask latest '321+654='")
-    questions, own = options(given.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
-    questions, changes = settings(questions, "model.")
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the run", "numerate ask latest '321+654='")
+    questions, option_values = parse_options(args.words[1:], {"runs_dir": str, "checkpoint": str, "device": str})
+    questions, changes = split_settings(questions, "model.")
     if not questions:
         raise UserError("the question is missing; for example: numerate ask latest '321+654='")
-    run = load(address, own.get("runs_dir"), own.get("device"))
-    for choice in expand(changes):
-        changed = run.with_settings(*choice)
-        how = f"   {settings_words(changed.settings) or 'as trained'}" if changes else ""
+    run = load(address, option_values.get("runs_dir"), option_values.get("device"))
+    for choice in expand_sweep(changes):
+        run_with_settings = run.with_settings(*choice)
+        settings_text = f"   {format_settings(run_with_settings.changed_settings) or 'as trained'}" if changes else ""
         for question in questions:
-            answer = changed.ask(question, own.get("checkpoint", "final"))
-            if changed.exam.running:
-                print(f"{answer.as_written}{how}   (greedy decoding; `numerate generate` samples)")
+            answer = run_with_settings.ask(question, option_values.get("checkpoint", "final"))
+            if run_with_settings.evaluation_data.is_language_modeling:
+                print(f"{answer.as_written}{settings_text}   (greedy decoding; `numerate generate` samples)")
                 continue
-            verdict = "" if answer.gold is None else "right   " if answer.right else f"wrong, it is {answer.gold}   "
-            between = "   " if answer.gold is None or " " in answer.gold else ""  # labels stand beside what they are of
-            words = f"{answer.question}{between}{answer.said or '(nothing)'}   {verdict}{answer.probability:.1%} sure"
-            print(f"{words}   (as the model writes: {answer.as_written}){how}")
+            verdict = (
+                "" if answer.gold is None else "correct   " if answer.right else f"wrong, correct: {answer.gold}   "
+            )
+            separator = (
+                "   " if answer.gold is None or " " in answer.gold else ""
+            )  # labels stand beside what they are of
+            answer_text = (
+                f"{answer.question}{separator}{answer.said or '(nothing)'}   {verdict}probability "
+                f"{answer.probability:.1%}"
+            )
+            print(f"{answer_text}   (as the model writes: {answer.as_written}){settings_text}")
     return 0

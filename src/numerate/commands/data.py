@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.commands.words import first, no_more, options
+from numerate.commands.words import check_no_more_words, parse_options, require_word
 from numerate.config import override
-from numerate.config.values import from_text
+from numerate.config.values import parse_value
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.table import text_table
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
-from numerate.text.data.source import Source, TaskWithTokenizer
-from numerate.text.data.statistics import Histogram, Statistics, statistics
-from numerate.text.data.writing import FORMATS, write
+from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.statistics import Histogram, Statistics, compute_statistics
+from numerate.text.data.writing import FORMATS, write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.text_task import TextTask
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
@@ -25,41 +25,43 @@ from numerate.tokenizers.words import Words
 from numerate.training import disk
 from numerate.training.progress import ProgressBar
 
-WRITTEN, LOOKED_AT = 1_000_000, 100_000
+DEFAULT_WRITE_ROWS, DEFAULT_STATS_ROWS = 1_000_000, 100_000
 """Default number of rows of a task for `write`, and for `stats`."""
 
 
-def command(given: argparse.Namespace) -> int:
-    doing = first(given.words, "what to do with data", "numerate data stats Arithmetic")
-    known: dict[str, Callable[[list[str]], int]] = {
+def command(args: argparse.Namespace) -> int:
+    action = require_word(args.words, "what to do with data", "numerate data stats Arithmetic")
+    actions: dict[str, Callable[[list[str]], int]] = {
         "write": _write,
         "stats": _stats,
-        "fetch": _fetch(given),
-        "tokenise": _tokenise,
+        "fetch": _fetch(args),
+        "tokenise": _tokenize,
         "prepare": _prepare,
     }
-    if doing not in known:
-        raise UserError(f"data: there is no {doing!r}; there are: {', '.join(known)}.{did_you_mean(doing, known)}")
-    if given.published_as is not None and doing != "write":
+    if action not in actions:
+        raise UserError(
+            f"data: there is no {action!r}; there are: {', '.join(actions)}.{did_you_mean(action, actions)}"
+        )
+    if args.published_as is not None and action != "write":
         raise UserError("--as: only what is written has a format; numerate data write debug --as published out=files")
-    if given.mirror is not None and doing != "fetch":
+    if args.mirror is not None and action != "fetch":
         raise UserError("--from: only what is fetched comes from a folder; numerate data fetch gsm8k --from FOLDER")
-    return known[doing]([*given.words[1:], *(() if given.published_as is None else (f"as={given.published_as}",))])
+    return actions[action]([*args.words[1:], *(() if args.published_as is None else (f"as={args.published_as}",))])
 
 
-def _fetch(given: argparse.Namespace) -> Callable[[list[str]], int]:
+def _fetch(args: argparse.Namespace) -> Callable[[list[str]], int]:
     def fetch(names: list[str]) -> int:
         from numerate.commands.fetching import fetch_named
 
-        return fetch_named(names, given.mirror)
+        return fetch_named(names, args.mirror)
 
     return fetch
 
 
-def _tokenise(words: list[str]) -> int:
-    from numerate.commands.corpora import tokenise
+def _tokenize(words: list[str]) -> int:
+    from numerate.commands.corpora import tokenize
 
-    return tokenise(words)
+    return tokenize(words)
 
 
 def _prepare(words: list[str]) -> int:
@@ -69,48 +71,52 @@ def _prepare(words: list[str]) -> int:
 
 
 def _write(words: list[str]) -> int:
-    name = first(words, "the task, recipe or file", "numerate data write Arithmetic out=sums count=1M")
-    words, form = options(words, {"as": str})
-    if form:
-        return _write_published(name, words[1:], form["as"])
-    settings, own = options(words[1:], OWN | {"format": _format})
-    if not own.get("out"):
+    name = require_word(words, "the task, recipe or file", "numerate data write Arithmetic out=sums count=1M")
+    words, format_options = parse_options(words, {"as": str})
+    if format_options:
+        return _write_published(name, words[1:], format_options["as"])
+    settings, option_values = parse_options(words[1:], OPTION_PARSERS | {"format": _parse_format})
+    if not option_values.get("out"):
         raise UserError("out: the folder is missing; for example: out=sums")
-    source = _source(name, settings, own, WRITTEN)
-    if Path(own["out"]).exists():
-        raise UserError(f"out: {own['out']} is there already and is not overwritten; another folder is right")
+    source = _source(name, settings, option_values, DEFAULT_WRITE_ROWS)
+    if Path(option_values["out"]).exists():
+        raise UserError(f"out: {option_values['out']} already exists; out= must be a new folder")
     with ProgressBar(source.count, label="write") as progress:
-        folder = write(source, own["out"], own.get("format", "both"), progress.step)
+        folder = write_rows(source, option_values["out"], option_values.get("format", "both"), progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
     for file, info in head["files"].items():
-        print(f"{folder / file}  {disk.size(info['bytes'])}  sha256 {info['sha256'][:16]}")
-    each = f", every row of split {source.split} once (count= draws them)" if source.whole else ""
-    print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols{each}")
+        print(f"{folder / file}  {disk.format_bytes(info['bytes'])}  sha256 {info['sha256'][:16]}")
+    note = f", every row of split {source.split} once (count= draws them)" if source.each_once else ""
+    print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols{note}")
     return 0
 
 
-def _write_published(name: str, words: list[str], form: str) -> int:
+def _write_published(name: str, words: list[str], format_name: str) -> int:
     """Writes the files of a published task in the format of its original code."""
     from numerate.published import counting_files as published
     from numerate.published import number_loss_files as published_texts
 
-    if form != "published":
-        raise UserError(f"as: there is no {form!r}; there is: published.{did_you_mean(form, ['published'])}")
+    if format_name != "published":
+        raise UserError(
+            f"as: there is no {format_name!r}; there is: published.{did_you_mean(format_name, ['published'])}"
+        )
     if name.replace("-", "_") in published_texts.NAMES:
         return _write_published_texts(name.replace("-", "_"), words)
     known = ("out", "count", "seed")
-    rest, own = options(words, {option: OWN[option] for option in known})
-    no_more(rest, known)
-    if not own.get("out"):
+    rest, option_values = parse_options(words, {option: OPTION_PARSERS[option] for option in known})
+    check_no_more_words(rest, known)
+    if not option_values.get("out"):
         raise UserError("out: the folder is missing; for example: out=files")
-    rows = own.get("count")
+    rows = option_values.get("count")
     if rows is not None and rows < 1:
-        raise UserError(f"count: {rows} rows are none; 1 or more is right")
-    with ProgressBar(published.total(name, rows), label="write") as progress:
-        written = published.write(name, own["out"], rows, own.get("seed", 0), progress.show)
+        raise UserError(f"count: {rows} must be at least 1")
+    with ProgressBar(published.num_training_rows(name, rows), label="write") as progress:
+        written = published.write_published(
+            name, option_values["out"], rows, option_values.get("seed", 0), progress.update
+        )
     for file, count in written.items():
-        path = Path(own["out"]) / file
-        print(f"{path}  {count:,} rows  {disk.size(path.stat().st_size)}")
+        path = Path(option_values["out"]) / file
+        print(f"{path}  {count:,} rows  {disk.format_bytes(path.stat().st_size)}")
     return 0
 
 
@@ -118,195 +124,222 @@ def _write_published_texts(name: str, words: list[str]) -> int:
     """Writes the published files of a text dataset. Further words are settings of its task."""
     from numerate.published import number_loss_files as published_texts
 
-    settings, own = options(words, {"out": str, "seed": int})
-    if not own.get("out"):
+    settings, option_values = parse_options(words, {"out": str, "seed": int})
+    if not option_values.get("out"):
         raise UserError("out: the folder is missing; for example: out=files")
-    task = override(published_texts.task_of(name), [word.removeprefix("task.") for word in settings])
-    with ProgressBar(published_texts.total(task), label="write") as progress:
-        written = published_texts.write(task, own["out"], own.get("seed", 0), progress.show)
+    task = override(published_texts.published_task(name), [word.removeprefix("task.") for word in settings])
+    with ProgressBar(published_texts.num_questions(task), label="write") as progress:
+        written = published_texts.write_published(
+            task, option_values["out"], option_values.get("seed", 0), progress.update
+        )
     for file, count in written.items():
-        path = Path(own["out"]) / file
-        print(f"{path}  {count:,} questions  {disk.size(path.stat().st_size)}")
+        path = Path(option_values["out"]) / file
+        print(f"{path}  {count:,} questions  {disk.format_bytes(path.stat().st_size)}")
     if isinstance(task, TextTask):
-        print(f"read: {task.told()}")
+        print(f"read: {task.summary()}")
     return 0
 
 
 def _stats(words: list[str]) -> int:
-    words, own = options(words, OWN)
+    words, option_values = parse_options(words, OPTION_PARSERS)
     names = [word for word in words if "=" not in word or Path(word).exists()]
     if not names:
         raise UserError("the task, recipe or file is missing; for example: numerate data stats Arithmetic")
-    if own.get("out") == "":
+    if option_values.get("out") == "":
         raise UserError("out: the folder is missing; for example: out=figures")
     settings = [word for word in words if word not in names]
-    from numerate.commands.language_modeling import stats_of_text, texts_among
+    from numerate.commands.language_modeling import corpus_statistics, split_language_tasks
 
-    names, texts = texts_among(names, settings)
+    names, texts = split_language_tasks(names, settings)
     for number, (name, task) in enumerate(texts):
-        print(("\n" if number else "") + stats_of_text(name, task, own))
+        print(("\n" if number else "") + corpus_statistics(name, task, option_values))
     if texts and not names:
         return 0
-    sources = [_source(name, settings, own, LOOKED_AT) for name in names]
+    sources = [_source(name, settings, option_values, DEFAULT_STATS_ROWS) for name in names]
     for number, source in enumerate(sources):
         with ProgressBar(source.count, label="read") as progress:
-            found = statistics(source, progress.step)
-        print(("\n" if number else "") + summary(found, source))
+            found = compute_statistics(source, progress.step)
+        print(("\n" if number else "") + statistics_text(found, source))
         if isinstance(source.task, TextTask):
-            print(f"splits: {source.task.told()}")
-        if "out" in own:
-            folder = Path(own["out"])
+            print(f"splits: {source.task.summary()}")
+        if "out" in option_values:
+            folder = Path(option_values["out"])
             if len(sources) > 1:
                 folder /= f"{number + 1}-{re.sub(r'[^A-Za-z0-9_-]+', '-', source.name).strip('-')}"
-            _draw(found, folder)
+            _write_figures(found, folder)
     return 0
 
 
-def _draw(found: Statistics, folder: Path) -> None:
-    from numerate.reports.data_plots import draw
+def _write_figures(found: Statistics, folder: Path) -> None:
+    from numerate.reports.data_plots import save_figures
 
-    with disk.explained(folder):
+    with disk.convert_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / "stats.json", json.dumps(found.tree(), indent=1, ensure_ascii=False).encode() + b"\n")
-        names = ", ".join(path.name for path in draw(found, folder) if path.suffix == ".png")
+        disk.write_atomically(
+            folder / "stats.json", json.dumps(found.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n"
+        )
+        names = ", ".join(path.name for path in save_figures(found, folder) if path.suffix == ".png")
     print(f"{folder}: stats.json; {names}, and as .svg")
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     try:
-        return int(from_text(text, int, "count"))
+        return int(parse_value(text, int, "count"))
     except UserError as error:
         field = f"; task.count={text} sets the count of a task" if ":" in text else ""
-        raise ValueError(f"a whole number such as 1000, 64k or 20M{field}") from error
+        raise ValueError(f"an integer such as 1000, 64k or 20M{field}") from error
 
 
-def _format(text: str) -> str:
+def _parse_format(text: str) -> str:
     if text not in FORMATS:
         raise UserError(f"format: there is no {text!r}; there are: {', '.join(FORMATS)}.{did_you_mean(text, FORMATS)}")
     return text
 
 
-OWN: dict[str, Callable[[str], Any]] = {"out": str, "count": _count, "split": str, "seed": int}
+OPTION_PARSERS: dict[str, Callable[[str], Any]] = {"out": str, "count": _parse_count, "split": str, "seed": int}
 
 
-def _source(name: str, settings: list[str], own: dict[str, Any], count: int) -> Source:
+def _source(name: str, settings: list[str], option_values: dict[str, Any], count: int) -> RowSource:
     """The rows of a task, a recipe, a file or a folder, by its name."""
-    kinds = catalogue.kinds()
-    seed, split = own.get("seed"), own.get("split", "train")
-    plain = name.replace("-", "_")
-    recipe = plain in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
-    recipe = recipe or catalogue.in_family("Recipe", plain)
+    kinds = catalogue.parts_by_kind()
+    seed, split = option_values.get("seed"), option_values.get("split", "train")
+    recipe_name = name.replace("-", "_")
+    recipe = recipe_name in kinds["Recipe"] or name.endswith((".yaml", ".yml")) or ".py:" in name
+    recipe = recipe or catalogue.is_in_family("Recipe", recipe_name)
     if name != "ExampleFile" and (name in kinds["Task"] or name in catalogue.presets("Task")):
-        made = catalogue.made("Task", name)
-        if made.running:
-            raise UserError(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
-        with_tokenizer = _configured(made, _of_task(settings))
-        return _of_split(name, with_tokenizer.task, with_tokenizer.tokenizer, own, split, seed or 0, count)
+        task = catalogue.get_part("Task", name)
+        if task.is_language_modeling:
+            raise UserError(
+                f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
+            )
+        with_tokenizer = _with_settings(task, _prefix_with_task(settings))
+        return _source_from_split(
+            name, with_tokenizer.task, with_tokenizer.tokenizer, option_values, split, seed or 0, count
+        )
     if recipe:
-        from numerate.studies.naming import named_recipe
+        from numerate.studies.naming import load_recipe
 
-        found = override(named_recipe(name), settings)
-        if found.task.running:
-            raise UserError(f"{name}: running text is tokens already; `numerate data tokenise` writes it to files")
-        seed = found.seed if seed is None else seed
-        return _of_split(name, found.task, found.tokenizer, own, split, seed, count)
+        recipe_with_settings = override(load_recipe(name), settings)
+        if recipe_with_settings.task.is_language_modeling:
+            raise UserError(
+                f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
+            )
+        seed = recipe_with_settings.seed if seed is None else seed
+        return _source_from_split(
+            name, recipe_with_settings.task, recipe_with_settings.tokenizer, option_values, split, seed, count
+        )
     if Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "ExampleFile":
         if seed is not None:
-            raise UserError("seed: the rows of a file are taken as they stand; nothing is drawn")
-        parts = [f"task.split={own['split']}"] if "split" in own else []
+            raise UserError("seed: the rows of a file are read in order; nothing is sampled")
+        parts = [f"task.split={option_values['split']}"] if "split" in option_values else []
         file = ExampleFile() if name == "ExampleFile" else ExampleFile(path=name)
-        return Source.of_file(name, _configured(file, [*_of_task(settings), *parts]), own.get("count"))
+        return RowSource.from_file(
+            name, _with_settings(file, [*_prefix_with_task(settings), *parts]), option_values.get("count")
+        )
     known = [*kinds["Task"], *kinds["Recipe"]]
     names = ", ".join(known)
     raise UserError(
-        f"{name!r} is no task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
+        f"{name!r} is not a task, recipe, file or folder; tasks and recipes are: {names}.{did_you_mean(name, known)}"
     )
 
 
-def _configured(task: Task, settings: list[str]) -> TaskWithTokenizer:
+def _with_settings(task: Task, settings: list[str]) -> TaskWithTokenizer:
     """A task with its settings applied, then its default tokenizer with the other settings applied."""
-    of_task = [word for word in settings if word.startswith("task")]
-    with_tokenizer = _with_tokenizer(override(TaskWithTokenizer(task), of_task).task)
+    task_settings = [word for word in settings if word.startswith("task")]
+    with_tokenizer = _with_default_tokenizer(override(TaskWithTokenizer(task), task_settings).task)
     return override(with_tokenizer, [word for word in settings if not word.startswith("task")])
 
 
-def _with_tokenizer(task: Task) -> TaskWithTokenizer:
+def _with_default_tokenizer(task: Task) -> TaskWithTokenizer:
     """A task with its default tokenizer: words where a symbol has several characters and there are no numbers."""
     long = any(len(text) > 1 for text in task.alphabet())
     words = long and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
     return TaskWithTokenizer(task, Words() if words else Characters())
 
 
-def _of_split(
-    name: str, task: Task, tokenizer: Tokenizer, own: Mapping[str, Any], split: str, seed: int, usual: int
-) -> Source:
-    """`count` sampled rows; by default each question once if the task can list them, else `usual` rows."""
+def _source_from_split(
+    name: str,
+    task: Task,
+    tokenizer: Tokenizer,
+    option_values: Mapping[str, Any],
+    split: str,
+    seed: int,
+    default_count: int,
+) -> RowSource:
+    """`count` sampled rows; by default each question once if the task can list them, else `default_count` rows."""
     # A task that samples from a list goes through it once by itself, in the order of a run.
-    draws_from_list = type(task)._block is not Task._block
-    lists = "count" not in own and split in SPLITS and not isinstance(task, ExampleFile)
-    lists = lists and not (draws_from_list and split == "beyond-development")
-    whole = task.whole(split) if lists else None
-    if whole is None:
-        return Source(name, task, tokenizer, int(own.get("count", usual)), split, seed)
-    return Source(name, task, tokenizer, len(whole), split, seed, whole=not draws_from_list)
+    draws_from_list = type(task)._draw_block is not Task._draw_block
+    use_all = "count" not in option_values and split in SPLITS and not isinstance(task, ExampleFile)
+    use_all = use_all and not (draws_from_list and split == "beyond-development")
+    all_questions = task.all_questions(split) if use_all else None
+    if all_questions is None:
+        return RowSource(name, task, tokenizer, int(option_values.get("count", default_count)), split, seed)
+    return RowSource(name, task, tokenizer, len(all_questions), split, seed, each_once=not draws_from_list)
 
 
-def _of_task(settings: list[str]) -> list[str]:
+def _prefix_with_task(settings: list[str]) -> list[str]:
     """Prefixes settings with `task.` unless they already name task or tokenizer."""
     return [word if re.match(r"(task|tokenizer)[.=]", word) else f"task.{word}" for word in settings]
 
 
-def summary(found: Statistics, source: Source) -> str:
+def statistics_text(found: Statistics, source: RowSource) -> str:
     """The statistics as text."""
-    first_one = next(source.blocks(1))[0]
-    question, answer = plain_text(first_one, 0)
-    between, end = ("", " with [EOS]") if first_one.labels is None else ("   ", "")
-    between = " -> " if first_one.texts is not None else between
-    what = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
-    what = f"every row of split {source.split} once" if source.whole else what
-    lines = [f"{found.name}: {found.count:,} rows, {what}; the first: {question}{between}{answer}", ""]
+    first_block = next(source.read_blocks(1))[0]
+    question, answer = format_question(first_block, 0)
+    separator, end = ("", " with [EOS]") if first_block.labels is None else ("   ", "")
+    separator = " -> " if first_block.texts is not None else separator
+    order_text = "in the order of the file" if source.split is None else f"split {source.split}, seed {source.seed}"
+    order_text = f"every row of split {source.split} once" if source.each_once else order_text
+    lines = [f"{found.name}: {found.num_rows:,} rows, {order_text}; the first: {question}{separator}{answer}", ""]
     table: list[tuple[str, ...]] = []
-    for words, histogram in (
-        (f"row, tokens{end}", found.rows),
-        ("operand, digits", found.operands),
-        ("answer, tokens", found.answers),
-        ("longest carry chain of a sum", found.carries),
+    for row_name, histogram in (
+        (f"row, tokens{end}", found.row_lengths),
+        ("operand, digits", found.operand_digits),
+        ("answer, tokens", found.answer_lengths),
+        ("longest carry chain of a sum", found.carry_chain_lengths),
     ):
-        if histogram.count:
-            table.append((words, *_numbers(histogram)))
+        if histogram.total:
+            table.append((row_name, *_histogram_cells(histogram)))
     lines += [text_table(("", "low", "median", "mean", "high"), table), ""]
     lines.append(
-        f"questions: {found.distinct:,} different; {found.repeated:,} rows ({found.repeated / found.count:.2%}) repeat "
-        f"one, the most frequent stands {found.most:,} times"
+        f"questions: {found.num_distinct:,} different; {found.num_repeated:,} rows "
+        f"({found.num_repeated / found.num_rows:.2%}) repeat one, the most frequent occurs {found.max_multiplicity:,} "
+        "times"
     )
-    if found.carries.count:
-        chains = found.carries
+    if found.carry_chain_lengths.total:
+        chains = found.carry_chain_lengths
         shares = [
-            f"{length} or more: {chains.counts[length:].sum() / chains.count:.2%}"
+            f"{length} or more: {chains.counts[length:].sum() / chains.total:.2%}"
             for length in (1, 2, 4, 8, 16, 32, 64)
-            if length <= chains.high()
+            if length <= chains.max()
         ]
-        lines.append(f"carry chains: {', '.join(shares)}" if shares else "carry chains: none carries")
-    if found.pairs and found.axes:
-        least, most = min(found.pairs, key=found.pairs.__getitem__), max(found.pairs, key=found.pairs.__getitem__)
-        worst = max(found.pairs, key=lambda pair: 1 - found.distinct_pairs.get(pair, 0) / found.pairs[pair])
-        share = 1 - found.distinct_pairs.get(worst, 0) / found.pairs[worst]
-        lines.append(
-            f"pairs of {' and '.join(found.axes)}: {len(found.pairs):,}, with {found.pairs[least]:,} to "
-            f"{found.pairs[most]:,} rows; most repeated: {_pair(worst, found.axes)} ({share:.0%} of its rows)"
+        lines.append(f"carry chains: {', '.join(shares)}" if shares else "carry chains: no carries")
+    if found.rows_per_pair and found.axes:
+        least, most = (
+            min(found.rows_per_pair, key=found.rows_per_pair.__getitem__),
+            max(found.rows_per_pair, key=found.rows_per_pair.__getitem__),
         )
-    total = sum(found.characters.values())
-    often = sorted(found.characters.items(), key=lambda item: -item[1])
-    frequent = [f"{symbol!r} {count / total:.1%}" for symbol, count in often[:20]]
-    more = f", and {len(often) - 20} more" if len(often) > 20 else ""
+        most_repeated = max(
+            found.rows_per_pair, key=lambda pair: 1 - found.distinct_per_pair.get(pair, 0) / found.rows_per_pair[pair]
+        )
+        share = 1 - found.distinct_per_pair.get(most_repeated, 0) / found.rows_per_pair[most_repeated]
+        lines.append(
+            f"pairs of {' and '.join(found.axes)}: {len(found.rows_per_pair):,}, with {found.rows_per_pair[least]:,} "
+            f"to {found.rows_per_pair[most]:,} rows; most repeated: {_pair_text(most_repeated, found.axes)} "
+            f"({share:.0%} of its rows)"
+        )
+    total = sum(found.symbol_counts.values())
+    by_frequency = sorted(found.symbol_counts.items(), key=lambda item: -item[1])
+    frequent = [f"{symbol!r} {count / total:.1%}" for symbol, count in by_frequency[:20]]
+    more = f", and {len(by_frequency) - 20} more" if len(by_frequency) > 20 else ""
     lines.append(f"characters: {', '.join(frequent)}{more}")
     return "\n".join(lines)
 
 
-def _numbers(histogram: Histogram) -> tuple[str, str, str, str]:
-    low, high = f"{histogram.low():,}", f"{histogram.high():,}"
+def _histogram_cells(histogram: Histogram) -> tuple[str, str, str, str]:
+    low, high = f"{histogram.min():,}", f"{histogram.max():,}"
     return low, f"{histogram.median():,}", f"{histogram.mean():.2f}", high
 
 
-def _pair(pair: tuple[int, int], axes: tuple[str, str]) -> str:
+def _pair_text(pair: tuple[int, int], axes: tuple[str, str]) -> str:
     return " ".join(f"{axis}={size}" for axis, size in zip(axes, pair, strict=True))

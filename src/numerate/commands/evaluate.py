@@ -1,46 +1,50 @@
-"""`numerate evaluate RUN`: exact match on a grid, or the loss of running text, as trained or with settings changed."""
+"""`numerate evaluate RUN`: exact match on a grid, or the language modeling loss, with the trained or with changed
+settings."""
 
 import argparse
 from collections.abc import Callable
 from typing import Any
 
-from numerate.commands.executing import executor_of, executor_requested
+from numerate.commands.executing import has_executor_option, parse_executor
 from numerate.commands.showing import show_evaluation
-from numerate.commands.words import first, no_more, options, settings, truth
+from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word, split_settings
 from numerate.errors import UserError
 from numerate.experiments.run import load
-from numerate.experiments.shards import refuse_shard
+from numerate.experiments.shards import check_no_shard
 from numerate.experiments.tracking import track_results
 from numerate.training.progress import ProgressBar
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the run", "numerate evaluate latest grid=1:12x1:12")
-    kinds: dict[str, Callable[[str], Any]] = {
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the run", "numerate evaluate latest grid=1:12x1:12")
+    parsers: dict[str, Callable[[str], Any]] = {
         "grid": str,
         "count": int,
         "checkpoint": str,
         "method": lambda text: text.replace("-", " ").replace("_", " "),
         "shard": str,
-        "predictions": truth,
+        "predictions": parse_bool,
         "runs_dir": str,
         "device": str,
     }
-    words, own = options(given.words[1:], kinds)
-    with_executor = executor_requested(words)
-    words, executor = executor_of(words)
-    words, changes = settings(words)
-    no_more(words, [*kinds, "executor", "workers", "timeout"])
-    run = load(address, own.pop("runs_dir", None), own.pop("device", None))
-    if own.get("count", 1) < 1:
+    words, option_values = parse_options(args.words[1:], parsers)
+    with_executor = has_executor_option(words)
+    words, executor = parse_executor(words)
+    words, changes = split_settings(words)
+    check_no_more_words(words, [*parsers, "executor", "workers", "timeout"])
+    run = load(address, option_values.pop("runs_dir", None), option_values.pop("device", None))
+    if option_values.get("count", 1) < 1:
         raise UserError(
-            f"count: {own['count']} questions, or chunks of running text, measure nothing; 100 questions give +-10 "
-            "points at 50 %"
+            f"count: must be at least 1, not {option_values['count']}; 100 questions give +-10 points at 50 %"
         )
-    if given.dry_run:
+    if args.dry_run:
         if with_executor:
-            refuse_shard(executor, own.pop("shard", None))
-        print(run.script(executor, **own, settings=changes) if with_executor else run.estimate(**own, settings=changes))
+            check_no_shard(executor, option_values.pop("shard", None))
+        print(
+            run.script(executor, **option_values, settings=changes)
+            if with_executor
+            else run.estimate(**option_values, settings=changes)
+        )
         return 0
     progress: list[ProgressBar] = []
 
@@ -53,15 +57,15 @@ def command(given: argparse.Namespace) -> int:
 
     try:
         results = run.evaluate(
-            **own, settings=changes, on_progress=on_progress, executor=executor if with_executor else None
+            **option_values, settings=changes, on_progress=on_progress, executor=executor if with_executor else None
         )
     finally:
         for bar in progress:
             bar.close()
     print(f"{run.path}")
     show_evaluation(results)
-    if "shard" in own:
-        print(f"\nshard {own['shard']}; `numerate evaluate` without shard= gathers all shards once they are there")
+    if "shard" in option_values:
+        print(f"\nshard {option_values['shard']}; `numerate evaluate` without shard= merges all finished shards")
     else:
         track_results(run)
     return 0

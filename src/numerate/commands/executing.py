@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from numerate import catalogue
 from numerate.config import override
-from numerate.config.values import fold, settings_of
+from numerate.config.values import normalize_name, settings_of
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 
-SHORT = ("workers", "timeout")
+SHORT_OPTIONS = ("workers", "timeout")
 """Settings of every executor that may be written without `executor.`."""
 
 
@@ -19,11 +19,11 @@ _UNITS = {"timeout": ", in seconds"}
 
 
 @dataclass(frozen=True)
-class _Executing:
+class _ExecutorHolder:
     executor: Executor = Local()
 
 
-def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
+def parse_executor(words: Sequence[str]) -> tuple[list[str], Executor]:
     """Splits the words of a command into the others, and the executor that is set.
 
     >>> executor_of(["quickstart", "seeds=3", "executor=ray", "executor.num_gpus=0.25", "workers=8"])
@@ -33,60 +33,63 @@ def executor_of(words: Sequence[str]) -> tuple[list[str], Executor]:
     Raises `UserError` for an executor or a setting that there is not, with the nearest that there is, and for a value
     that it does not take.
     """
-    concerned = [word for word in words if _concerned(word)]
-    named = [word for word in concerned if _key(word) == "executor"]
-    others = [word for word in concerned if word not in named]
-    executor = override(_Executing(), [f"executor={_named(word.partition('=')[2].strip())}" for word in named])
-    for word in others:
-        _refuse_others_setting(_key(word).split("."), type(executor.executor))
-    changes = [f"executor.{word.strip()}" if _key(word) in SHORT else word for word in others]
+    executor_words = [word for word in words if _is_executor_option(word)]
+    class_words = [word for word in executor_words if _key(word) == "executor"]
+    setting_words = [word for word in executor_words if word not in class_words]
+    executor = override(
+        _ExecutorHolder(), [f"executor={_class_call(word.partition('=')[2].strip())}" for word in class_words]
+    )
+    for word in setting_words:
+        _check_setting_exists(_key(word).split("."), type(executor.executor))
+    changes = [f"executor.{word.strip()}" if _key(word) in SHORT_OPTIONS else word for word in setting_words]
     try:
-        made = override(executor, changes).executor
+        result = override(executor, changes).executor
     except UserError as error:
-        raise _as_typed(error, others) from error
-    return [word for word in words if word not in concerned], made
+        raise _rename_in_error(error, setting_words) from error
+    return [word for word in words if word not in executor_words], result
 
 
-def executor_requested(words: Sequence[str]) -> bool:
+def has_executor_option(words: Sequence[str]) -> bool:
     """Whether any word of a command sets its executor."""
-    return any(map(_concerned, words))
+    return any(map(_is_executor_option, words))
 
 
-def _as_typed(error: UserError, words: Sequence[str]) -> UserError:
+def _rename_in_error(error: UserError, words: Sequence[str]) -> UserError:
     """The error of a setting in `SHORT`, under the name that was typed and with an example."""
     path, _, message = str(error).partition(": ")
     name = path.removeprefix("executor.")
     typed = {_key(word) for word in words} & {name, path}
-    if name not in SHORT or len(typed) != 1:
+    if name not in SHORT_OPTIONS or len(typed) != 1:
         return error
     message = message.partition("; for example ")[0]
     word = typed.pop()
     return UserError(f"{word}: {message}; for example {word}={_EXAMPLES[name]}{_UNITS.get(name, '')}")
 
 
-def _concerned(word: str) -> bool:
-    return "=" in word and (_key(word) in ("executor", *SHORT) or _key(word).startswith("executor."))
+def _is_executor_option(word: str) -> bool:
+    return "=" in word and (_key(word) in ("executor", *SHORT_OPTIONS) or _key(word).startswith("executor."))
 
 
 def _key(word: str) -> str:
-    return fold(word.partition("=")[0].strip())
+    return normalize_name(word.partition("=")[0].strip())
 
 
-def _refuse_others_setting(path: list[str], chosen: type) -> None:
+def _check_setting_exists(path: list[str], executor_class: type) -> None:
     """Raises `UserError` for a setting of another executor, naming that executor."""
     name = path[-1]
-    if name in settings_of(chosen) or len(path) != 2:
+    if name in settings_of(executor_class) or len(path) != 2:
         return
-    kinds = [kind for kind in catalogue.variants("Executor") if name in settings_of(kind)]
+    kinds = [kind for kind in catalogue.all_classes("Executor") if name in settings_of(kind)]
     if kinds:
         names = " and ".join(kind.__name__ for kind in kinds)
         raise UserError(
-            f"executor.{name}: {chosen.__name__} has no such setting, {names} has: executor={kinds[0].__name__.lower()}"
+            f"executor.{name}: {executor_class.__name__} has no such setting, {names} has: "
+            f"executor={kinds[0].__name__.lower()}"
         )
 
 
-def _named(text: str) -> str:
+def _class_call(text: str) -> str:
     """The name of an executor as its class has it: `ray(num_gpus=1)` is `Ray(num_gpus=1)`."""
     name, bracket, settings = text.partition("(")
-    by_lower = {known.lower(): known for known in catalogue.kinds().get("Executor", {})}
+    by_lower = {known.lower(): known for known in catalogue.parts_by_kind().get("Executor", {})}
     return by_lower.get(name.strip().lower(), name.strip()) + bracket + settings

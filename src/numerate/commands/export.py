@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from numerate.commands.words import first, no_more, options, truth
+from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word
 from numerate.errors import UserError
 from numerate.experiments.exporting import export
 from numerate.experiments.run import load
@@ -12,14 +12,19 @@ from numerate.experiments.run import load
 _EXAMPLE = "numerate export latest out=exported"
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the run", _EXAMPLE)
-    kinds: dict[str, Callable[[str], Any]] = {"out": str, "checkpoint": str, "tokenizer": truth, "runs_dir": str}
-    words, own = options(given.words[1:], kinds)
-    no_more(words, [*kinds])
-    if "out" not in own:
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the run", _EXAMPLE)
+    parsers: dict[str, Callable[[str], Any]] = {"out": str, "checkpoint": str, "tokenizer": parse_bool, "runs_dir": str}
+    words, option_values = parse_options(args.words[1:], parsers)
+    check_no_more_words(words, [*parsers])
+    if "out" not in option_values:
         raise UserError(f"out: the folder to write is missing; for example: {_EXAMPLE}")
-    run = load(address, own.get("runs_dir"), "cpu")
-    folder = export(run, own["out"], name=own.get("checkpoint", "final"), tokenizer=own.get("tokenizer", True))
+    run = load(address, option_values.get("runs_dir"), "cpu")
+    folder = export(
+        run,
+        option_values["out"],
+        checkpoint_name=option_values.get("checkpoint", "final"),
+        tokenizer=option_values.get("tokenizer", True),
+    )
     print(folder)
     return 0

@@ -12,38 +12,38 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from numerate.commands.words import first, options, settings, truth
-from numerate.config import expand
+from numerate.commands.words import parse_bool, parse_options, require_word, split_settings
+from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.evaluation.passages import Passage
 from numerate.experiments.run import load
-from numerate.reports.groups import settings_words
+from numerate.reports.groups import format_settings
 from numerate.training import disk
 
 EXAMPLE = "numerate generate latest 'Once upon a time'"
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     return int(text.replace("_", ""))
 
 
-def _or_none(kind: Any) -> Any:
+def _optional(kind: Any) -> Any:
     return lambda text: None if text.lower() in ("null", "none") else kind(text)
 
 
-OWN = {
-    "max_new_tokens": _whole,
+OPTION_PARSERS = {
+    "max_new_tokens": _parse_int,
     "temperature": float,
-    "top_k": _or_none(_whole),
-    "top_p": _or_none(float),
-    "min_p": _or_none(float),
-    "do_sample": truth,
+    "top_k": _optional(_parse_int),
+    "top_p": _optional(float),
+    "min_p": _optional(float),
+    "do_sample": parse_bool,
     "repetition_penalty": float,
-    "seed": _whole,
-    "count": _whole,
+    "seed": _parse_int,
+    "count": _parse_int,
     "checkpoint": str,
     "stop": str,
-    "context_length": _whole,
+    "context_length": _parse_int,
     "prompts": str,
     "out": str,
     "runs_dir": str,
@@ -51,72 +51,78 @@ OWN = {
 }
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the run", EXAMPLE)
-    words, own = options(given.words[1:], OWN)
-    words, changes = settings(words, "model.")
-    run = load(address, own.pop("runs_dir", None), own.pop("device", None))
-    prompts = _prompts(words, own.pop("prompts", None))
-    out = own.pop("out", None)
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the run", EXAMPLE)
+    words, option_values = parse_options(args.words[1:], OPTION_PARSERS)
+    words, changes = split_settings(words, "model.")
+    run = load(address, option_values.pop("runs_dir", None), option_values.pop("device", None))
+    prompts = _read_prompts(words, option_values.pop("prompts", None))
+    out = option_values.pop("out", None)
     if out is not None:
-        _check_output(Path(out))
+        _check_output_file(Path(out))
     records: list[dict[str, Any]] = []
     stopped = False
-    with _stop_on_interrupt() as ended:
-        for choice in expand(changes):
-            changed = run.with_settings(*choice)
+    with _stop_on_interrupt() as signals:
+        for choice in expand_sweep(changes):
+            run_with_settings = run.with_settings(*choice)
             if changes:
-                print(f"--- {settings_words(changed.settings) or 'as trained'}")
-            one = len(prompts) * own.get("count", 1) == 1
-            screen = _Screen(prompts[0]) if one else None
-            passages = changed.generate(
-                prompts, told=screen.stream if screen is not None else None, ended=lambda: bool(ended), **own
+                print(f"--- {format_settings(run_with_settings.changed_settings) or 'as trained'}")
+            is_single = len(prompts) * option_values.get("count", 1) == 1
+            stream = _TextStream(prompts[0]) if is_single else None
+            passages = run_with_settings.generate(
+                prompts,
+                on_text=stream.stream if stream is not None else None,
+                should_stop=lambda: bool(signals),
+                **option_values,
             )
-            if screen is not None:
-                screen.end(passages)
+            if stream is not None:
+                stream.end(passages)
             else:
-                _blocks(passages, own.get("count", 1))
-            records += [passage.record() | _settings_record(changed.settings) for passage in passages]
-            stopped = bool(ended)
+                _print_passages(passages, option_values.get("count", 1))
+            records += [passage.record() | _settings_record(run_with_settings.changed_settings) for passage in passages]
+            stopped = bool(signals)
             if stopped:
                 break
     if out is not None:
-        disk.replace(Path(out), b"".join(map(disk.line, records)))
-        print(f"numerate: {len(records)} passages are in {out}", file=sys.stderr)
+        disk.write_atomically(Path(out), b"".join(map(disk.json_line, records)))
+        print(f"numerate: {len(records)} passages written to {out}", file=sys.stderr)
     if stopped:
         print("numerate: stopped; this is what was generated until then", file=sys.stderr)
     return 130 if stopped else 0
 
 
-def _check_output(out: Path) -> None:
+def _check_output_file(out: Path) -> None:
     """Raises `UserError` for an output file that cannot be written, before anything is generated."""
     if out.is_dir():
-        raise UserError(f"out: {out} is a folder; a file such as out.jsonl is right")
+        raise UserError(f"out: {out} must be a file such as out.jsonl, not a folder")
     if out.exists():
-        raise UserError(f"out: {out} is there already and is not overwritten; another file is right")
+        raise UserError(f"out: {out} already exists; out= must be a new file")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"out: there is no folder {out.parent}; one that is there is right")
+        raise UserError(f"out: the folder {out.parent} must exist")
 
 
 def _settings_record(changed: Any) -> dict[str, Any]:
     return {"settings": dict(changed)} if changed else {}
 
 
-def _prompts(words: Sequence[str], file: str | None) -> list[str]:
+def _read_prompts(words: Sequence[str], file: str | None) -> list[str]:
     """The prompts in `words`, in a file, or from standard input for `-`; one empty prompt if there are none."""
     for word in words:
-        if (name := _meant(word)) is not None:
-            raise UserError(f"{word!r} is no setting here; {name}= is (a prompt like it can stand in a file, prompts=)")
+        if (name := _similar_option(word)) is not None:
+            raise UserError(
+                f"{word!r} is not an option; did you mean {name}=? (a prompt like it can be read from a file with "
+                "prompts=)"
+            )
     prompts = list(words)
     if file is not None:
         prompts += _read_file(file)
     while "-" in prompts:
-        at = prompts.index("-")
-        prompts[at : at + 1] = _lines(sys.stdin.buffer.read(), "standard input")
+        index = prompts.index("-")
+        prompts[index : index + 1] = _parse_prompts(sys.stdin.buffer.read(), "standard input")
     return prompts or [""]
 
 
-_NEAR = {
+_ALIASES = {
     "max_tokens": "max_new_tokens",
     "tokens": "max_new_tokens",
     "most": "max_new_tokens",
@@ -134,68 +140,70 @@ _NEAR = {
 """Common other names of settings."""
 
 
-def _meant(word: str) -> str | None:
+def _similar_option(word: str) -> str | None:
     """The setting that a word such as `temprature=0.5` was meant as; None for a prompt."""
     name, equals, _ = word.partition("=")
     name = name.replace("-", "_")
     if not equals or not name.isidentifier():
         return None
-    near = get_close_matches(name.lower(), OWN, n=1, cutoff=0.8)
-    return _NEAR.get(name) or (near[0] if near else None)
+    near = get_close_matches(name.lower(), OPTION_PARSERS, n=1, cutoff=0.8)
+    return _ALIASES.get(name) or (near[0] if near else None)
 
 
 def _read_file(name: str) -> list[str]:
     if name == "-":
         return ["-"]
     try:
-        return _lines(Path(name).expanduser().read_bytes(), name)
+        return _parse_prompts(Path(name).expanduser().read_bytes(), name)
     except OSError as error:
         raise UserError(f"prompts: {name} cannot be read ({error.strerror})") from error
 
 
-def _lines(raw: bytes, where: str) -> list[str]:
+def _parse_prompts(raw: bytes, source: str) -> list[str]:
     """One prompt a line; of JSON lines the field `prompt`. Empty lines at the end are none."""
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"prompts: {where} is no text in UTF-8 (byte {error.start})") from error
+        raise UserError(f"prompts: {source} must be UTF-8 text (byte {error.start})") from error
     lines = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")] if text.strip("\r\n") else []
     if not lines:
-        raise UserError(f"prompts: {where} is empty; one prompt a line is right")
+        raise UserError(f"prompts: {source} is empty; must have one prompt per line")
     if not all(line.startswith("{") for line in lines):
         return lines
-    found = []
+    prompts = []
     for number, line in enumerate(lines, 1):
         try:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f'prompts: {where}, line {number}: has no prompt; {{"prompt": "Once"}} is right') from error
-        found.append(str(prompt))
-    return found
+            raise UserError(
+                f'prompts: {source}, line {number}: has no prompt; {{"prompt": "Once"}} is right'
+            ) from error
+        prompts.append(str(prompt))
+    return prompts
 
 
-class _Screen:
+class _TextStream:
     """Streams one generated text to the terminal."""
 
     def __init__(self, prompt: str) -> None:
-        self.prompt, self.begun = prompt, False
+        self.prompt, self.has_started = prompt, False
 
     def stream(self, passage: int, text: str) -> None:
-        if not self.begun:
+        if not self.has_started:
             sys.stdout.write(self.prompt)
-            self.begun = True
+            self.has_started = True
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def end(self, passages: Sequence[Passage]) -> None:
-        if not self.begun:
+        if not self.has_started:
             for passage in passages:
                 sys.stdout.write(str(passage))
         sys.stdout.write("\n")
         sys.stdout.flush()
 
 
-def _blocks(passages: Sequence[Passage], count: int) -> None:
+def _print_passages(passages: Sequence[Passage], count: int) -> None:
     """Prints several generated texts, each below its number."""
     prompts: list[str] = []
     for number, passage in enumerate(passages):

@@ -6,8 +6,8 @@ A family of names is one line of the list; its members are listed when a part of
 import argparse
 
 from numerate import catalogue
-from numerate.commands.words import no_more
-from numerate.commands.words import options as own_options
+from numerate.commands.words import check_no_more_words
+from numerate.commands.words import parse_options as own_options
 from numerate.config import add_packaged_parts
 from numerate.errors import UserError, did_you_mean
 
@@ -33,46 +33,50 @@ TITLES = {
 }
 
 
-def command(options: argparse.Namespace) -> int:
-    words, own = own_options(options.words, {"runs_dir": str})
+def command(args: argparse.Namespace) -> int:
+    words, option_values = own_options(args.words, {"runs_dir": str})
     if words[:1] == ["runs"]:
-        no_more(words[1:], ["runs_dir"])
-        return list_runs(own.get("runs_dir"))
+        check_no_more_words(words[1:], ["runs_dir"])
+        return list_runs(option_values.get("runs_dir"))
     add_packaged_parts()
-    kinds = catalogue.kinds()
+    kinds = catalogue.parts_by_kind()
     titles = {
         kind: TITLES.get(kind, kind) for kind in [*TITLES, *(k for k in kinds if k not in TITLES)] if kind in kinds
     }
-    wanted, part = _requested(words, titles)
-    found = {kind: _matching(kind, part) if part else _listed(kind) for kind in wanted}
-    if not any(found.values()):
-        known = [name for kind in wanted for name in (*kinds[kind], *_by_name(kind))]
-        named = " and ".join(titles[kind] for kind in wanted)
-        raise UserError(f"none of the {len(known)} {named} has {part!r} in its name.{did_you_mean(part or '', known)}")
-    width = max(len(name) for lines in found.values() for name in lines)
-    for number, (kind, lines) in enumerate(found.items()):
+    requested_kinds, name_part = _parse_request(words, titles)
+    lines_by_kind = {
+        kind: _matching_lines(kind, name_part) if name_part else _component_lines(kind) for kind in requested_kinds
+    }
+    if not any(lines_by_kind.values()):
+        known = [name for kind in requested_kinds for name in (*kinds[kind], *_preset_and_family_lines(kind))]
+        named = " and ".join(titles[kind] for kind in requested_kinds)
+        raise UserError(
+            f"none of the {len(known)} {named} contains {name_part!r}.{did_you_mean(name_part or '', known)}"
+        )
+    width = max(len(name) for lines in lines_by_kind.values() for name in lines)
+    for number, (kind, lines) in enumerate(lines_by_kind.items()):
         print(("\n" if number else "") + titles[kind])
         for name, line in lines.items():
             print(f"  {name:<{width}}  {line}".rstrip())
     return 0
 
 
-def _requested(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
+def _parse_request(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
     """The requested kinds, and what their names must contain; all kinds where none is named.
 
     >>> _requested(["recipes", "counting-samesymbol"], TITLES)
     (['Recipe'], 'counting_samesymbol')
     """
-    if len(words) > 1 and _is_no_kind(words[-1], titles):
-        return [_kind(word, titles) for word in words[:-1]], words[-1].replace("-", "_")
-    return [_kind(word, titles) for word in words] or list(titles), None
+    if len(words) > 1 and _is_unknown_kind(words[-1], titles):
+        return [_parse_kind(word, titles) for word in words[:-1]], words[-1].replace("-", "_")
+    return [_parse_kind(word, titles) for word in words] or list(titles), None
 
 
-def _listed(kind: str) -> dict[str, str]:
+def _component_lines(kind: str) -> dict[str, str]:
     """The components of a kind, each with its line; then one line for each family of names."""
-    lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])}
+    lines = {name: catalogue.part_summary(kind, name) for name in sorted(catalogue.parts_by_kind()[kind])}
     title = TITLES.get(kind, kind)
-    for pattern, module in catalogue.families(kind).items():
+    for pattern, module in catalogue.family_modules(kind).items():
         lines[pattern] = f"{catalogue.module_summary(module)} See `numerate list {title} {pattern.partition('_')[0]}_`."
     for module in catalogue.preset_modules(kind):
         begin, _, rest = module.rpartition(".")[2].partition("_")
@@ -83,13 +87,15 @@ def _listed(kind: str) -> dict[str, str]:
     return lines
 
 
-def _matching(kind: str, part: str) -> dict[str, str]:
+def _matching_lines(kind: str, part: str) -> dict[str, str]:
     """Every name of a kind that contains `part`, each with its line."""
-    lines = {name: catalogue.describe(kind, name) for name in sorted(catalogue.kinds()[kind])} | _by_name(kind)
+    lines = {
+        name: catalogue.part_summary(kind, name) for name in sorted(catalogue.parts_by_kind()[kind])
+    } | _preset_and_family_lines(kind)
     return {name: line for name, line in lines.items() if part.lower() in name.lower()}
 
 
-def _by_name(kind: str) -> dict[str, str]:
+def _preset_and_family_lines(kind: str) -> dict[str, str]:
     """The names of presets and families."""
     presets = {name: text for module in catalogue.preset_modules(kind) for name, text in _presets(module).items()}
     return presets | catalogue.family_names(kind)
@@ -99,9 +105,9 @@ def _presets(module: str) -> dict[str, str]:
     """The presets of a module by name, each as text."""
     from importlib import import_module
 
-    from numerate.config.values import as_text
+    from numerate.config.values import format_value
 
-    return {name: as_text(part) for name, part in import_module(module).presets().items()}
+    return {name: format_value(part) for name, part in import_module(module).presets().items()}
 
 
 def list_runs(runs_dir: str | None) -> int:
@@ -110,14 +116,14 @@ def list_runs(runs_dir: str | None) -> int:
 
     from numerate.reports.table import text_table
     from numerate.training import checkpoint
-    from numerate.training.run_folder import all_runs, runs_directory
+    from numerate.training.run_folder import all_runs, resolve_runs_dir
 
-    runs = runs_directory(runs_dir)
+    runs = resolve_runs_dir(runs_dir)
     rows = []
     for run in all_runs(runs):
-        steps = checkpoint.steps(run.checkpoints)
+        steps = checkpoint.list_steps(run.checkpoints)
         try:
-            head = run.head()
+            head = run.metadata()
         except UserError as error:
             warn(str(error), stacklevel=1)
             rows.append([f"{run.recipe_name}/{run.id}", "", "", str(steps[-1] if steps else 0), "damaged", ""])
@@ -136,19 +142,19 @@ def list_runs(runs_dir: str | None) -> int:
     return 0
 
 
-def _is_no_kind(word: str, titles: dict[str, str]) -> bool:
-    return _kind_of(word, titles) is None
+def _is_unknown_kind(word: str, titles: dict[str, str]) -> bool:
+    return _find_kind(word, titles) is None
 
 
-def _kind_of(word: str, titles: dict[str, str]) -> str | None:
+def _find_kind(word: str, titles: dict[str, str]) -> str | None:
     folded = word.lower().replace("-", " ").replace("_", " ")
     return next(
         (kind for kind, title in titles.items() if folded in (kind.lower(), title, title.removesuffix("s"))), None
     )
 
 
-def _kind(word: str, titles: dict[str, str]) -> str:
-    kind = _kind_of(word, titles)
+def _parse_kind(word: str, titles: dict[str, str]) -> str:
+    kind = _find_kind(word, titles)
     if kind is None:
         known = [*titles.values(), "runs"]
         raise UserError(f"there is no kind {word!r}; there are: {', '.join(known)}.{did_you_mean(word, known)}")

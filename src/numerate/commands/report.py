@@ -2,13 +2,13 @@
 
 import argparse
 
-from numerate.commands.words import first, no_more, options
+from numerate.commands.words import check_no_more_words, parse_options, require_word
 from numerate.experiments.run import load
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the run", "numerate report latest")
-    words, own = options(given.words[1:], {"runs_dir": str})
-    no_more(words, ["runs_dir"])
-    print(load(address, own.get("runs_dir")).report())
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the run", "numerate report latest")
+    words, option_values = parse_options(args.words[1:], {"runs_dir": str})
+    check_no_more_words(words, ["runs_dir"])
+    print(load(address, option_values.get("runs_dir")).report())
     return 0

@@ -6,55 +6,59 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numerate.commands.words import first, no_more, options, truth
+from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word
 from numerate.errors import UserError
 from numerate.reports.colour import TerminalStyle
-from numerate.tables.exporting import format_of, lines_of, write
+from numerate.tables.exporting import resolve_format, text_chunks, write_table
 from numerate.tables.results import results_of
 from numerate.tables.rows import Row
-from numerate.tables.showing import as_text
-from numerate.tables.table import Table, listed
+from numerate.tables.showing import to_text
+from numerate.tables.table import Table, parse_list
 
-ROWS = 200
+MAX_TERMINAL_ROWS = 200
 """Rows shown on a terminal; pipes and files get all."""
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the study", "numerate results abacus_laptop group=label")
-    wheres: list[str] = []
-    kinds: dict[str, Callable[[str], Any]] = {
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the study", "numerate results abacus_laptop group=label")
+    conditions: list[str] = []
+    parsers: dict[str, Callable[[str], Any]] = {
         "columns": str,
-        "where": wheres.append,
+        "where": conditions.append,
         "sort": str,
         "group": str,
         "statistic": str,
         "threshold": float,
         "success": str,
-        "cells": truth,
+        "cells": parse_bool,
         "format": str,
         "out": str,
         "runs_dir": str,
     }
-    words, own = options(given.words[1:], kinds)
-    no_more(words, list(kinds))
-    if own.get("out") == "":
+    words, option_values = parse_options(args.words[1:], parsers)
+    check_no_more_words(words, list(parsers))
+    if option_values.get("out") == "":
         raise UserError("out: the file is missing; for example: out=results.csv")
-    format = format_of(own.get("format"), own.get("out"))
-    table = _chosen(results_of(address, own.get("runs_dir")), own, wheres)
-    if "out" in own:
-        rows = _Counted(table.rows)
-        path = write(replace(table, rows=rows), own["out"], format)
+    file_format = resolve_format(option_values.get("format"), option_values.get("out"))
+    table = _select_table(results_of(address, option_values.get("runs_dir")), option_values, conditions)
+    if "out" in option_values:
+        rows = _RowCounter(table.rows)
+        path = write_table(replace(table, rows=rows), option_values["out"], file_format)
         print(f"{path}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}, {len(table.columns)} columns")
-    elif format == "text":
-        print(as_text(table, TerminalStyle.of(sys.stdout).width, ROWS if sys.stdout.isatty() else None))
+    elif file_format == "text":
+        print(
+            to_text(
+                table, TerminalStyle.from_stream(sys.stdout).width, MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
+            )
+        )
     else:
-        for text in lines_of(table, format):
+        for text in text_chunks(table, file_format):
             sys.stdout.write(text)
     return 0
 
 
 @dataclass
-class _Counted:
+class _RowCounter:
     """Counts rows while iterating, so that those of cells are read once."""
 
     rows: Iterable[Row]
@@ -67,43 +71,46 @@ class _Counted:
             yield row
 
 
-def _chosen(runs: Table, own: dict[str, Any], wheres: list[str]) -> Table:
+def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: list[str]) -> Table:
     """The table selected by the options."""
-    conditions = [condition for text in wheres for condition in listed(text, "where")]
+    conditions = [condition for text in condition_texts for condition in parse_list(text, "where")]
     table = runs
-    if own.get("cells"):
+    if option_values.get("cells"):
         cells = runs.cells()
-        of_runs = [condition for condition in conditions if _is_of_runs(condition, runs, cells)]
-        conditions = [condition for condition in conditions if condition not in of_runs]
-        table = runs.where(*of_runs).cells() if of_runs else cells
+        run_conditions = [condition for condition in conditions if _is_run_condition(condition, runs, cells)]
+        conditions = [condition for condition in conditions if condition not in run_conditions]
+        table = runs.where(*run_conditions).cells() if run_conditions else cells
     table = table.where(*conditions) if conditions else table
-    columns, order = listed(own.get("columns", ""), "columns"), listed(own.get("sort", ""), "sort")
-    if "columns" in own and not columns:
+    columns, order = (
+        parse_list(option_values.get("columns", ""), "columns"),
+        parse_list(option_values.get("sort", ""), "sort"),
+    )
+    if "columns" in option_values and not columns:
         raise UserError(
             "columns: the names are missing; for example: columns=label,seed,final.ood_test; all is every column"
         )
-    if "group" in own:
-        by = listed(own["group"], "group")
-        table = table.group(
+    if "group" in option_values:
+        by = parse_list(option_values["group"], "group")
+        table = table.group_by(
             *by,
             columns=columns,
-            statistic=own.get("statistic"),
-            threshold=own.get("threshold"),
-            success=own.get("success"),
+            statistic=option_values.get("statistic"),
+            threshold=option_values.get("threshold"),
+            success_column=option_values.get("success"),
         )
         return table.sort(*order) if order else table
     for name in ("statistic", "threshold", "success"):
-        if name in own:
-            raise UserError(f"{name}: is of groups of runs; for example: group=label {name}={own[name]}")
+        if name in option_values:
+            raise UserError(f"{name}: needs group=; for example: group=label {name}={option_values[name]}")
     table = table.sort(*order) if order else table
     return table.select(*columns) if columns else table
 
 
-def _is_of_runs(condition: str, runs: Table, cells: Table) -> bool:
+def _is_run_condition(condition: str, runs: Table, cells: Table) -> bool:
     """Whether a condition is about runs and not about their cells, so that only the files of some runs are read."""
     name = condition.partition("=")[0].removesuffix("!")
     try:
-        column = runs.columns[runs.at(name, "where")]
+        column = runs.columns[runs.column_index(name, "where")]
     except UserError:
         return False
-    return column.tells or column.name not in cells.names
+    return column.is_identifier or column.name not in cells.names

@@ -9,31 +9,31 @@ from dataclasses import fields
 
 from numerate import catalogue
 from numerate.batch import Model
-from numerate.commands.words import first, no_more
-from numerate.config import as_text, describe_settings, expand, identity, override
+from numerate.commands.words import check_no_more_words, require_word
+from numerate.config import describe_settings, expand_sweep, format_value, identity, override
 from numerate.errors import OperationalError, UserError
 from numerate.recipes.papers import PAPERS
-from numerate.studies.naming import named
+from numerate.studies.naming import load_recipe_or_study
 from numerate.studies.study import Study
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 
 
-def command(options: argparse.Namespace) -> int:
-    name = first(options.words, "the recipe", "numerate show addition_abacus")
-    if kinds := [kind for kind, parts in catalogue.kinds().items() if kind in SLOTS and name in parts]:
-        no_more(options.words[1:], [])
+def command(args: argparse.Namespace) -> int:
+    name = require_word(args.words, "the recipe", "numerate show addition_abacus")
+    if kinds := [kind for kind, parts in catalogue.parts_by_kind().items() if kind in SLOTS and name in parts]:
+        check_no_more_words(args.words[1:], [])
         for kind in kinds:
-            _show_part(kind, catalogue.find(kind, name))
+            _show_part(kind, catalogue.get_class(kind, name))
         return 0
-    found = named(name)
+    found = load_recipe_or_study(name)
     if isinstance(found, Study):
-        _show_study(found, options.words[1:])
+        _show_study(found, args.words[1:])
         return 0
     if not isinstance(found, Recipe):
         kind = found.__name__ if isinstance(found, type) else type(found).__name__
-        raise UserError(f"{name}: is no recipe but {kind}")
-    for number, choice in enumerate(expand(options.words[1:])):
+        raise UserError(f"{name}: must be a Recipe, not {kind}")
+    for number, choice in enumerate(expand_sweep(args.words[1:])):
         if number:
             print()
         _show(override(found, choice))
@@ -64,8 +64,8 @@ SLOTS = {
 
 def _show_part(kind: str, part: type) -> None:
     """Prints the settings of a component with their defaults, and how a recipe uses it."""
-    print(f"{part.__name__}, {kind}: {catalogue.describe(kind, part.__name__)}\n")
-    lines = [(field.name, as_text(field.default), field.metadata["help"]) for field in fields(part)]
+    print(f"{part.__name__}, {kind}: {catalogue.part_summary(kind, part.__name__)}\n")
+    lines = [(field.name, format_value(field.default), field.metadata["help"]) for field in fields(part)]
     names, values = (min(44, max((len(line[i]) for line in lines), default=0)) for i in (0, 1))
     for name, value, meaning in lines:
         print(f"{name:<{names}}  {value:<{values}}  {meaning}")
@@ -80,7 +80,7 @@ def _show(recipe: Recipe) -> None:
     paths = min(44, max(len(path) for path, *_ in lines))
     values = min(34, max(len(value) for _, value, *_ in lines))
     for path, value, _, meaning in lines:
-        print(f"{path:<{paths}}  {value:<{values}}  {meaning or _what(value)}")
+        print(f"{path:<{paths}}  {value:<{values}}  {meaning or _description(value)}")
     print(f"\nparameters: {parameter_count(recipe)}")
     if recipe.paper in PAPERS:
         print(f"\n{PAPERS[recipe.paper]}")
@@ -90,17 +90,17 @@ def parameter_count(recipe: Recipe) -> str:
     """The number of parameters of the model as text, or why it is unknown. Downloads nothing."""
     weights = vars(recipe.model).get("weights")
     if weights is not None:
-        return f"as many as the weights {weights} have, with the rows of this vocabulary"
+        return f"those of the weights {weights}, with embedding rows for this vocabulary"
     try:
         with _offline():
             vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-            model = _built(recipe, vocabulary)
+            model = _build_model(recipe, vocabulary)
     except (UserError, OperationalError) as error:
-        return f"not known here ({' '.join(str(error).split())})"
+        return f"unknown ({' '.join(str(error).split())})"
     return f"{sum(parameter.numel() for parameter in model.parameters()):,}"
 
 
-def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
+def _build_model(recipe: Recipe, vocabulary: Vocabulary) -> Model:
     """Builds the model, without allocating its weights if possible, as they may be billions."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return recipe.model.build_on_meta(vocabulary, recipe.seed)
@@ -111,7 +111,7 @@ def _built(recipe: Recipe, vocabulary: Vocabulary) -> Model:
 def _offline() -> Iterator[None]:
     """Sets the Hugging Face hub offline."""
     name, constants = "HF_HUB_OFFLINE", "huggingface_hub.constants"
-    before, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
+    old_value, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
     os.environ[name] = "1"
     if constants in sys.modules:  # read at import
         setattr(sys.modules[constants], name, True)
@@ -119,19 +119,21 @@ def _offline() -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+        if old_value is not None:
+            os.environ[name] = old_value
         if constants in sys.modules:
             setattr(sys.modules[constants], name, known)
 
 
-def _what(value: str) -> str:
+def _description(value: str) -> str:
     """The first docstring line of a class in a list."""
-    return next((catalogue.describe(kind, value) for kind, names in catalogue.kinds().items() if value in names), "")
+    return next(
+        (catalogue.part_summary(kind, value) for kind, names in catalogue.parts_by_kind().items() if value in names), ""
+    )
 
 
 def _show_study(study: Study, words: list[str]) -> None:
-    study = study.crossed(words)
+    study = study.sweep(words)
     print(f"{study.title}: {study.question}\n")
     for recipe in study.recipes:
         print(f"  {recipe.title}  seed={recipe.seed}  run id {identity(recipe)}")

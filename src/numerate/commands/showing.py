@@ -6,61 +6,75 @@ from pathlib import Path
 from typing import Any
 
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 from numerate.experiments.results import Results
 from numerate.reports.answers import split_metric
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text
-from numerate.reports.grid import PlotGrid, are_parts, bracket, grids, percent, place_words, points
-from numerate.reports.groups import by_metric, grouped, settings_words
-from numerate.reports.heat_map import heat_map, legend
-from numerate.reports.records import Cell, cell_of, read_each
+from numerate.reports.grid import (
+    PlotGrid,
+    aggregate_seeds,
+    are_named_parts,
+    cell_label,
+    format_interval,
+    format_percent,
+    make_grids,
+)
+from numerate.reports.groups import format_settings, group_runs, with_metric
+from numerate.reports.heat_map import terminal_heat_map, terminal_legend
+from numerate.reports.records import Cell, cell_from_record, read_runs
 from numerate.reports.table import text_table
 
 
 def show_evaluation(results: Results) -> None:
     """Heat maps, region means with intervals, and what "best" was chosen on. Maps of labels show the accuracy on unseen
     counts, or on all where none is unseen."""
-    if results.running:
+    if results.is_language_modeling:
         print(f"\n{results}{_best_by_loss(results)}")
         return
-    look = TerminalStyle.of(sys.stdout)
+    style = TerminalStyle.from_stream(sys.stdout)
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for record in results:
-        words = settings_words(record.get("settings", {}))
+        words = format_settings(record.get("settings", {}))
         key = (record["checkpoint"], record["step"], record["position_offset"], words)
-        groups.setdefault(key, []).append(cell_of(record))
-    changed = any(key[3] for key in groups)
-    known = all("labels" in record and record["labels"]["trained"] is not None for record in results)
-    metric: Metric = "unseen" if known else "exact"
-    measured = f", {METRICS[metric]}" if known else ""
-    drawn: list[PlotGrid] = []
+        groups.setdefault(key, []).append(cell_from_record(record))
+    has_settings = any(key[3] for key in groups)
+    has_unseen_labels = all("labels" in record and record["labels"]["trained"] is not None for record in results)
+    metric: Metric = "unseen" if has_unseen_labels else "exact"
+    metric_text = f", {METRICS[metric]}" if has_unseen_labels else ""
+    plotted: list[PlotGrid] = []
     for (label, step, position_offset, words), cells in groups.items():
-        several = f", placement {position_offset}" if len({key[2] for key in groups}) > 1 else ""
-        at = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
-        how = f", {words or 'as trained'}" if changed else ""
-        if are_parts(cells):
-            print(f"\n{at}{several}{how}\n{_parts(cells)}")
+        offset_text = f", position offset {position_offset}" if len({key[2] for key in groups}) > 1 else ""
+        checkpoint_text = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
+        settings_text = f", {words or 'as trained'}" if has_settings else ""
+        if are_named_parts(cells):
+            print(f"\n{checkpoint_text}{offset_text}{settings_text}\n{_parts_table(cells)}")
             continue
-        for grid in grids(points([[cell.of(metric) for cell in cells]]), f"{at}{several}{how}{measured}"):
-            drawn.append(grid)
-            print(f"\n{heat_map(grid, look)}")
-    print(f"\n{legend(look, drawn)}\n" * bool(drawn) + f"\n{results}")
+        for grid in make_grids(
+            aggregate_seeds([[cell.with_metric(metric) for cell in cells]]),
+            f"{checkpoint_text}{offset_text}{settings_text}{metric_text}",
+        ):
+            plotted.append(grid)
+            print(f"\n{terminal_heat_map(grid, style)}")
+    print(f"\n{terminal_legend(style, plotted)}\n" * bool(plotted) + f"\n{results}")
     first = _first_tokens(results)
     if first:
         print(f"\n{first}")
-    seen = list(dict.fromkeys(_words(record) for record in results if record["seen"]))
-    if seen:
-        more = f", ... ({len(seen)} cells)" if len(seen) > 12 else ""
-        print(f"\ntoo few questions to hold any out, so training may have met them: {', '.join(seen[:12])}{more}")
+    cells_not_held_out = list(dict.fromkeys(_cell_text(record) for record in results if record["seen"]))
+    if cells_not_held_out:
+        more = f", ... ({len(cells_not_held_out)} cells)" if len(cells_not_held_out) > 12 else ""
+        print(
+            "\ntoo few questions to hold any out, so training may have met them: "
+            f"{', '.join(cells_not_held_out[:12])}{more}"
+        )
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
         best = results.best
-        right = "of labels right" if all("labels" in record for record in results) else "right"
+        right = "of labels correct" if all("labels" in record for record in results) else "correct"
         score = f"{best['score']:.1%} {right}" if best.get("by") != "loss" else f"its loss {best['score']:.4g}"
-        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}){_choice(results)}")
-    slow = {record["method"] for record in results} - {"one pass"}
-    if slow:
-        print(f"method: {', '.join(sorted(slow))}")
+        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}){_selection_note(results)}")
+    other_methods = {record["method"] for record in results} - {"one pass"}
+    if other_methods:
+        print(f"method: {', '.join(sorted(other_methods))}")
 
 
 def _best_by_loss(results: Results) -> str:
@@ -69,24 +83,29 @@ def _best_by_loss(results: Results) -> str:
     if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
         return ""
     what = f"{best['by']} {best['score']:.4g}" if best.get("by") == "loss" else f"{best['score']:.1%} of tokens"
-    return f"\nbest: step {best['step']:,}, chosen during training ({what} on part of the validation text)"
+    return f"\nbest: step {best['step']:,}, selected during training ({what} on part of the validation text)"
 
 
-def _parts(cells: Sequence[Cell]) -> str:
+def _parts_table(cells: Sequence[Cell]) -> str:
     """Named parts as a table, for which a heat map has no meaning."""
     rows = [
-        [place_words(cell.at, names=cell.names), cell.region, percent(cell.accuracy), bracket(cell.low, cell.high)]
+        [
+            cell_label(cell.coordinates, names=cell.names),
+            cell.region,
+            format_percent(cell.accuracy),
+            format_interval(cell.low, cell.high),
+        ]
         for cell in cells
     ]
-    return text_table([next(iter(cells[0].at)), "region", "right, %", "95 % interval"], rows)
+    return text_table([next(iter(cells[0].coordinates)), "region", "correct, %", "95 % interval"], rows)
 
 
-def _choice(results: Results) -> str:
+def _selection_note(results: Results) -> str:
     """The part of the grid that the best checkpoint was selected on."""
     there = any((record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results)
     if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
         return ""
-    return ": on OOD validation, so that what it has there says how it was chosen, not how good it is"
+    return ": its OOD validation score is biased by this selection"
 
 
 def _first_tokens(results: Results) -> str:
@@ -95,18 +114,20 @@ def _first_tokens(results: Results) -> str:
     if not records:
         return ""
     correct, count = (sum(record[name] for record in records) for name in ("first_correct", "count"))
-    low, high = wilson(correct, count)
+    low, high = wilson_interval(correct, count)
     return f"first label correct: {correct / count:.1%} [{low:.1%}, {high:.1%}] of {count:,} questions, over all cells"
 
 
-def _words(record: Mapping[str, Any]) -> str:
+def _cell_text(record: Mapping[str, Any]) -> str:
     names = record.get("names", {})
     return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
 
 
-def summary(folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None) -> str:
+def comparison_summary(
+    folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
+) -> str:
     """Heat maps of several runs side by side, their regions, and the finding in words."""
     measure, answer = split_metric(metric)
     return comparison_text(
-        by_metric(grouped(read_each(folders), labels), measure), TerminalStyle.of(sys.stdout), answer
+        with_metric(group_runs(read_runs(folders), labels), measure), TerminalStyle.from_stream(sys.stdout), answer
     )

@@ -6,21 +6,21 @@ import sys
 import time
 
 from numerate import terminal
-from numerate.commands.words import first, no_more, options, truth
+from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word
 from numerate.studies.folder import StudyFolder
-from numerate.studies.status import standing, standing_text
-from numerate.training.run_folder import runs_directory
+from numerate.studies.status import status_text, study_status
+from numerate.training.run_folder import resolve_runs_dir
 
-_EVERY = 2.0  # seconds between updates, or longer where an update is slow
+_MIN_INTERVAL = 2.0  # seconds between updates, or longer where an update is slow
 
 
-def command(given: argparse.Namespace) -> int:
-    address = first(given.words, "the study", "numerate status quickstart")
-    words, own = options(given.words[1:], {"watch": truth, "runs_dir": str})
-    no_more(words, ["watch", "runs_dir"])
-    folder = StudyFolder.find(address, runs_directory(own.get("runs_dir")))
-    if not own.get("watch", False):
-        print(standing_text(standing(folder)))
+def command(args: argparse.Namespace) -> int:
+    address = require_word(args.words, "the study", "numerate status quickstart")
+    words, option_values = parse_options(args.words[1:], {"watch": parse_bool, "runs_dir": str})
+    check_no_more_words(words, ["watch", "runs_dir"])
+    folder = StudyFolder.find(address, resolve_runs_dir(option_values.get("runs_dir")))
+    if not option_values.get("watch", False):
+        print(status_text(study_status(folder)))
         return 0
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the watch
         _watch(folder)
@@ -29,13 +29,13 @@ def command(given: argparse.Namespace) -> int:
 
 def _watch(folder: StudyFolder) -> None:
     """Refreshes the status until all is done; on a terminal in place."""
-    again = sys.stdout.isatty()
+    in_place = sys.stdout.isatty()
     while True:
         began = time.monotonic()
-        now = standing(folder)
-        if again:
-            terminal.drawn(sys.stdout).write("\x1b[H\x1b[2J")
-        print(standing_text(now), end="\n" if again else "\n\n", flush=True)
-        if now.over:
+        status = study_status(folder)
+        if in_place:
+            terminal.raw_stream(sys.stdout).write("\x1b[H\x1b[2J")
+        print(status_text(status), end="\n" if in_place else "\n\n", flush=True)
+        if status.is_finished:
             return
-        time.sleep(max(_EVERY, 4 * (time.monotonic() - began)))
+        time.sleep(max(_MIN_INTERVAL, 4 * (time.monotonic() - began)))

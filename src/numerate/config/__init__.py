@@ -1,7 +1,7 @@
 """Everything about the settings of recipes, under one name: declaring, overriding, saving, loading, one's own parts."""
 
 from numerate.config.overrides import describe_settings as describe_settings
-from numerate.config.overrides import expand as expand
+from numerate.config.overrides import expand_sweep as expand_sweep
 from numerate.config.overrides import override as override
 from numerate.config.saving import fingerprint as fingerprint
 from numerate.config.saving import from_tree as from_tree
@@ -17,8 +17,8 @@ from numerate.config.user_parts import UserFile as UserFile
 from numerate.config.user_parts import add_packaged_parts as add_packaged_parts
 from numerate.config.user_parts import approve_imported as approve_imported
 from numerate.config.user_parts import load_user_files as load_user_files
+from numerate.config.user_parts import load_user_object as load_user_object
 from numerate.config.user_parts import load_user_parts as load_user_parts
 from numerate.config.user_parts import user_files as user_files
-from numerate.config.user_parts import user_object as user_object
-from numerate.config.values import as_text as as_text
-from numerate.config.words import refuse_other_words as refuse_other_words
+from numerate.config.values import format_value as format_value
+from numerate.config.words import check_choices as check_choices

@@ -21,39 +21,45 @@ def approvals_file() -> Path:
 
 def approve(sha256: str, file: str) -> None:
     """Notes that the user had these contents run from this file. Warns where the list cannot be written."""
-    if file in approved_places(sha256):
+    if file in approved_paths(sha256):
         return
-    there = approvals_file()
+    approvals_path = approvals_file()
     try:
-        there.parent.mkdir(parents=True, exist_ok=True)
-        with open(there, "ab") as lines:  # a line is one write: several commands may add theirs at the same time
-            lines.write(b"\n" * _torn(there) + json.dumps({"sha256": sha256, "file": file}).encode() + b"\n")
+        approvals_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(
+            approvals_path, "ab"
+        ) as approvals:  # a line is one write: several commands may add theirs at the same time
+            approvals.write(
+                b"\n" * _lacks_final_newline(approvals_path)
+                + json.dumps({"sha256": sha256, "file": file}).encode()
+                + b"\n"
+            )
     except OSError as error:
         warnings.warn(
-            f"{there}: cannot be written ({error.strerror}), so that {file} has to be named again to open its runs: "
-            f"--parts {file}",
+            f"{approvals_path}: could not be written ({error.strerror}); to open runs that use {file}, pass --parts "
+            f"{file} again",
             stacklevel=3,
         )
 
 
-def approved_places(sha256: str) -> list[str]:
+def approved_paths(sha256: str) -> list[str]:
     """The files that had these contents when the user named them, the latest first."""
     try:
         lines = approvals_file().read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    paths = []
     for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             continue
         if isinstance(record, dict) and record.get("sha256") == sha256 and isinstance(record.get("file"), str):
-            found.append(record["file"])
-    return found[::-1]
+            paths.append(record["file"])
+    return paths[::-1]
 
 
-def _torn(file: Path) -> bool:
+def _lacks_final_newline(file: Path) -> bool:
     """Whether the last line lacks its end."""
     content = file.read_bytes() if file.exists() else b""
     return bool(content) and not content.endswith(b"\n")

@@ -12,59 +12,63 @@ from typing import Any
 
 from numerate.errors import UserError
 
-GROUP = "numerate.parts"
+ENTRY_POINT_GROUP = "numerate.parts"
 
 
-def packaged_part(address: str) -> Any:
-    """The class that an installed package declares at an address: `packaged_part("acme.mixers:Bitter")`. One in a
+def load_packaged_part(address: str) -> Any:
+    """The class that an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. One in a
     module that is imported already needs no declaration in this process.
 
     Raises `UserError` where there is none, without importing anything.
     """
-    if address in declared():
-        return _loaded(address)
+    if address in declared_entry_points():
+        return _load_entry_point(address)
     module, _, name = address.rpartition(":")
     if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
     if module == "__main__":
         raise UserError(
-            f"{address}: was defined in a session that is over; put it into a file and name that as --parts"
+            f"{address}: was defined in an interactive session that has ended; put it in a file and pass --parts FILE"
         )
     raise UserError(
-        f"{address}: no installed package declares such a part (as an entry point in the group {GROUP}); a file with "
-        "it can be named as --parts FILE"
+        f"{address}: no installed package declares such a part (as an entry point in the group {ENTRY_POINT_GROUP}); a "
+        "file with it can be named as --parts FILE"
     )
 
 
-def address_named(name: str) -> str | None:
+def address_of_name(name: str) -> str | None:
     """The address of the part that a package declares under a name, such as `Bitter`; None where none does."""
-    return next((address for address, entry in declared().items() if entry.name == name), None)
+    return next((address for address, entry in declared_entry_points().items() if entry.name == name), None)
 
 
-def address_of(part: type) -> str | None:
+def address_of_class(part: type) -> str | None:
     """Where a package declares a class, None where none does. Its own package is all that is imported."""
     package = part.__module__.partition(".")[0]
-    for address, entry in declared().items():
-        if entry.module.partition(".")[0] == package and entry.attr == part.__name__ and _loaded(address) is part:
+    for address, entry in declared_entry_points().items():
+        if (
+            entry.module.partition(".")[0] == package
+            and entry.attr == part.__name__
+            and _load_entry_point(address) is part
+        ):
             return address
     return None
 
 
 @cache
-def declared() -> dict[str, Any]:
+def declared_entry_points() -> dict[str, Any]:
     """The entry points of the parts that installed packages declare, by address. None is imported."""
     from importlib.metadata import entry_points  # here, as it is slow to import and most commands do without
 
-    return {f"{entry.module}:{entry.attr}": entry for entry in entry_points(group=GROUP)}
+    return {f"{entry.module}:{entry.attr}": entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def _loaded(address: str) -> Any:
-    entry = declared()[address]
+def _load_entry_point(address: str) -> Any:
+    entry = declared_entry_points()[address]
     try:
         return entry.load()
     except Exception as error:
         package = entry.dist.name if entry.dist is not None else entry.module
         raise UserError(
-            f"{address}: the package {package} declares this part, and it cannot be loaded "
+            f"{address}: the package {package} declares this part but loading it failed "
             f"({type(error).__name__}: {error})"
         ) from error

@@ -21,76 +21,76 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config.old_names import old_kind, old_setting, old_value
 from numerate.config.settings import Span
-from numerate.config.user_parts import kind_of
-from numerate.config.values import alternatives, built, draft_from, is_spec, settings_of, under
+from numerate.config.user_parts import class_address
+from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of, union_members
 from numerate.errors import OperationalError, UserError
+from numerate.old_names import old_class_name, old_setting_name, old_setting_value
 
-Known = dict[int, tuple[Any, Any]]
+TreeCache = dict[int, tuple[Any, Any]]
 """Parts that were read before, by their `id`, each with what was made of it: ten thousand recipes of a sweep share
 nearly all of theirs. The part is kept beside, so that its id stays its own."""
 
 
-def to_tree(recipe: Any, path: str = "", known: Known | None = None) -> dict[str, Any]:
+def to_tree(recipe: Any, path: str = "", cache: TreeCache | None = None) -> dict[str, Any]:
     """A recipe as plain data: dicts with `kind`, lists, texts, numbers, booleans and None.
 
-    `Span(1, 5)` becomes `"1:5"`, or a node of its own where the setting could also be a text. With `known`, recipes
+    `Span(1, 5)` becomes `"1:5"`, or a node of its own where the setting could also be a text. With `cache`, recipes
     that share a part share its tree, so none of them may be changed. Raises `UserError` for a value that no recipe may
     hold, with its path.
     """
     if not is_spec(recipe):
-        raise UserError(f"{path or 'recipe'}: {recipe!r} is no spec (a frozen dataclass)")
-    if known is not None and id(recipe) in known:
-        found: dict[str, Any] = known[id(recipe)][1]
-        return found
+        raise UserError(f"{path or 'recipe'}: must be a spec (a frozen dataclass), not {recipe!r}")
+    if cache is not None and id(recipe) in cache:
+        cached_tree: dict[str, Any] = cache[id(recipe)][1]
+        return cached_tree
     part = type(recipe)
-    kind, source = kind_of(part)
+    kind, source = class_address(part)
     tree: dict[str, Any] = {"kind": kind} if source is None else {"kind": kind, "source": source}
     for name, (_, hint) in settings_of(part).items():
         if name in tree:
             raise UserError(
-                f"{under(path, name)}: {part.__name__} may not call a setting {name!r}; trees use that word"
+                f"{join_path(path, name)}: {part.__name__} must not have a setting named {name!r}, which is reserved"
             )
-        tree[name] = _plain(getattr(recipe, name), hint, under(path, name), known)
-    if known is not None:
-        known[id(recipe)] = (recipe, tree)
+        tree[name] = _to_plain_data(getattr(recipe, name), hint, join_path(path, name), cache)
+    if cache is not None:
+        cache[id(recipe)] = (recipe, tree)
     return tree
 
 
-def from_tree(tree: object, where: str | Path = "recipe.yaml", declared: type | None = None) -> Any:
-    """The recipe that a tree describes; `where` is the file it was read from, named in every error.
+def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_class: type | None = None) -> Any:
+    """The recipe that a tree describes; `source_path` is the file it was read from, named in every error.
 
-    The class of the root is looked for among all kinds of parts, and, with `declared`, that class itself. Settings that
-    the tree leaves out keep their defaults. A tree is data: a user's file that it names runs only where its contents
-    are approved (`user_parts.saved_object`). Raises `UserError` for unknown names, wrong types and refused values, with
-    their path; warns where a user's file is no longer the one that was saved.
+    The class of the root is looked for among all kinds of parts, and, with `expected_class`, that class itself.
+    Settings that the tree leaves out keep their defaults. A tree is data: a user's file that it names runs only where
+    its contents are approved (`user_parts.load_saved_class`). Raises `UserError` for unknown names, wrong types and
+    refused values, with their path; warns where a user's file is no longer the one that was saved.
     """
     try:
         if not isinstance(tree, dict) or not isinstance(tree.get("kind"), str):
-            raise UserError("this describes no recipe; it needs a line such as kind: Recipe")
-        classes = [declared] if declared is not None else _classes_named(tree["kind"])
-        return built(draft_from(tree, classes, ""), "")
+            raise UserError("a recipe must have a line such as kind: Recipe")
+        classes = [expected_class] if expected_class is not None else _classes_by_name(tree["kind"])
+        return build_draft(draft_from_data(tree, classes, ""), "")
     except UserError as error:
-        raise UserError(f"{where}: {str(error).removeprefix(': ')}") from error
+        raise UserError(f"{source_path}: {str(error).removeprefix(': ')}") from error
 
 
-def identity(recipe: object, known: Known | None = None) -> str:
+def identity(recipe: object, cache: TreeCache | None = None) -> str:
     """The identity of an experiment: twelve hexadecimal characters of a hash.
 
     A sha256 over everything but the settings declared with `identity=False`, and those declared with `later=True` where
     they have their default. A part of the user's own counts with its
     class name and the content of its file, not with the file's path.
     """
-    return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), known)[:12]
+    return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), cache)[:12]
 
 
-def fingerprint(recipe: object, counts: Callable[[type, Field[Any]], bool], known: Known | None = None) -> str:
-    """A sha256 over the settings that count, as `counts` says of a part's class and its field, in hexadecimal.
+def fingerprint(recipe: object, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None = None) -> str:
+    """A sha256 over the settings for which `is_included` is true, given a part's class and its field, in hexadecimal.
 
-    `known` spares the work for parts that were met before, with the same `counts`.
+    `cache` spares the work for parts that were met before, with the same `is_included`.
     """
-    return hashlib.sha256(_essence(recipe, counts, known).encode()).hexdigest()
+    return hashlib.sha256(_canonical_json(recipe, is_included, cache).encode()).hexdigest()
 
 
 def yaml_text(tree: object) -> str:
@@ -100,7 +100,7 @@ def yaml_text(tree: object) -> str:
     return text
 
 
-def parse_yaml(text: str, where: str | Path = "text") -> Any:
+def parse_yaml(text: str, source_path: str | Path = "text") -> Any:
     """Plain data from YAML. Raises `UserError` with the line where it cannot be read."""
     yaml, loader, _ = _yaml()
     try:
@@ -109,7 +109,7 @@ def parse_yaml(text: str, where: str | Path = "text") -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise UserError(f"{where}{line}: this is no YAML that can be read: {problem}") from error
+        raise UserError(f"{source_path}{line}: invalid YAML: {problem}") from error
 
 
 def save_yaml(tree: object, path: str | Path) -> None:
@@ -118,22 +118,22 @@ def save_yaml(tree: object, path: str | Path) -> None:
     Raises `UserError` for a folder that may not be written, `OperationalError` for a disk that is full or fails.
     """
     target = Path(path)
-    beside = target.with_name(f".{target.name}-{os.getpid()}")
+    temporary_path = target.with_name(f".{target.name}-{os.getpid()}")
     text = yaml_text(tree)
     try:
         try:
-            with open(beside, "w", encoding="utf-8") as file:
+            with open(temporary_path, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, target)
+            os.replace(temporary_path, target)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"{target}: cannot be written: {error.strerror}") from error
     except OSError as error:
         raise OperationalError(
-            f"{target}: could not be written: {error.strerror}; what stood there is unharmed"
+            f"{target}: could not be written: {error.strerror}; the previous file is unchanged"
         ) from error
 
 
@@ -142,13 +142,13 @@ def load_yaml(path: str | Path) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: this is no text file (UTF-8)") from error
+        raise UserError(f"{path}: must be a UTF-8 text file") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     return parse_yaml(text, path)
 
 
-def _plain(value: Any, hint: Any, path: str, known: Known | None = None) -> Any:
+def _to_plain_data(value: Any, hint: Any, path: str, cache: TreeCache | None = None) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
@@ -156,48 +156,48 @@ def _plain(value: Any, hint: Any, path: str, known: Known | None = None) -> Any:
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, Span):
-        if {str, Any} & set(alternatives(hint)):
+        if {str, Any} & set(union_members(hint)):
             return {"kind": "Span", "low": value.low, "high": value.high}
         return str(value)
     if isinstance(value, tuple | list):
-        return [_plain(item, Any, under(path, i), known) for i, item in enumerate(value)]
-    return to_tree(value, path, known)
+        return [_to_plain_data(item, Any, join_path(path, i), cache) for i, item in enumerate(value)]
+    return to_tree(value, path, cache)
 
 
-def _essence(value: Any, counts: Callable[[type, Field[Any]], bool], known: Known | None) -> str:
+def _canonical_json(value: Any, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None) -> str:
     """What counts of a value, as JSON without spaces and with sorted keys; put together by hand from that of its parts,
     which is a third of the work where they are known."""
     if isinstance(value, tuple | list):
-        return f"[{','.join([_essence(item, counts, known) for item in value])}]"
+        return f"[{','.join([_canonical_json(item, is_included, cache) for item in value])}]"
     if not is_spec(value):
-        plain = _plain(value, None, "")
+        plain = _to_plain_data(value, None, "")
         return json.dumps(int(plain) if isinstance(plain, float) and plain.is_integer() else plain)  # 1.0 is 1
-    if known is not None and id(value) in known:
-        found: str = known[id(value)][1]
-        return found
+    if cache is not None and id(value) in cache:
+        cached_text: str = cache[id(value)][1]
+        return cached_text
     part = type(value)
-    source = kind_of(part)[1]
-    named_before = {old_setting(part, name): (name, field) for name, (field, _) in settings_of(part).items()}
+    source = class_address(part)[1]
+    fields_by_old_name = {old_setting_name(part, name): (name, field) for name, (field, _) in settings_of(part).items()}
     settings = [
-        f"{json.dumps(old)}:{_essence(old_value(part, name, getattr(value, name)), counts, known)}"
-        for old, (name, field) in sorted(named_before.items())
-        if counts(part, field) and not (field.metadata.get("later") and getattr(value, name) == field.default)
+        f"{json.dumps(old)}:{_canonical_json(old_setting_value(part, name, getattr(value, name)), is_included, cache)}"
+        for old, (name, field) in sorted(fields_by_old_name.items())
+        if is_included(part, field) and not (field.metadata.get("later") and getattr(value, name) == field.default)
     ]
-    named = json.dumps(old_kind(part))
-    text = f'{{"kind":{named},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
-    if known is not None:
-        known[id(value)] = (value, text)
+    old_name_json = json.dumps(old_class_name(part))
+    text = f'{{"kind":{old_name_json},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
+    if cache is not None:
+        cache[id(value)] = (value, text)
     return text
 
 
-def _classes_named(kind: str) -> list[type]:
+def _classes_by_name(kind: str) -> list[type]:
     """Every class that a root's name may mean."""
     if ":" in kind:
         return [object]
-    found = [catalogue.find(group, kind) for group, names in catalogue.kinds().items() if kind in names]
-    if not found:
-        raise UserError(f"no part is named {kind!r}; was this saved by another version?")
-    return found[:1]
+    classes = [catalogue.get_class(group, kind) for group, names in catalogue.parts_by_kind().items() if kind in names]
+    if not classes:
+        raise UserError(f"unknown part {kind!r}; was this saved by another version of numerate?")
+    return classes[:1]
 
 
 @lru_cache
@@ -211,7 +211,7 @@ def _yaml() -> tuple[Any, Any, Any]:
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 event = self.peek_event()
-                raise yaml.MarkedYAMLError(problem="references (*) are not used here", problem_mark=event.start_mark)
+                raise yaml.MarkedYAMLError(problem="YAML aliases (*) are not supported", problem_mark=event.start_mark)
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:

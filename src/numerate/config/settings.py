@@ -12,32 +12,32 @@ from numerate.errors import UserError
 T = TypeVar("T")
 
 
-def setting(default: T, help: str, *, identity: bool = True, later: bool = False) -> T:
+def setting(default: T, help: str, *, identity: bool = True, added_later: bool = False) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints).
 
     `identity=False` keeps the field out of a run's identity: a larger budget extends a run, it does not make another.
-    `later=True` is for a field that a spec was given after runs had used it: it counts in the identity of a run, and in
-    the key of a task's data, only where it is not its default, so that older runs stay the same runs and what was drawn
-    before is drawn again.
+    `added_later=True` is for a field that a spec was given after runs had used it: it counts in the identity of a run,
+    and in the key of a task's data, only where it is not its default, so that older runs stay the same runs and what
+    was drawn before is drawn again.
 
     >>> @dataclass(frozen=True)
     ... class LSTM:
-    ...     layers: int = setting(2, "how many cells stand on each other")
+    ...     layers: int = setting(2, "number of stacked layers")
     >>> LSTM().layers
     2
     """
     # To a reader of types a field is its value, which is also what an instance holds: hence the declared return.
-    return field(default=default, metadata={"help": help, "identity": identity, "later": later})
+    return field(default=default, metadata={"help": help, "identity": identity, "later": added_later})
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """The whole numbers from `low` to `high`, both included; on the command line `1:5`.
+    """The integers from `low` to `high`, both included; on the command line `1:5`.
 
     >>> list(Span(1, 5)), 5 in Span(1, 5), len(Span(1, 5)), str(Span(1, 5))
     ([1, 2, 3, 4, 5], True, 5, '1:5')
 
-    Raises `UserError` where it would hold nothing.
+    Raises `UserError` if it would be empty.
     """
 
     low: int
@@ -46,30 +46,29 @@ class Span:
     def __post_init__(self) -> None:
         for name, value in (("low", self.low), ("high", self.high)):
             if not isinstance(value, Integral) or isinstance(value, bool):
-                raise UserError(f"{name}: {value!r} is no whole number; a span reads like 1:5")
+                raise UserError(f"{name}: must be an integer, not {value!r}; write a span as 1:5")
             object.__setattr__(self, name, operator.index(value))  # numpy's integers become Python's
         if self.low > self.high:
             raise UserError(
-                f"the span {self.low}:{self.high} is empty; "
-                f"it goes from low to high, both included, such as {self.high}:{self.low}"
+                f"a span must go from low to high, both included: {self.high}:{self.low}, not {self.low}:{self.high}"
             )
 
     @classmethod
-    def of(cls, value: "int | Span") -> "Span":
-        """A span as it is, a number as the span of only itself: `Span.of(3) == Span(3, 3)`."""
+    def from_value(cls, value: "int | Span") -> "Span":
+        """A span as it is, a number as the span of only itself: `Span.from_value(3) == Span(3, 3)`."""
         return value if isinstance(value, Span) else cls(value, value)
 
     @classmethod
     def parse(cls, text: str) -> "Span":
         """From its text: `3` is `Span(3, 3)`, `1:5` is `Span(1, 5)`. Raises `UserError` for any other text."""
-        found = re.fullmatch(r"\s*([+-]?[0-9]+)\s*(?::\s*([+-]?[0-9]+)\s*)?", text)
-        if found is None:
-            raise UserError(f"{text!r} is no span; write low:high, both included, such as 1:5")
+        match = re.fullmatch(r"\s*([+-]?[0-9]+)\s*(?::\s*([+-]?[0-9]+)\s*)?", text)
+        if match is None:
+            raise UserError(f"a span must be low:high, both included, such as 1:5, not {text!r}")
         try:
-            low = int(found[1])
-            return cls(low, low if found[2] is None else int(found[2]))
+            low = int(match[1])
+            return cls(low, low if match[2] is None else int(match[2]))
         except ValueError as error:  # more digits than Python reads
-            raise UserError("a number with thousands of digits is no size") from error
+            raise UserError("the bounds of a span must have fewer digits") from error
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.low, self.high + 1))

@@ -17,15 +17,15 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
-from numerate.config.old_names import new_kinds, new_setting
-from numerate.config.packaged_parts import address_named, packaged_part
+from numerate.config.packaged_parts import address_of_name, load_packaged_part
 from numerate.config.settings import Span
-from numerate.config.user_parts import is_abstract, kind_of, lacking, saved_object, user_object
+from numerate.config.user_parts import class_address, is_abstract, load_saved_class, load_user_object, missing_methods
 from numerate.errors import UserError, did_you_mean
+from numerate.old_names import new_class_names, new_setting_name
 
-NOTHING = ("null", "none")
-TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
-INFINITE = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf")}
+NULL_WORDS = ("null", "none")
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on"), ("false", "no", "off")
+INFINITIES = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf")}
 SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 EXAMPLES: dict[Any, str] = {int: "4", float: "0.5", bool: "true", str: "text", Span: "1:5", NoneType: "null"}
 
@@ -33,24 +33,24 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[
 _CALL = re.compile(r"([^\s()\[\]'\"=,]+)\s*(?:\((.*)\))?", re.DOTALL)
 _KEYWORD = re.compile(r"([A-Za-z_][\w-]*)\s*=(.*)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_PLACED = re.compile(r"([A-Za-z_]\w*)(?:\.[\w.]+)?: ")
+_PATH_PREFIX = re.compile(r"([A-Za-z_]\w*)(?:\.[\w.]+)?: ")
 
 
 class Draft:
     """A part that is not built yet: its class, and the settings given so far (all others keep their defaults)."""
 
-    def __init__(self, part: type, given: dict[str, Any]) -> None:
+    def __init__(self, part: type, settings: dict[str, Any]) -> None:
         self.part = part
-        self.given = given
+        self.settings = settings
 
     def get(self, name: str) -> Any:
-        if name in self.given:
-            return self.given[name]
+        if name in self.settings:
+            return self.settings[name]
         field = settings_of(self.part)[name][0]
         return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def fold(word: str) -> str:
+def normalize_name(word: str) -> str:
     """`-` and `_` are one: `fold("batch-size") == fold("batch_size")`."""
     return word.replace("-", "_")
 
@@ -67,7 +67,7 @@ def settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
 @cache
 def _settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
     if not is_dataclass(part):
-        raise UserError(f"{getattr(part, '__name__', part)} is no frozen dataclass; it has no settings")
+        raise UserError(f"{getattr(part, '__name__', part)} must be a frozen dataclass to have settings")
     try:
         hints = get_type_hints(part)
     except NameError as error:
@@ -75,70 +75,76 @@ def _settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
     return {field.name: (field, hints[field.name]) for field in fields(part) if field.init}
 
 
-def setting_name(part: type, key: str, path: str) -> str:
+ALIASES = {"lr": "learning_rate"}
+"""Other names of settings: PyTorch's."""
+
+
+def resolve_setting_name(part: type, key: str, path: str) -> str:
     """The setting that a key means. Raises `UserError` with those that there are."""
     known = settings_of(part)
-    if fold(key) not in known:
-        if (now := new_setting(part, fold(key))) in known:
-            raise UserError(f"{path}: this setting of {part.__name__} is called {now} since version 0.2")
-        there = f"it has: {', '.join(known)}" if known else "it has none"
-        raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {there}.{did_you_mean(key, known)}")
-    return fold(key)
+    if normalize_name(key) in ALIASES and ALIASES[normalize_name(key)] in known:
+        return ALIASES[normalize_name(key)]
+    if normalize_name(key) not in known:
+        if (new_name := new_setting_name(part, normalize_name(key))) in known:
+            raise UserError(f"{path}: {part.__name__} renamed this setting to {new_name} in version 0.2")
+        available = f"it has: {', '.join(known)}" if known else "it has none"
+        raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {available}.{did_you_mean(key, known)}")
+    return normalize_name(key)
 
 
-def under(path: str, name: object) -> str:
+def join_path(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
-def drafted(value: Any) -> Any:
+def to_draft(value: Any) -> Any:
     """A value as editable draft: a spec as a `Draft`, a tuple as a list, anything else as it is."""
     if is_spec(value):
         return Draft(type(value), {name: getattr(value, name) for name in settings_of(type(value))})
     return list(value) if isinstance(value, tuple) else value
 
 
-def built(value: Any, path: str) -> Any:
+def build_draft(value: Any, path: str) -> Any:
     """Builds the value of a draft. An error of a part is prefixed with its path."""
     if isinstance(value, list):
-        return tuple(built(item, under(path, i)) for i, item in enumerate(value))
+        return tuple(build_draft(item, join_path(path, i)) for i, item in enumerate(value))
     if not isinstance(value, Draft):
         return value
-    given = {name: built(item, under(path, name)) for name, item in value.given.items()}
+    settings = {name: build_draft(item, join_path(path, name)) for name, item in value.settings.items()}
     try:
-        return value.part(**given)
+        return value.part(**settings)
     except (UserError, ValueError) as error:
         message = str(error)
-        with_path = _PLACED.match(message)
-        joint = "." if with_path and with_path[1] in settings_of(value.part) else ": "
-        raise UserError(f"{path}{joint}{message}" if path else message) from error
+        path_match = _PATH_PREFIX.match(message)
+        separator = "." if path_match and path_match[1] in settings_of(value.part) else ": "
+        raise UserError(f"{path}{separator}{message}" if path else message) from error
 
 
-def alternatives(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the hint alone: `int | None` gives `(int, NoneType)`."""
     origin = get_origin(hint)
     if origin is Annotated:
-        return alternatives(get_args(hint)[0])
+        return union_members(get_args(hint)[0])
     if origin in (Union, UnionType):
-        return tuple(option for member in get_args(hint) for option in alternatives(member))
+        return tuple(option for member in get_args(hint) for option in union_members(member))
     return (NoneType if hint is None else hint,)
 
 
-def classes_in(hint: Any) -> list[type]:
+def part_classes_in(hint: Any) -> list[type]:
     """The members of a union that are kinds of parts."""
-    return [o for o in alternatives(hint) if isinstance(o, type) and o not in EXAMPLES and get_origin(o) is None]
+    return [o for o in union_members(hint) if isinstance(o, type) and o not in EXAMPLES and get_origin(o) is None]
 
 
-def type_text(hint: Any) -> str:
+def format_type(hint: Any) -> str:
     """A type as a person writes it: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
     names = []
-    for option in alternatives(hint):
+    for option in union_members(hint):
         if get_origin(option) is Literal:
-            names += [value if isinstance(value, str) else as_text(value) for value in get_args(option)]
+            names += [value if isinstance(value, str) else format_value(value) for value in get_args(option)]
         elif get_origin(option) in (tuple, list):
             if fixed_length(option) is None:
-                names.append(f"list of {type_text(item_hint(option, 0))}")
+                names.append(f"list of {format_type(item_hint(option, 0))}")
             else:
-                names.append(f"[{', '.join(map(type_text, get_args(option)))}]")
+                names.append(f"[{', '.join(map(format_type, get_args(option)))}]")
         else:
             names.append({NoneType: "null", Any: "anything"}.get(option, getattr(option, "__name__", str(option))))
     return " | ".join(names)
@@ -150,13 +156,13 @@ def fixed_length(hint: Any) -> int | None:
     return len(inside) if get_origin(hint) is tuple and inside[-1] is not Ellipsis else None
 
 
-def item_hint(hint: Any, at: int) -> Any:
+def item_hint(hint: Any, index: int) -> Any:
     """The type of one item of a list or tuple."""
     inside = get_args(hint) or (Any,)
-    return inside[0] if fixed_length(hint) is None else inside[at]
+    return inside[0] if fixed_length(hint) is None else inside[index]
 
 
-def split(text: str) -> list[str] | None:
+def split_at_commas(text: str) -> list[str] | None:
     """The pieces between commas that stand in no brackets and no quotes; None where brackets or quotes do not close.
 
     >>> split("LSTM(layers=1,width=2), 'a,b', [1,2]")
@@ -164,7 +170,7 @@ def split(text: str) -> list[str] | None:
 
     A quote opens only where a value may begin, so that the one in `Ann's` is a letter like others.
     """
-    pieces, start, open_brackets, quote, before, i = [], 0, "", "", ",", 0
+    pieces, start, open_brackets, quote, previous_letter, i = [], 0, "", "", ",", 0
     while i < len(text):
         letter = text[i]
         if quote:
@@ -172,7 +178,7 @@ def split(text: str) -> list[str] | None:
                 i += 1
             elif letter == quote:
                 quote = ""
-        elif letter in "'\"" and before in ",([=":
+        elif letter in "'\"" and previous_letter in ",([=":
             quote = letter
         elif letter in "([":
             open_brackets += letter
@@ -184,99 +190,107 @@ def split(text: str) -> list[str] | None:
             pieces.append(text[start:i].strip())
             start = i + 1
         if not letter.isspace():
-            before = letter
+            previous_letter = letter
         i += 1
     if quote or open_brackets:
         return None
     return [*pieces, text[start:].strip()]
 
 
-def unquoted(word: str) -> str | None:
+def unquote(word: str) -> str | None:
     """The text between quotes, None for a word that is not wholly quoted. A backslash keeps a quote or a backslash."""
     if not re.fullmatch(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", word, re.DOTALL):
         return None
     return re.sub(r"\\(['\"\\])", r"\1", word[1:-1])
 
 
-def number_in(word: str) -> int | float | None:
+def parse_number(word: str) -> int | float | None:
     """The number that a word is, whole numbers as `int`: `1e6`, `64k` and `1_000` are whole, `0.5` and `2.5e-3` not."""
-    if word in INFINITE:
-        return INFINITE[word]
-    found = _NUMBER.fullmatch(word)
-    if found is None or len(word) > 290:
+    if word in INFINITIES:
+        return INFINITIES[word]
+    match = _NUMBER.fullmatch(word)
+    if match is None or len(word) > 290:
         return None
-    digits = found[1].replace("_", "")
+    digits = match[1].replace("_", "")
     try:
         if digits.lstrip("+-").isdecimal():
-            return int(digits) * SUFFIXES.get(found[2], 1)
-        exact = Decimal(digits) * SUFFIXES.get(found[2], 1)
+            return int(digits) * SUFFIXES.get(match[2], 1)
+        exact = Decimal(digits) * SUFFIXES.get(match[2], 1)
         if exact == exact.to_integral_value() and exact.adjusted() < 28:
             return int(exact)
     except InvalidOperation:
         pass
-    value = float(digits) * SUFFIXES.get(found[2], 1)
-    return None if value in INFINITE.values() else value
+    value = float(digits) * SUFFIXES.get(match[2], 1)
+    return None if value in INFINITIES.values() else value
 
 
-def from_text(text: str, hint: Any, path: str, *, saved: bool = False) -> Any:
+def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> Any:
     """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `UserError` with an example.
 
-    A text that was `saved`, instead of typed by the user, names no file of parts that runs (`my.py:Bitter`)."""
-    options, word, read = alternatives(hint), text.strip(), partial(from_text, saved=saved)
-    quoted = unquoted(word)
+    A text that was `is_saved`, instead of typed by the user, names no file of parts that runs (`my.py:Bitter`)."""
+    options, stripped, parse_item = union_members(hint), text.strip(), partial(parse_value, is_saved=is_saved)
+    quoted = unquote(stripped)
     for option in options:
         if get_origin(option) is Literal:
             for value in get_args(option):
-                if fold(word if quoted is None else quoted) == fold(str(value)):
+                if normalize_name(stripped if quoted is None else quoted) == normalize_name(str(value)):
                     return value
     if Any in options:
         options = (*options, NoneType, bool, int, float, str)
     if quoted is not None and str in options:
         return quoted
-    lower, number = word.lower(), number_in(word)
-    if NoneType in options and lower in NOTHING:
+    lower, number = stripped.lower(), parse_number(stripped)
+    if NoneType in options and lower in NULL_WORDS:
         return None
-    if bool in options and lower in TRUE + FALSE:
-        return lower in TRUE
+    if bool in options and lower in TRUE_WORDS + FALSE_WORDS:
+        return lower in TRUE_WORDS
     if number is not None:
-        written_whole = not set(".eE") & set(word)
-        if int in options and isinstance(number, int) and (written_whole or float not in options):
+        is_integer_literal = not set(".eE") & set(stripped)
+        if int in options and isinstance(number, int) and (is_integer_literal or float not in options):
             return number
         if float in options:
             return float(number)
-    if Span in options and re.fullmatch(r"[+-]?\d+(\s*:\s*[+-]?\d+)?|Span\s*\(\s*[+-]?\d+\s*,\s*[+-]?\d+\s*\)", word):
+    if Span in options and re.fullmatch(
+        r"[+-]?\d+(\s*:\s*[+-]?\d+)?|Span\s*\(\s*[+-]?\d+\s*,\s*[+-]?\d+\s*\)", stripped
+    ):
         try:
-            return Span.parse(word.removeprefix("Span").strip(" ()").replace(",", ":"))
+            return Span.parse(stripped.removeprefix("Span").strip(" ()").replace(",", ":"))
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-    pieces = split(word)
+    pieces = split_at_commas(stripped)
     for option in options:
         if get_origin(option) in (tuple, list) and pieces is not None:
-            if word[:1] + word[-1:] in ("[]", "()"):
-                inner = split(word[1:-1]) if word[1:-1].strip() else []
+            if stripped[:1] + stripped[-1:] in ("[]", "()"):
+                inner = split_at_commas(stripped[1:-1]) if stripped[1:-1].strip() else []
                 if inner is not None:
-                    return _items([*inner[:-1], *filter(None, inner[-1:])], option, path, read)
-            elif len(pieces) == 1 and word and str not in options:
-                return _items(pieces, option, path, read)
-    classes = classes_in(hint)
-    call = _CALL.fullmatch(word)
+                    return _parse_items([*inner[:-1], *filter(None, inner[-1:])], option, path, parse_item)
+            elif len(pieces) == 1 and stripped and str not in options:
+                return _parse_items(pieces, option, path, parse_item)
+    classes = part_classes_in(hint)
+    call = _CALL.fullmatch(stripped)
     one_call = classes and call is not None and pieces is not None and len(pieces) == 1
-    if one_call and call and (str not in options or fold(call[1]) in map(fold, known_parts(classes))):
-        preset = _preset(call[1], classes)
+    if (
+        one_call
+        and call
+        and (str not in options or normalize_name(call[1]) in map(normalize_name, available_parts(classes)))
+    ):
+        preset = _find_preset(call[1], classes)
         if preset is not None:
-            return _call(preset, call[2] or "", path, read)
-        return _call(Draft(part_named(call[1], classes, path, saved=saved), {}), call[2] or "", path, read)
+            return _parse_call(preset, call[2] or "", path, parse_item)
+        return _parse_call(
+            Draft(get_part_class(call[1], classes, path, is_saved=is_saved), {}), call[2] or "", path, parse_item
+        )
     if str in options:
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
     if words:
-        raise UserError(f"{path}: {word!r} is none of {type_text(hint)}.{did_you_mean(word, words)}")
-    raise UserError(f"{path}: {word!r} is no {type_text(hint)}; for example {path}={example(hint)}")
+        raise UserError(f"{path}: must be one of {format_type(hint)}, not {stripped!r}.{did_you_mean(stripped, words)}")
+    raise UserError(f"{path}: must be {format_type(hint)}, not {stripped!r}; for example {path}={example_text(hint)}")
 
 
-def from_data(data: Any, hint: Any, path: str) -> Any:
+def value_from_data(data: Any, hint: Any, path: str) -> Any:
     """Reads a value from plain data (what YAML holds), by its type hint; parts stay drafts."""
-    options = alternatives(hint)
+    options = union_members(hint)
     for option in options:
         if get_origin(option) is Literal and any(type(data) is type(v) and data == v for v in get_args(option)):
             return data
@@ -292,141 +306,145 @@ def from_data(data: Any, hint: Any, path: str) -> Any:
     if isinstance(data, list):
         for option in options:
             if get_origin(option) in (tuple, list) or option is Any:
-                return _items(data, option, path, from_data)
+                return _parse_items(data, option, path, value_from_data)
     if isinstance(data, dict):
-        classes = classes_in(hint)
+        classes = part_classes_in(hint)
         if Span in options and data.get("kind") == "Span":
-            return built(draft_from(data, [Span], path), path)
+            return build_draft(draft_from_data(data, [Span], path), path)
         if classes:
-            return draft_from(data, classes, path)
+            return draft_from_data(data, classes, path)
     if isinstance(data, str) and data:
-        return from_text(data, hint, path, saved=True)
-    shown = "null" if data is None else repr(data)
-    raise UserError(f"{path}: {shown if len(shown) < 60 else shown[:60] + '...'} is no {type_text(hint)}")
+        return parse_value(data, hint, path, is_saved=True)
+    value_text = "null" if data is None else repr(data)
+    raise UserError(
+        f"{path}: must be {format_type(hint)}, not {value_text if len(value_text) < 60 else value_text[:60] + '...'}"
+    )
 
 
-def draft_from(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
+def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
     """A part from its node of a tree, `{"kind": "LSTM", "layers": 2}`."""
     kind = data.get("kind", classes[0].__name__ if len(classes) == 1 and not is_abstract(classes[0]) else None)
     if not isinstance(kind, str):
-        raise UserError(f"{path}: kind is missing; it names one of: {', '.join(known_parts(classes)) or 'none'}")
-    part = part_named(kind, classes, path, saved=True, source=data.get("source"))
-    given: dict[str, Any] = {}
+        raise UserError(f"{path}: kind is missing; it must be one of: {', '.join(available_parts(classes)) or 'none'}")
+    part = get_part_class(kind, classes, path, is_saved=True, file_sha256=data.get("source"))
+    settings: dict[str, Any] = {}
     for key, value in data.items():
         if key != "kind" and not (key == "source" and ".py:" in kind):
-            name = setting_name(part, str(key), under(path, key))
-            given[name] = from_data(value, settings_of(part)[name][1], under(path, name))
-    return Draft(part, given)
+            name = resolve_setting_name(part, str(key), join_path(path, key))
+            settings[name] = value_from_data(value, settings_of(part)[name][1], join_path(path, name))
+    return Draft(part, settings)
 
 
-def known_parts(classes: list[type]) -> dict[str, str]:
+def available_parts(classes: list[type]) -> dict[str, str]:
     """The class names that can stand for these types, each with its kind ("" for a type that is a part itself)."""
-    kinds = catalogue.kinds()
-    known = {name: declared.__name__ for declared in classes for name in sorted(kinds.get(declared.__name__, {}))}
-    return known | {c.__name__: "" for c in classes if not is_abstract(c) and c is not object}
+    kinds = catalogue.parts_by_kind()
+    parts = {name: declared.__name__ for declared in classes for name in sorted(kinds.get(declared.__name__, {}))}
+    return parts | {c.__name__: "" for c in classes if not is_abstract(c) and c is not object}
 
 
-def part_named(name: str, classes: list[type], path: str, *, saved: bool = False, source: object = None) -> type:
+def get_part_class(
+    name: str, classes: list[type], path: str, *, is_saved: bool = False, file_sha256: object = None
+) -> type:
     """The class meant by a name: of the catalogue, of an installed package (`Bitter` or `acme.mixers:Bitter`), or of a
     file (`my.py:Bitter`).
 
-    A file that the user names is run; of a name that was `saved` only a file that he approved, with the sha256
-    `source`. Raises `UserError` where there is none, with those that there are.
+    A file that the user names is run; of a name that was `is_saved` only a file that he approved, with the sha256
+    `file_sha256`. Raises `UserError` where there is none, with those that there are.
     """
-    kinds, known = " or ".join(c.__name__ for c in classes), known_parts(classes)
-    exact = next((there for there in known if fold(there) == fold(name)), None)
-    if exact is not None:
-        itself = next((c for c in classes if c.__name__ == exact), object)
-        return catalogue.find(known[exact], exact, path) if known[exact] else itself
-    where = f"{path}: " if path else ""
+    kinds, available = " or ".join(c.__name__ for c in classes), available_parts(classes)
+    exact_name = next((names for names in available if normalize_name(names) == normalize_name(name)), None)
+    if exact_name is not None:
+        declared_class = next((c for c in classes if c.__name__ == exact_name), object)
+        return catalogue.get_class(available[exact_name], exact_name, path) if available[exact_name] else declared_class
+    prefix = f"{path}: " if path else ""
     try:
         if re.fullmatch(r"[^:]+\.py:\w+", name):
-            part = saved_object(name, source) if saved else user_object(name)
-        elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_named(name)) is not None:
-            part = packaged_part(address)
+            part = load_saved_class(name, file_sha256) if is_saved else load_user_object(name)
+        elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_of_name(name)) is not None:
+            part = load_packaged_part(address)
         else:
-            if now := next((one for one in new_kinds(name) if one in known), None):
-                raise UserError(f"{name} is called {now} since version 0.2")
-            there = ", ".join(sorted(known)) or "none"
+            if new_name := next((one for one in new_class_names(name) if one in available), None):
+                raise UserError(f"{name} was renamed to {new_name} in version 0.2")
+            there = ", ".join(sorted(available)) or "none"
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
-            more = f" (and {len(presets)} by the names of papers)" if presets else ""
-            near = did_you_mean(name, [*known, *presets])
-            raise UserError(f"no {kinds} is named {name!r}; there are: {there}{more}.{near}")
+            preset_note = f" (and {len(presets)} by the names of papers)" if presets else ""
+            suggestion = did_you_mean(name, [*available, *presets])
+            raise UserError(f"no {kinds} is named {name!r}; there are: {there}{preset_note}.{suggestion}")
     except UserError as error:
-        raise UserError(f"{where}{error}") from error
+        raise UserError(f"{prefix}{error}") from error
     if not isinstance(part, type) or not issubclass(part, tuple(classes)):
-        raise UserError(f"{where or 'recipe: '}{name} is no {kinds}")
-    if missing := lacking(part):
-        raise UserError(f"{where or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
+        raise UserError(f"{prefix or 'recipe: '}{name} must be a {kinds}")
+    if missing := missing_methods(part):
+        raise UserError(f"{prefix or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
     return part
 
 
-def example(hint: Any) -> str:
+def example_text(hint: Any) -> str:
     """A value that a hint accepts, to end an error with."""
-    for option in alternatives(hint):
+    for option in union_members(hint):
         if option in EXAMPLES:
             return EXAMPLES[option]
         if get_origin(option) is Literal:
-            return as_text(get_args(option)[0])
+            return format_value(get_args(option)[0])
         if get_origin(option) in (tuple, list):
-            return f"[{example(get_args(option)[0])}]"
+            return f"[{example_text(get_args(option)[0])}]"
         if isinstance(option, type):
-            return next(iter(known_parts([option])), option.__name__)
+            return next(iter(available_parts([option])), option.__name__)
     return "null"
 
 
-def as_text(value: Any) -> str:
-    """A value as `from_text` reads it back: `LSTM(layers=3)` (what is not the default), `1:5`, `null`, `[a, b]`."""
+def format_value(value: Any) -> str:
+    """A value as `parse_value` reads it back: `LSTM(layers=3)` (what is not the default), `1:5`, `null`, `[a, b]`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        if _PLAIN_WORD.fullmatch(value) and value.lower() not in (*NOTHING, *TRUE, *FALSE, *INFINITE):
+        if _PLAIN_WORD.fullmatch(value) and value.lower() not in (*NULL_WORDS, *TRUE_WORDS, *FALSE_WORDS, *INFINITIES):
             return value
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(as_text, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     if is_spec(value):
-        plain = Draft(type(value), {})
-        given = {name: getattr(value, name) for name in settings_of(type(value))}
-        settings = [f"{name}={as_text(item)}" for name, item in given.items() if item != plain.get(name)]
-        return kind_of(type(value))[0] + (f"({', '.join(settings)})" if settings else "")
+        default_draft = Draft(type(value), {})
+        values = {name: getattr(value, name) for name in settings_of(type(value))}
+        settings = [f"{name}={format_value(item)}" for name, item in values.items() if item != default_draft.get(name)]
+        return class_address(type(value))[0] + (f"({', '.join(settings)})" if settings else "")
     return str(value)
 
 
-def _items(given: list[Any], hint: Any, path: str, read: Any) -> list[Any]:
-    fixed = fixed_length(hint)
-    if fixed is not None and fixed != len(given):
-        raise UserError(f"{path}: {len(given)} items where there must be {fixed}: {type_text(hint)}")
-    return [read(item, item_hint(hint, i), under(path, i)) for i, item in enumerate(given)]
+def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> list[Any]:
+    expected_length = fixed_length(hint)
+    if expected_length is not None and expected_length != len(items):
+        raise UserError(f"{path}: must have {expected_length} items, not {len(items)}: {format_type(hint)}")
+    return [parse_item(item, item_hint(hint, i), join_path(path, i)) for i, item in enumerate(items)]
 
 
-def _preset(name: str, classes: list[type]) -> Draft | None:
+def _find_preset(name: str, classes: list[type]) -> Draft | None:
     """The part with settings that a paper's name means, opened for changes; None for a name that is a class's."""
-    if fold(name) in map(fold, known_parts(classes)):
+    if normalize_name(name) in map(normalize_name, available_parts(classes)):
         return None
     for declared in classes:
         presets = catalogue.presets(declared.__name__)
-        exact = next((there for there in presets if fold(there) == fold(name)), None)
-        if exact is not None:
-            opened = drafted(presets[exact])
-            assert isinstance(opened, Draft)
-            return opened
+        exact_name = next((there for there in presets if normalize_name(there) == normalize_name(name)), None)
+        if exact_name is not None:
+            draft = to_draft(presets[exact_name])
+            assert isinstance(draft, Draft)
+            return draft
     return None
 
 
-def _call(opened: Draft, inside: str, path: str, read: Callable[[str, Any, str], Any]) -> Draft:
-    part, given = opened.part, {}
+def _parse_call(draft: Draft, arguments: str, path: str, parse_item: Callable[[str, Any, str], Any]) -> Draft:
+    part, settings = draft.part, {}
     names = list(settings_of(part))
-    pieces = split(inside) if inside.strip() else []
+    pieces = split_at_commas(arguments) if arguments.strip() else []
     for i, piece in enumerate(pieces or ()):
         keyword = _KEYWORD.fullmatch(piece)
         if keyword is None and i >= len(names):
-            raise UserError(f"{path}: {part.__name__} has {len(names)} settings; {piece!r} is one too many")
+            raise UserError(f"{path}: {part.__name__} takes at most {len(names)} settings; {piece!r} is unexpected")
         key, text = (keyword[1], keyword[2]) if keyword else (names[i], piece)
-        name = setting_name(part, key, under(path, key))
-        if name in given:
-            raise UserError(f"{under(path, name)}: given twice")
-        given[name] = read(text, settings_of(part)[name][1], under(path, name))
-    return Draft(part, opened.given | given)
+        name = resolve_setting_name(part, key, join_path(path, key))
+        if name in settings:
+            raise UserError(f"{join_path(path, name)}: given twice")
+        settings[name] = parse_item(text, settings_of(part)[name][1], join_path(path, name))
+    return Draft(part, draft.settings | settings)

@@ -7,7 +7,7 @@ from numerate.config.values import is_spec, settings_of
 from numerate.errors import UserError, did_you_mean
 
 
-def refuse_other_words(part: Any, where: str = "") -> None:
+def check_choices(part: Any, path_prefix: str = "") -> None:
     """Checks all settings of a part, recursively.
 
     >>> refuse_other_words(Loop(input_injection="addd"), "model.backbone.")
@@ -17,20 +17,20 @@ def refuse_other_words(part: Any, where: str = "") -> None:
     Raises `UserError` with the path of the first word that the setting does not know.
     """
     for name, (_, hint) in settings_of(type(part)).items():
-        value, path = getattr(part, name), f"{where}{name}"
+        value, path = getattr(part, name), f"{path_prefix}{name}"
         if is_spec(value):
-            refuse_other_words(value, f"{path}.")
+            check_choices(value, f"{path}.")
         elif isinstance(value, tuple):
-            for number, item in enumerate(value):
+            for index, item in enumerate(value):
                 if is_spec(item):
-                    refuse_other_words(item, f"{path}.{number}.")
+                    check_choices(item, f"{path}.{index}.")
         elif isinstance(value, str):
-            _refuse(value, hint, path)
+            _check_choice(value, hint, path)
 
 
-def _refuse(value: str, hint: Any, path: str) -> None:
+def _check_choice(value: str, hint: Any, path: str) -> None:
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-    if words and value not in words and str not in options:
-        known = [str(word) for word in words]
-        raise UserError(f"{path}: {value!r} is none of: {', '.join(known)}.{did_you_mean(value, known)}")
+    choices = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    if choices and value not in choices and str not in options:
+        choice_texts = [str(word) for word in choices]
+        raise UserError(f"{path}: {value!r} is none of: {', '.join(choice_texts)}.{did_you_mean(value, choice_texts)}")

@@ -10,16 +10,16 @@ from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import Generated, greedy, value_beside
-from numerate.vocabulary import END, PAD
+from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
+from numerate.vocabulary import EOS, PAD
 
-PUBLISHED_BEAMS = 4
+PUBLISHED_NUM_BEAMS = 4
 """As the number token loss is evaluated: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083."""
 
-PUBLISHED_SPARE = 10
-"""There an answer may have so many tokens more than the right one."""
+PUBLISHED_EXTRA_TOKENS = 10
+"""Answers there may be this many tokens longer than the correct one."""
 
-NEVER = -1e9
+MIN_SCORE = -1e9
 """Below every score."""
 
 
@@ -27,70 +27,74 @@ NEVER = -1e9
 def beam_search(
     model: Model,
     prompts: Tokens,
-    most: int,
+    max_new_tokens: int,
     *,
     source: Tokens | None = None,
-    beams: int = PUBLISHED_BEAMS,
+    num_beams: int = PUBLISHED_NUM_BEAMS,
     length_penalty: float = 1.0,
     position_offset: int = 0,
-    end: int = END,
-) -> Generated:
-    """The best answer of `beams` that are kept at every token, up to `most` tokens.
+    end_id: int = EOS,
+) -> GenerationOutput:
+    """Beam search with `num_beams` beams, up to `max_new_tokens` tokens.
 
     What is compared of answers that have ended is their log-probability divided by their length to the power
     `length_penalty`. A row is done when its best open answer, at its present length, is no better than the worst of
-    `beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One beam
-    is greedy decoding, but that an open answer may end by `most` alone.
+    `num_beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One
+    beam is greedy decoding, but that an open answer may end by `max_new_tokens` alone.
 
     Raises `UserError` for fewer than one beam, `OperationalError` for NaN logits.
     """
-    if beams < 1:
-        raise UserError(f"beams: {beams} beams search nothing; 4 were published, 1 is greedy decoding")
-    if model.regression is not None:  # it has one answer
-        return greedy(model, prompts, most, source=source, position_offset=position_offset, end=end)
+    if num_beams < 1:
+        raise UserError(f"beams: must be at least 1 (greedy decoding); it is {num_beams}")
+    if model.regression_token_id is not None:  # it has one answer
+        return greedy_decode(
+            model, prompts, max_new_tokens, source=source, position_offset=position_offset, end_id=end_id
+        )
     rows, device = prompts.ids.shape[0], prompts.ids.device
-    reader = _Reader(model, prompts, most, source, beams, position_offset)
-    base = torch.arange(rows, device=device)[:, None] * beams
-    open_ones = _Answers.none(rows, beams, most, device)
-    open_ones.scores[:, 0] = 0.0  # all are alike at first: one is continued
-    ended = _Answers.none(rows, beams, most, device)
-    hopeful = torch.ones(rows, 1, dtype=torch.bool, device=device)
-    output = reader.output
-    broken = torch.zeros(rows, dtype=torch.bool, device=device)
-    for place in range(most):
-        scores = output.logits[:, -1].float().log_softmax(-1).view(rows, beams, -1) + open_ones.scores[..., None]
-        found, flat = scores.flatten(1).topk(min(2 * beams, scores[0].numel()))
-        broken |= found.isnan().any(1)  # which are the highest of all to topk
-        parents, ids = flat // scores.shape[-1], flat % scores.shape[-1]
-        value = value_beside(output)
-        new_values = None if value is None else value.view(rows, beams).gather(1, parents)
-        longer = open_ones.longer(place, parents, ids, new_values, found)
-        stops = (ids == end) | (place == most - 1)
-        best = torch.arange(found.shape[1], device=device) < beams
-        final = torch.where(stops & best & hopeful, found / (place + 1) ** length_penalty, NEVER)
-        ended = ended.joined(longer.scored(final)).best(beams)
-        going, chosen = torch.where(stops, NEVER, found).topk(beams)
-        open_ones = longer.taken(chosen).scored(going)
-        worst = ended.scores[:, -1:]
-        hopeful = hopeful & (going[:, :1] / (place + 1) ** length_penalty > worst)
-        if place == most - 1 or not bool(hopeful.any()):
+    decoder = _BeamDecoder(model, prompts, max_new_tokens, source, num_beams, position_offset)
+    row_offsets = torch.arange(rows, device=device)[:, None] * num_beams
+    active = _Beams.empty(rows, num_beams, max_new_tokens, device)
+    active.scores[:, 0] = 0.0  # all are alike at first: one is continued
+    finished = _Beams.empty(rows, num_beams, max_new_tokens, device)
+    can_improve = torch.ones(rows, 1, dtype=torch.bool, device=device)
+    output = decoder.output
+    has_nan = torch.zeros(rows, dtype=torch.bool, device=device)
+    for step in range(max_new_tokens):
+        scores = output.logits[:, -1].float().log_softmax(-1).view(rows, num_beams, -1) + active.scores[..., None]
+        top_scores, flat_index = scores.flatten(1).topk(min(2 * num_beams, scores[0].numel()))
+        has_nan |= top_scores.isnan().any(1)  # which are the highest of all to topk
+        parents, ids = flat_index // scores.shape[-1], flat_index % scores.shape[-1]
+        value = last_number(output)
+        new_numbers = None if value is None else value.view(rows, num_beams).gather(1, parents)
+        extended = active.append_tokens(step, parents, ids, new_numbers, top_scores)
+        is_ending = (ids == end_id) | (step == max_new_tokens - 1)
+        is_top_beam = torch.arange(top_scores.shape[1], device=device) < num_beams
+        final_scores = torch.where(
+            is_ending & is_top_beam & can_improve, top_scores / (step + 1) ** length_penalty, MIN_SCORE
+        )
+        finished = finished.concatenate(extended.with_scores(final_scores)).top_k(num_beams)
+        active_scores, active_index = torch.where(is_ending, MIN_SCORE, top_scores).topk(num_beams)
+        active = extended.select(active_index).with_scores(active_scores)
+        worst_finished = finished.scores[:, -1:]
+        can_improve = can_improve & (active_scores[:, :1] / (step + 1) ** length_penalty > worst_finished)
+        if step == max_new_tokens - 1 or not bool(can_improve.any()):
             break
-        values = open_ones.values
-        output = reader.read(
-            (base + parents.gather(1, chosen)).flatten(),
-            open_ones.ids[..., place].flatten(),
-            None if values is None else values[..., place].flatten(),
+        number_values = active.number_values
+        output = decoder.step(
+            (row_offsets + parents.gather(1, active_index)).flatten(),
+            active.ids[..., step].flatten(),
+            None if number_values is None else number_values[..., step].flatten(),
         )
-    if bool(broken.any()):
+    if bool(has_nan.any()):
         raise OperationalError(
-            f"beams: the scores of {int(broken.sum())} of {rows} answers are no numbers (NaN): the model's weights "
-            "have gone wrong; an earlier checkpoint may be right"
+            f"beams: the scores of {int(has_nan.sum())} of {rows} answers are NaN: the model's weights "
+            "are broken; try an earlier checkpoint"
         )
-    return ended.first(end, length_penalty)
+    return finished.best_output(end_id, length_penalty)
 
 
-class _Answers:
-    """So many answers of each row: `ids`, `values` beside them and `scores`."""
+class _Beams:
+    """So many answers of each row: `ids`, `number_values` beside them and `scores`."""
 
     def __init__(
         self,
@@ -98,102 +102,118 @@ class _Answers:
         scores: Float[Tensor, "rows answers"],
         values: Float[Tensor, "rows answers most"] | None,
     ) -> None:
-        self.ids, self.scores, self.values = ids, scores, values
+        self.ids, self.scores, self.number_values = ids, scores, values
 
     @classmethod
-    def none(cls, rows: int, answers: int, most: int, device: torch.device) -> "_Answers":
-        ids = torch.full((rows, answers, most), PAD, device=device)
-        return cls(ids, torch.full((rows, answers), NEVER, device=device), None)
+    def empty(cls, rows: int, answers: int, max_new_tokens: int, device: torch.device) -> "_Beams":
+        ids = torch.full((rows, answers, max_new_tokens), PAD, device=device)
+        return cls(ids, torch.full((rows, answers), MIN_SCORE, device=device), None)
 
-    def longer(self, place: int, parents: Tensor, ids: Tensor, values: Tensor | None, scores: Tensor) -> "_Answers":
+    def append_tokens(
+        self, step: int, parents: Tensor, ids: Tensor, number_values: Tensor | None, scores: Tensor
+    ) -> "_Beams":
         """Some of them, each with one more token."""
-        found = self.taken(parents)
-        found.ids[..., place] = ids
-        if values is not None:
-            found.values = torch.ones_like(found.ids, dtype=values.dtype) if found.values is None else found.values
-            found.values[..., place] = values
-        return found.scored(scores)
+        extended = self.select(parents)
+        extended.ids[..., step] = ids
+        if number_values is not None:
+            extended.number_values = (
+                torch.ones_like(extended.ids, dtype=number_values.dtype)
+                if extended.number_values is None
+                else extended.number_values
+            )
+            extended.number_values[..., step] = number_values
+        return extended.with_scores(scores)
 
-    def taken(self, which: Int[Tensor, "rows some"]) -> "_Answers":
-        return _Answers(
-            self.ids.take_along_dim(which[..., None], 1),
-            self.scores.gather(1, which),
-            None if self.values is None else self.values.take_along_dim(which[..., None], 1),
+    def select(self, index: Int[Tensor, "rows some"]) -> "_Beams":
+        return _Beams(
+            self.ids.take_along_dim(index[..., None], 1),
+            self.scores.gather(1, index),
+            None if self.number_values is None else self.number_values.take_along_dim(index[..., None], 1),
         )
 
-    def scored(self, scores: Float[Tensor, "rows answers"]) -> "_Answers":
-        return _Answers(self.ids, scores, self.values)
+    def with_scores(self, scores: Float[Tensor, "rows answers"]) -> "_Beams":
+        return _Beams(self.ids, scores, self.number_values)
 
-    def joined(self, others: "_Answers") -> "_Answers":
-        values = others.values
+    def concatenate(self, others: "_Beams") -> "_Beams":
+        values = others.number_values
         if values is not None:
-            own = torch.ones_like(self.ids, dtype=values.dtype) if self.values is None else self.values
+            own = torch.ones_like(self.ids, dtype=values.dtype) if self.number_values is None else self.number_values
             values = torch.cat([own, values], 1)
-        return _Answers(torch.cat([self.ids, others.ids], 1), torch.cat([self.scores, others.scores], 1), values)
+        return _Beams(torch.cat([self.ids, others.ids], 1), torch.cat([self.scores, others.scores], 1), values)
 
-    def best(self, count: int) -> "_Answers":
-        scores, which = self.scores.topk(count)
-        return self.taken(which).scored(scores)
+    def top_k(self, count: int) -> "_Beams":
+        scores, index = self.scores.topk(count)
+        return self.select(index).with_scores(scores)
 
-    def first(self, end: int, length_penalty: float) -> Generated:
+    def best_output(self, end_id: int, length_penalty: float) -> GenerationOutput:
         """The best one of each row."""
         ids = self.ids[:, 0]
-        stops = ids == end
-        lengths = torch.where(stops.any(1), stops.long().argmax(1) + 1, ids.shape[1])
+        is_end = ids == end_id
+        lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
         longest = int(lengths.max())
-        values = None if self.values is None else self.values[:, 0, :longest]
-        return Generated(ids[:, :longest], lengths, self.scores[:, 0] * lengths**length_penalty, values)
+        values = None if self.number_values is None else self.number_values[:, 0, :longest]
+        return GenerationOutput(ids[:, :longest], lengths, self.scores[:, 0] * lengths**length_penalty, values)
 
 
-class _Reader:
+class _BeamDecoder:
     """Reads one more token of chosen answers: from the model's state where that can be taken apart, else all again."""
 
     def __init__(
-        self, model: Model, prompts: Tokens, most: int, source: Tokens | None, beams: int, position_offset: int
+        self,
+        model: Model,
+        prompts: Tokens,
+        max_new_tokens: int,
+        source: Tokens | None,
+        num_beams: int,
+        position_offset: int,
     ) -> None:
-        rows = torch.arange(prompts.ids.shape[0], device=prompts.ids.device).repeat_interleave(beams)
+        rows = torch.arange(prompts.ids.shape[0], device=prompts.ids.device).repeat_interleave(num_beams)
         self.model, self.position_offset = model, position_offset
-        self.capacity = int(prompts.lengths.max()) + most
-        self.tokens, self.source = _rows(prompts, rows), None if source is None else _rows(source, rows)
-        started = model.start(self.tokens, self.source, capacity=self.capacity, position_offset=position_offset)
-        self.output: Output = started.output
-        self.state: Any = started.state
+        self.capacity = int(prompts.lengths.max()) + max_new_tokens
+        self.tokens, self.source = _select_rows(prompts, rows), None if source is None else _select_rows(source, rows)
+        decoding_step = model.prefill(self.tokens, self.source, capacity=self.capacity, position_offset=position_offset)
+        self.output: Output = decoding_step.output
+        self.state: Any = decoding_step.state
 
-    def read(self, chosen: Int[Tensor, " answers"], ids: Int[Tensor, " answers"], values: Tensor | None) -> Output:
+    def step(
+        self, row_index: Int[Tensor, " answers"], ids: Int[Tensor, " answers"], number_values: Tensor | None
+    ) -> Output:
         """The output behind these answers, each with one more token."""
-        state = self.model.chosen(self.state, chosen) if self.state is not None else None
+        state = self.model.reorder_rows(self.state, row_index) if self.state is not None else None
         if state is not None:
-            started = self.model.step(ids, values, state)
-            self.state = started.state
-            return started.output
+            decoding_step = self.model.step(ids, number_values, state)
+            self.state = decoding_step.state
+            return decoding_step.output
         self.state = None
-        self._append(chosen, ids, values)
-        started = self.model.start(
+        self._append(row_index, ids, number_values)
+        decoding_step = self.model.prefill(
             self.tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
         )
-        return started.output
+        return decoding_step.output
 
-    def _append(self, chosen: Tensor, ids: Tensor, values: Tensor | None) -> None:
-        tokens = _rows(self.tokens, chosen)
+    def _append(self, row_index: Tensor, ids: Tensor, new_numbers: Tensor | None) -> None:
+        tokens = _select_rows(self.tokens, row_index)
         ends = tokens.lengths[:, None]
-        wide = pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
-        numbers = tokens.values
-        if values is not None or numbers is not None:
-            numbers = torch.ones_like(tokens.ids, dtype=torch.float32) if numbers is None else numbers
-            one = torch.ones_like(ids) if values is None else values
-            numbers = pad(numbers, (0, 1), value=1.0).scatter(1, ends, one[:, None].to(numbers.dtype))
-        hidden = None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1))
-        self.tokens = replace(tokens, ids=wide, lengths=tokens.lengths + 1, values=numbers, blocked_keys=hidden)
+        extended_ids = pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
+        number_values = tokens.number_values
+        if new_numbers is not None or number_values is not None:
+            number_values = torch.ones_like(tokens.ids, dtype=torch.float32) if number_values is None else number_values
+            one = torch.ones_like(ids) if new_numbers is None else new_numbers
+            number_values = pad(number_values, (0, 1), value=1.0).scatter(1, ends, one[:, None].to(number_values.dtype))
+        blocked_keys = None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1))
+        self.tokens = replace(
+            tokens, ids=extended_ids, lengths=tokens.lengths + 1, number_values=number_values, blocked_keys=blocked_keys
+        )
 
 
-def _rows(tokens: Tokens, rows: Int[Tensor, " chosen"]) -> Tokens:
+def _select_rows(tokens: Tokens, row_index: Int[Tensor, " chosen"]) -> Tokens:
     """These rows of tokens, in this order."""
     return replace(
         tokens,
-        ids=tokens.ids[rows],
-        lengths=tokens.lengths[rows],
-        row=tokens.row[rows],
-        values=None if tokens.values is None else tokens.values[rows],
-        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[rows],
+        ids=tokens.ids[row_index],
+        lengths=tokens.lengths[row_index],
+        example_indices=tokens.example_indices[row_index],
+        number_values=None if tokens.number_values is None else tokens.number_values[row_index],
+        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[row_index],
         position_ids=None,
     )

@@ -1,7 +1,7 @@
-"""Tests: whether two things that were measured differ by more than chance would make them. All are two-sided.
+"""Significance tests for the difference of two measurements. All are two-sided.
 
 A p-value is the probability of a difference at least as large where there is none. It says nothing of how large the
-difference is; give an interval beside it. With few seeds no p-value can be small: `smallest_p` says how small.
+difference is; give an interval beside it. With few seeds no p-value can be small: `min_p_value` says how small.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numerate.errors import UserError
-from numerate.evaluation.intervals import Floats, binomial_tail
-from numerate.evaluation.resampling import checked_values
+from numerate.evaluation.intervals import FloatArray, binomial_tail
+from numerate.evaluation.resampling import check_values
 
-MOST_PAIRS = 20
-"""Up to so many pairs `paired_permutation` goes through all 2 ** pairs signs, and beyond that it draws some."""
+MAX_EXACT_PAIRS = 20
+"""Up to so many pairs `paired_permutation_test` goes through all 2 ** pairs signs, and beyond that it draws some."""
 
-MOST_SPLITS = 200_000
+MAX_EXACT_SPLITS = 200_000
 """Up to so many splits of the values into two groups `permutation` goes through all, and beyond that it draws some."""
 
-MOST_RANKED = 500
-"""Up to so many pairs `signed_rank` counts all 2 ** pairs signs of the ranks; beyond that it takes the normal curve."""
+MAX_EXACT_RANKS = 500
+"""Up to so many pairs `wilcoxon_signed_rank` counts all 2 ** pairs signs of the ranks; beyond that it takes the normal
+curve."""
 
-TIE = 1e-12
+TIE_TOLERANCE = 1e-12
 """Two differences that are equal up to this share of the values' size count as equal: sums in another order differ in
 their last digits."""
 
@@ -44,14 +45,21 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """
     for successes, tries in (first, second):
         if not 0 <= successes <= tries:
-            raise UserError(f"fisher_exact: {successes} of {tries} cannot be; it lies between 0 and the tries")
-    tries, others, successes = first[1], second[1], first[0] + second[0]
-    lowest, highest = max(0, successes - others), min(tries, successes)
-    ways = [comb(tries, lowest) * comb(others, successes - lowest)]
-    for hits in range(lowest, highest):
-        ways.append(ways[-1] * (tries - hits) * (successes - hits) // ((hits + 1) * (others - successes + hits + 1)))
-    seen = ways[first[0] - lowest]
-    return float(Fraction(sum(way for way in ways if way <= seen), comb(tries + others, successes)))
+            raise UserError(
+                f"fisher_exact: successes must be between 0 and the number of tries, not {successes} of {tries}"
+            )
+    tries, second_tries, successes = first[1], second[1], first[0] + second[0]
+    min_hits, max_hits = max(0, successes - second_tries), min(tries, successes)
+    table_counts = [comb(tries, min_hits) * comb(second_tries, successes - min_hits)]
+    for hits in range(min_hits, max_hits):
+        table_counts.append(
+            table_counts[-1]
+            * (tries - hits)
+            * (successes - hits)
+            // ((hits + 1) * (second_tries - successes + hits + 1))
+        )
+    observed = table_counts[first[0] - min_hits]
+    return float(Fraction(sum(way for way in table_counts if way <= observed), comb(tries + second_tries, successes)))
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -65,11 +73,11 @@ def sign_test(wins: int, losses: int) -> float:
     Raises `UserError` for counts below 0.
     """
     if wins < 0 or losses < 0:
-        raise UserError(f"sign_test: {wins} wins and {losses} losses; neither can be below 0")
+        raise UserError(f"sign_test: wins and losses must be at least 0, not {wins} and {losses}")
     return min(1.0, 2.0 * binomial_tail(max(wins, losses), wins + losses, 0.5)) if wins + losses else 1.0
 
 
-def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
+def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
     """Whether two models are right about the same questions equally often: McNemar's test in its exact form, the sign
     test of the questions that one of them has right and the other wrong.
 
@@ -77,22 +85,23 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     advises it for two models of which each was trained once. `first` and `second` say for each question whether the
     answer was right, in the same order. Two models, not two recipes: another seed may turn it round.
 
-    >>> round(mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
+    >>> round(mcnemar_test([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
     0.03125
 
     Raises `UserError` for answers that are neither right nor wrong, and for two lists of different lengths.
     """
-    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if one.shape != two.shape or one.ndim != 1:
+    first_correct, second_correct = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if first_correct.shape != second_correct.shape or first_correct.ndim != 1:
         raise UserError(
-            f"mcnemar: {one.size} and {two.size} answers; give those of both to the same questions, in order"
+            f"mcnemar_test: {first_correct.size} and {second_correct.size} answers; give those of both to the same "
+            "questions, in order"
         )
-    if not np.all(np.isin(one, (0, 1)) & np.isin(two, (0, 1))):
-        raise UserError("mcnemar: an answer is right (True, 1) or wrong (False, 0)")
-    return sign_test(int(np.sum(one > two)), int(np.sum(one < two)))
+    if not np.all(np.isin(first_correct, (0, 1)) & np.isin(second_correct, (0, 1))):
+        raise UserError("mcnemar_test: each answer must be correct (True, 1) or wrong (False, 0)")
+    return sign_test(int(np.sum(first_correct > second_correct)), int(np.sum(first_correct < second_correct)))
 
 
-def paired_permutation(
+def paired_permutation_test(
     first: Sequence[float], second: Sequence[float], *key: object, resamples: int = 100_000
 ) -> float:
     """Whether the means of paired values differ, such as the scores of two recipes seed by seed: the p of the
@@ -101,96 +110,96 @@ def paired_permutation(
     Where the two of a pair come from one distribution, their difference might as well have the other sign: the share
     of all signs under which the mean difference is at least as far from 0. Fisher (1935), "The design of experiments",
     section 21; Dror et al. (2018), https://aclanthology.org/P18-1128, advise it. All 2 ** pairs signs up to
-    `MOST_PAIRS` pairs; beyond, `resamples` of them as a pure function of the values and of `key`, the one seen among
-    them (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766). Five pairs cannot go below 2 / 2**5 = 0.06.
+    `MAX_EXACT_PAIRS` pairs; beyond, `resamples` of them as a pure function of the values and of `key`, the one seen
+    among them (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766). Five pairs cannot go below 2 / 2**5 = 0.06.
 
-    >>> paired_permutation([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
+    >>> paired_permutation_test([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
 
     Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
     """
-    gaps = _gaps("paired_permutation", first, second)
-    seen, tie = abs(float(np.sum(gaps))), TIE * float(np.sum(np.abs(gaps)))
-    if len(gaps) <= MOST_PAIRS:
-        sums = gaps[:1]  # the first sign stays: the other half of the sums is this one mirrored
-        for gap in gaps[1:]:
+    differences = _paired_differences("paired_permutation_test", first, second)
+    observed, tolerance = abs(float(np.sum(differences))), TIE_TOLERANCE * float(np.sum(np.abs(differences)))
+    if len(differences) <= MAX_EXACT_PAIRS:
+        sums = differences[:1]  # the first sign stays: the other half of the sums is this one mirrored
+        for gap in differences[1:]:
             sums = np.concatenate([sums + gap, sums - gap])
-        return float(np.mean(np.abs(sums) >= seen - tie))
+        return float(np.mean(np.abs(sums) >= observed - tolerance))
     from numerate.tasks import counter_rng
 
-    source, hits = counter_rng.CounterRNG(counter_rng.key("paired permutation", *key)), 0
+    rng, hits = counter_rng.CounterRNG(counter_rng.random_key("paired permutation", *key)), 0
     for start in range(0, resamples, 4096):
-        signs = 2 * source.below(2, (min(4096, resamples - start), len(gaps)), np.int64) - 1
-        hits += int(np.sum(np.abs(signs @ gaps) >= seen - tie))
+        signs = 2 * rng.integers(2, (min(4096, resamples - start), len(differences)), np.int64) - 1
+        hits += int(np.sum(np.abs(signs @ differences) >= observed - tolerance))
     return (hits + 1) / (resamples + 1)
 
 
-def permutation(first: Sequence[float], second: Sequence[float], *key: object, resamples: int = 100_000) -> float:
+def permutation_test(first: Sequence[float], second: Sequence[float], *key: object, resamples: int = 100_000) -> float:
     """Whether the means of two independent samples differ, such as the scores of two recipes over seeds of their own:
     the p of the permutation test.
 
     The share of all ways to split the values into groups of these sizes under which the means are at least as far
-    apart. Pitman (1937), https://doi.org/10.2307/2984124. All splits up to `MOST_SPLITS`; beyond, `resamples` of them
-    as a pure function of the values and of `key`. Five against five can reach 2 / 252 = 0.008.
+    apart. Pitman (1937), https://doi.org/10.2307/2984124. All splits up to `MAX_EXACT_SPLITS`; beyond, `resamples` of
+    them as a pure function of the values and of `key`. Five against five can reach 2 / 252 = 0.008.
 
-    >>> round(permutation([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
+    >>> round(permutation_test([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
     0.1
 
     Raises `UserError` for a sample without values, and for values that are no numbers.
     """
     from itertools import combinations
 
-    one, two = checked_values(first, "permutation"), checked_values(second, "permutation")
-    both = np.concatenate([one, two])
-    total, count = float(np.sum(both)), len(one)
-    middle = total * count / len(both)
-    seen, tie = abs(float(np.sum(one)) - middle), TIE * float(np.sum(np.abs(both)))
-    if comb(len(both), count) <= MOST_SPLITS:
-        chosen = np.array(list(combinations(range(len(both)), count)))
-        return float(np.mean(np.abs(both[chosen].sum(axis=1) - middle) >= seen - tie))
+    first_values, second_values = check_values(first, "permutation_test"), check_values(second, "permutation_test")
+    pooled = np.concatenate([first_values, second_values])
+    total, count = float(np.sum(pooled)), len(first_values)
+    expected = total * count / len(pooled)
+    observed, tolerance = abs(float(np.sum(first_values)) - expected), TIE_TOLERANCE * float(np.sum(np.abs(pooled)))
+    if comb(len(pooled), count) <= MAX_EXACT_SPLITS:
+        chosen = np.array(list(combinations(range(len(pooled)), count)))
+        return float(np.mean(np.abs(pooled[chosen].sum(axis=1) - expected) >= observed - tolerance))
     from numerate.tasks import counter_rng
 
-    source, hits = counter_rng.CounterRNG(counter_rng.key("permutation", *key)), 0
+    rng, hits = counter_rng.CounterRNG(counter_rng.random_key("permutation", *key)), 0
     for start in range(0, resamples, 4096):
         rows = min(4096, resamples - start)
-        order = np.argsort(source.words(rows * len(both)).reshape(rows, -1), axis=1, kind="stable")
-        hits += int(np.sum(np.abs(both[order[:, :count]].sum(axis=1) - middle) >= seen - tie))
+        order = np.argsort(rng.random_words(rows * len(pooled)).reshape(rows, -1), axis=1, kind="stable")
+        hits += int(np.sum(np.abs(pooled[order[:, :count]].sum(axis=1) - expected) >= observed - tolerance))
     return (hits + 1) / (resamples + 1)
 
 
-def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
+def wilcoxon_signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     """Whether paired values differ, by the ranks of their differences: the p of Wilcoxon's signed-rank test.
 
     For pairs whose differences have no common scale, such as two recipes over several tasks (Demšar, 2006,
-    https://jmlr.org/papers/v7/demsar06a.html); for seeds of one task `paired_permutation` uses more of what was
+    https://jmlr.org/papers/v7/demsar06a.html); for seeds of one task `paired_permutation_test` uses more of what was
     measured. Wilcoxon (1945), https://doi.org/10.2307/3001968: pairs that are equal are left out, equal differences
-    share their middle rank, and the p is the exact one for these ranks, by counting. For more than `MOST_RANKED` pairs
-    that differ it is that of the normal curve, with the variance of the ranks as they are shared and a correction for
-    continuity: Conover (1999), "Practical nonparametric statistics", section 5.7. It is then right to about 0.001.
+    share their middle rank, and the p is the exact one for these ranks, by counting. For more than `MAX_EXACT_RANKS`
+    pairs that differ it is that of the normal curve, with the variance of the ranks as they are shared and a correction
+    for continuity: Conover (1999), "Practical nonparametric statistics", section 5.7. It is then right to about 0.001.
 
-    >>> signed_rank([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
+    >>> wilcoxon_signed_rank([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625
 
     Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
     """
-    gaps = _gaps("signed_rank", first, second)
-    tie = TIE * float(np.max(np.abs(np.concatenate([np.asarray(first), np.asarray(second)]))))
-    gaps = gaps[np.abs(gaps) > tie]
-    if not len(gaps):
+    differences = _paired_differences("wilcoxon_signed_rank", first, second)
+    tolerance = TIE_TOLERANCE * float(np.max(np.abs(np.concatenate([np.asarray(first), np.asarray(second)]))))
+    differences = differences[np.abs(differences) > tolerance]
+    if not len(differences):
         return 1.0
-    ranks = _doubled_ranks(np.abs(gaps), tie)
-    total, positive = int(np.sum(ranks)), int(np.sum(ranks[gaps > 0]))
-    if len(ranks) > MOST_RANKED:
+    ranks = _doubled_ranks(np.abs(differences), tolerance)
+    total, positive = int(np.sum(ranks)), int(np.sum(ranks[differences > 0]))
+    if len(ranks) > MAX_EXACT_RANKS:
         # As whole ranks: the sum over both signs, less 1, in units of its standard deviation.
-        beyond = max(0.0, abs(2 * positive - total) / 2.0 - 1.0)
-        return erfc(beyond / (0.5 * float(np.linalg.norm(ranks.astype(np.float64))) * sqrt(2.0)))
-    chance = np.zeros(total + 1)  # of each sum of the ranks that are positive
-    chance[0] = 1.0
+        statistic = max(0.0, abs(2 * positive - total) / 2.0 - 1.0)
+        return erfc(statistic / (0.5 * float(np.linalg.norm(ranks.astype(np.float64))) * sqrt(2.0)))
+    probabilities = np.zeros(total + 1)  # of each sum of the ranks that are positive
+    probabilities[0] = 1.0
     for rank in ranks.tolist():
-        chance[rank:] = 0.5 * (chance[rank:] + chance[: len(chance) - rank])
-        chance[:rank] *= 0.5
-    smaller = min(positive, total - positive)
-    return min(1.0, 2.0 * float(np.sum(chance[: smaller + 1])))
+        probabilities[rank:] = 0.5 * (probabilities[rank:] + probabilities[: len(probabilities) - rank])
+        probabilities[:rank] *= 0.5
+    smaller_sum = min(positive, total - positive)
+    return min(1.0, 2.0 * float(np.sum(probabilities[: smaller_sum + 1])))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -207,24 +216,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     for p in p_values:
         if not 0.0 <= p <= 1.0:
-            raise UserError(f"holm: {p} is no p-value; each lies between 0 and 1")
+            raise UserError(f"holm: p-values must be between 0 and 1, not {p}")
     adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = highest
     return adjusted
 
 
-def smallest_p(first: int, second: int, *, paired: bool = False) -> float:
+def min_p_value(first: int, second: int, *, paired: bool = False) -> float:
     """How small the p of a permutation test, or of Fisher's, can be at all with so many values in each sample.
 
-    >>> smallest_p(3, 3), round(smallest_p(5, 5), 4), smallest_p(5, 5, paired=True)
+    >>> min_p_value(3, 3), round(min_p_value(5, 5), 4), min_p_value(5, 5, paired=True)
     (0.1, 0.0079, 0.0625)
 
     Raises `UserError` for samples without values, and for pairs of unequally many.
     """
     if min(first, second) < 1 or (paired and first != second):
-        raise UserError(f"smallest_p: {first} and {second} values; give at least one each, and as many where paired")
+        raise UserError(f"min_p_value: {first} and {second} values; give at least one each, and as many where paired")
     if paired:
         return float(min(1.0, 2.0 * 0.5**first))
     # Samples of one size can be exchanged, which leaves the difference as large.
@@ -243,25 +252,25 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 
     Raises `UserError` for a sample without values, and for values that are no numbers.
     """
-    one = checked_values(first, "probability_of_improvement")
-    two = checked_values(second, "probability_of_improvement")
+    one = check_values(first, "probability_of_improvement")
+    two = check_values(second, "probability_of_improvement")
     return float(np.mean((one[:, None] > two) + 0.5 * (one[:, None] == two)))
 
 
-def _gaps(what: str, first: Sequence[float], second: Sequence[float]) -> Floats:
-    one, two = checked_values(first, what), checked_values(second, what)
+def _paired_differences(caller: str, first: Sequence[float], second: Sequence[float]) -> FloatArray:
+    one, two = check_values(first, caller), check_values(second, caller)
     if len(one) != len(two):
-        raise UserError(f"{what}: {len(one)} and {len(two)} values make no pairs; give one of each for every pair")
+        raise UserError(f"{caller}: {len(one)} and {len(two)} values make no pairs; give one of each for every pair")
     return one - two
 
 
-def _doubled_ranks(values: Floats, tie: float) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _doubled_ranks(values: FloatArray, tie: float) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Twice the rank of each value, those that are equal with their middle rank: `[3, 1, 1]` is `[6, 3, 3]`."""
     order = np.argsort(values, kind="stable")
     starts = np.concatenate([[True], np.diff(values[order]) > tie])
-    run = np.cumsum(starts) - 1
+    tie_group = np.cumsum(starts) - 1
     first = np.flatnonzero(starts)
     last = np.append(first[1:], len(values)) - 1
-    doubled = np.empty(len(values), dtype=np.int64)
-    doubled[order] = (first + last + 2)[run]
-    return doubled
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[order] = (first + last + 2)[tie_group]
+    return ranks

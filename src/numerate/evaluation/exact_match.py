@@ -6,139 +6,181 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from numerate.batch import IGNORE, Batch, Model, StepContext
-from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
-from numerate.evaluation.evaluation_data import EvaluationData, pieces, prompts_of
-from numerate.evaluation.generate import greedy
-from numerate.evaluation.labels import Labels
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
+from numerate.evaluation.beams import PUBLISHED_EXTRA_TOKENS, beam_search
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts, split_batch
+from numerate.evaluation.generate import greedy_decode
+from numerate.evaluation.labels import LabelCounts
 
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """What is right of each answer of a batch.
+    """Which answers of a batch are correct.
 
-    `right`: all target tokens, the end token included. `first_wrong`: the position in the answer (from 0) of the first
-    wrong argmax, -1 where none is. `digits_right` of `digits` target digits are right, teacher-forced. `said_right`:
-    which of the target tokens are right, in the order of the row; `target_mask` where there is one.
+    `correct`: all target tokens, the end token included. `first_wrong`: the position in the answer (from 0) of the
+    first wrong argmax, -1 where none is. `num_correct_digits` of `num_digits` target digits are right, teacher-forced.
+    `token_correct`: which of the target tokens are right, in the order of the row; `target_mask` where there is one.
     """
 
-    right: Bool[Tensor, " rows"]
+    correct: Bool[Tensor, " rows"]
     first_wrong: Int[Tensor, " rows"]
-    digits_right: int
-    digits: int
-    said_right: Bool[Tensor, "rows targets"]
+    num_correct_digits: int
+    num_digits: int
+    token_correct: Bool[Tensor, "rows targets"]
     target_mask: Bool[Tensor, "rows targets"]
 
 
 @torch.no_grad()
-def mark(model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
+def score_batch(model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
     """Scores a batch in one forward pass (on a CPU, in one per piece)."""
-    return mark_with_predictions(model, exam, batch, position_offset)[0]
+    return score_with_predictions(model, evaluation_data, batch, position_offset)[0]
 
 
-def mark_with_predictions(
-    model: Model, exam: EvaluationData, batch: Batch, position_offset: int
+def score_with_predictions(
+    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
     """The same with the predicted ids, `[rows, targets]`, and the numbers predicted with them, where answers are masked
     and the model has a number head."""
-    predictions = torch.cat([_predicted_in(model, piece, position_offset) for piece in pieces(batch)])
-    values = _numbers_in(model, batch, position_offset) if exam.layout.masks or exam.carries else None
-    return marked(exam, predictions, batch, values), predictions, values if exam.layout.masks else None
-
-
-def _numbers_in(model: Model, batch: Batch, position_offset: int) -> Tensor | None:
-    """The predictions of the number head at the target positions; None without one."""
-    found: list[Tensor] = []
-    for piece in pieces(batch):
-        values = model(
-            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
-            piece.source,
-            target_positions=piece.target_positions,
-        ).values
-        if values is None:
-            return None
-        found.append(values)
-    return torch.cat(found)
-
-
-def _predicted_in(model: Model, batch: Batch, position_offset: int) -> Int[Tensor, "rows targets"]:
-    tokens = model.assign_positions(batch.tokens, StepContext.fixed(position_offset))
-    return model(tokens, batch.source, target_positions=batch.target_positions).logits.argmax(-1)  # type: ignore[no-any-return]
-
-
-def marked(
-    exam: EvaluationData, predictions: Int[Tensor, "rows targets"], batch: Batch, values: Tensor | None = None
-) -> MatchCounts:
-    """Compares predictions with targets; `values` are the numbers predicted with the tokens."""
-    targets = batch.target_ids
-    target_mask = targets != IGNORE
-    wrong = target_mask & (predictions != targets)
-    if exam.carries:
-        wrong |= exam.is_carrier(targets) & _other_number(batch, values)
-    digit = exam.is_digit(targets) & target_mask
-    first = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
-    return MatchCounts(
-        ~wrong.any(1), first, int((digit & ~wrong).sum()), int(digit.sum()), target_mask & ~wrong, target_mask
+    predictions = torch.cat([_predict_ids(model, piece, position_offset) for piece in split_batch(batch)])
+    number_values = (
+        _predict_numbers(model, batch, position_offset)
+        if evaluation_data.layout.has_mask_tokens or evaluation_data.has_number_tokens
+        else None
+    )
+    return (
+        compare_with_targets(evaluation_data, predictions, batch, number_values),
+        predictions,
+        number_values if evaluation_data.layout.has_mask_tokens else None,
     )
 
 
-def _other_number(batch: Batch, values: Tensor | None) -> Tensor:
+def _predict_numbers(model: Model, batch: Batch, position_offset: int) -> Tensor | None:
+    """The predictions of the number head at the target positions; None without one."""
+    number_values: list[Tensor] = []
+    for piece in split_batch(batch):
+        piece_values = model(
+            model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)),
+            piece.source,
+            target_positions=piece.target_positions,
+        ).number_predictions
+        if piece_values is None:
+            return None
+        number_values.append(piece_values)
+    return torch.cat(number_values)
+
+
+def _predict_ids(model: Model, batch: Batch, position_offset: int) -> Int[Tensor, "rows targets"]:
+    tokens = model.assign_positions(batch.tokens, StepContext.for_evaluation(position_offset))
+    return model(tokens, batch.source, target_positions=batch.target_positions).logits.argmax(-1)  # type: ignore[no-any-return]
+
+
+def compare_with_targets(
+    evaluation_data: EvaluationData,
+    predictions: Int[Tensor, "rows targets"],
+    batch: Batch,
+    number_values: Tensor | None = None,
+) -> MatchCounts:
+    """Compares predictions with targets; `number_values` are the numbers predicted with the tokens."""
+    targets = batch.target_ids
+    target_mask = targets != IGNORE_INDEX
+    wrong = target_mask & (predictions != targets)
+    if evaluation_data.has_number_tokens:
+        wrong |= evaluation_data.is_number_token(targets) & _number_differs(batch, number_values)
+    is_digit = evaluation_data.is_digit(targets) & target_mask
+    first_wrong = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
+    return MatchCounts(
+        ~wrong.any(1),
+        first_wrong,
+        int((is_digit & ~wrong).sum()),
+        int(is_digit.sum()),
+        target_mask & ~wrong,
+        target_mask,
+    )
+
+
+def _number_differs(batch: Batch, number_values: Tensor | None) -> Tensor:
     """Where the predicted number differs from the target by more than float32 rounding; everywhere without one."""
-    if values is None or batch.target_values is None:
+    if number_values is None or batch.target_number_values is None:
         return torch.ones_like(batch.target_ids, dtype=torch.bool)
-    expected = batch.target_values.gather(1, batch.target_positions)
-    return ~torch.isclose(values[:, : expected.shape[1]].to(expected), expected, rtol=1e-6, atol=0.0)
+    expected = batch.target_number_values.gather(1, batch.target_positions)
+    return ~torch.isclose(number_values[:, : expected.shape[1]].to(expected), expected, rtol=1e-6, atol=0.0)
 
 
-def labels_of(exam: EvaluationData, batch: Batch, marks: MatchCounts) -> Labels:
+def score_labels(evaluation_data: EvaluationData, batch: Batch, match_counts: MatchCounts) -> LabelCounts:
     """The scores of labels by position, of a batch with labels."""
-    answers = exam.symbols[batch.target_ids.clamp(min=0).cpu().numpy()]
-    return Labels.of(marks.said_right.cpu().numpy(), marks.target_mask.cpu().numpy(), answers, exam.trained_labels)
+    answers = evaluation_data.symbols[batch.target_ids.clamp(min=0).cpu().numpy()]
+    return LabelCounts.from_arrays(
+        match_counts.token_correct.cpu().numpy(),
+        match_counts.target_mask.cpu().numpy(),
+        answers,
+        evaluation_data.max_training_labels,
+    )
 
 
 @torch.no_grad()
-def mark_by_decoding(
-    model: Model, exam: EvaluationData, batch: Batch, position_offset: int = 0, spare: int = 0, *, beams: bool = False
+def score_by_decoding(
+    model: Model,
+    evaluation_data: EvaluationData,
+    batch: Batch,
+    position_offset: int = 0,
+    extra_tokens: int = 0,
+    *,
+    use_beam_search: bool = False,
 ) -> tuple[MatchCounts, Tensor]:
     """Scores a batch by decoding every answer; returns the predicted ids too (rows x positions, PAD behind the end).
 
-    `spare` tokens beyond the longest target may be generated; they do not change what is right. With `beams` by beam
-    search, with the published number of spare tokens at least.
+    `extra_tokens` tokens beyond the longest target may be generated; they do not change the score. With
+    `use_beam_search` by beam search, with the published number of spare tokens at least.
     """
-    marks, predictions, _ = decode_with_predictions(model, exam, batch, position_offset, spare, beams)
-    return marks, predictions
+    match_counts, predictions, _ = decode_and_score(
+        model, evaluation_data, batch, position_offset, extra_tokens, use_beam_search
+    )
+    return match_counts, predictions
 
 
-def decode_with_predictions(
-    model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
+def decode_and_score(
+    model: Model,
+    evaluation_data: EvaluationData,
+    batch: Batch,
+    position_offset: int,
+    extra_tokens: int,
+    use_beam_search: bool,
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
-    """The same as `mark_by_decoding`, with the numbers predicted with the tokens, of a model with a number head."""
-    prompts, most = prompts_of(batch)
-    most += max(spare, PUBLISHED_SPARE) if beams else spare
-    search = beam_search if beams else greedy
-    found = search(model, prompts, most, source=batch.source, position_offset=position_offset)
+    """The same as `score_by_decoding`, with the numbers predicted with the tokens, of a model with a number head."""
+    prompts, max_new_tokens = extract_prompts(batch)
+    max_new_tokens += max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if use_beam_search else extra_tokens
+    search = beam_search if use_beam_search else greedy_decode
+    generated = search(model, prompts, max_new_tokens, source=batch.source, position_offset=position_offset)
     targets = batch.target_ids
-    width = targets.shape[1]
-    more = max(0, width - found.ids.shape[1])
-    predictions = torch.nn.functional.pad(found.ids, (0, more))
-    values = None if found.values is None else torch.nn.functional.pad(found.values, (0, more), value=1.0)
-    return marked(exam, predictions[:, :width], batch, values), predictions, values
+    num_targets = targets.shape[1]
+    num_padding = max(0, num_targets - generated.ids.shape[1])
+    predictions = torch.nn.functional.pad(generated.ids, (0, num_padding))
+    number_values = (
+        None
+        if generated.number_values is None
+        else torch.nn.functional.pad(generated.number_values, (0, num_padding), value=1.0)
+    )
+    return (
+        compare_with_targets(evaluation_data, predictions[:, :num_targets], batch, number_values),
+        predictions,
+        number_values,
+    )
 
 
 @torch.no_grad()
-def likelihood(model: Model, batch: Batch, position_offset: int = 0) -> tuple[float, int, int]:
+def target_likelihood(model: Model, batch: Batch, position_offset: int = 0) -> tuple[float, int, int]:
     """The teacher-forced likelihood of the targets of a batch, ends included and padding not: the sum of
     -ln(probability) in nats, the count of tokens, and how many of them are the most probable."""
-    nll, tokens, right = 0.0, 0, 0
-    for piece in pieces(batch):
+    nll, num_tokens, num_correct = 0.0, 0, 0
+    for piece in split_batch(batch):
         logits = model(
-            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
+            model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)),
             piece.source,
             target_positions=piece.target_positions,
         ).logits
         scores, targets = logits.float().flatten(0, 1), piece.target_ids.flatten()
-        each = torch.nn.functional.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none")
-        nll += float(each.double().sum())
-        tokens += int((targets != IGNORE).sum())
-        right += int((scores.argmax(-1) == targets).sum())
-    return nll, tokens, right
+        token_nll = torch.nn.functional.cross_entropy(scores, targets, ignore_index=IGNORE_INDEX, reduction="none")
+        nll += float(token_nll.double().sum())
+        num_tokens += int((targets != IGNORE_INDEX).sum())
+        num_correct += int((scores.argmax(-1) == targets).sum())
+    return nll, num_tokens, num_correct

@@ -10,187 +10,233 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import Model, Output, StepContext, Tokens
-from numerate.vocabulary import END, PAD
+from numerate.vocabulary import EOS, PAD
 
-Choose = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
+NextTokenFunction = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
 """The next token of each row, from its logits and how many tokens have been generated."""
 
-OnTokens = Callable[[Sequence[int | None]], Collection[int]]
+TokensCallback = Callable[[Sequence[int | None]], Collection[int]]
 """Called with the new token of each row, None for one that had ended; returns the rows that shall end with it."""
 
-BETWEEN = 8
+STOP_CHECK_INTERVAL = 8
 """Tokens between two checks whether all rows have ended: each synchronizes with the device."""
 
 
 @dataclass(frozen=True)
-class Generated:
-    """The tokens generated after each prompt: `ids` up to and with the end token, PAD behind it; their `lengths`.
+class GenerationOutput:
+    """The tokens generated after each prompt: `ids` up to and with the end token, PAD after it; their `lengths`.
 
-    `log_probability` is the model's own of all of them, in nats. `values` are the numbers that its number head predicts
-    with each token, 1 behind the end; None for a model without one. They have a meaning where the token is [NUM].
-    `stopped` are the rows that ended with an end token, and not at the maximum length.
+    `log_probability` is the model's own of all of them, in nats. `number_values` are the numbers that its number head
+    predicts with each token, 1 behind the end; None for a model without one. They have a meaning where the token is
+    [NUM]. `has_stop_token` are the rows that ended with an end token, and not at the maximum length.
     """
 
     ids: Int[Tensor, "rows tokens"]
     lengths: Int[Tensor, " rows"]
     log_probability: Float[Tensor, " rows"]
-    values: Float[Tensor, "rows tokens"] | None = None
-    stopped: Bool[Tensor, " rows"] | None = None
+    number_values: Float[Tensor, "rows tokens"] | None = None
+    has_stop_token: Bool[Tensor, " rows"] | None = None
 
 
-class ModelReader(ABC):
-    """Reads tokens and keeps the output behind the last one of each row."""
+class IncrementalDecoder(ABC):
+    """Reads tokens and keeps the output at the last token of each row."""
 
     output: Output
 
     @abstractmethod
-    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
         """One more token of each row."""
 
 
-class Cached(ModelReader):
-    """One token costs one step over the state of the model, not the prefix."""
+class CachedDecoder(IncrementalDecoder):
+    """Decodes with a cache: one step per token."""
 
     def __init__(
-        self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, position_offset: int = 0
+        self, model: Model, prompts: Tokens, max_new_tokens: int, source: Tokens | None = None, position_offset: int = 0
     ):
         self.model = model
-        capacity = int(prompts.lengths.max()) + most
-        started = model.start(prompts, source, capacity=capacity, position_offset=position_offset)
-        self.output, self._state = started.output, started.state
+        capacity = int(prompts.lengths.max()) + max_new_tokens
+        decoding_step = model.prefill(prompts, source, capacity=capacity, position_offset=position_offset)
+        self.output, self._state = decoding_step.output, decoding_step.state
 
-    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
-        started = self.model.step(ids, values, self._state)
-        self.output, self._state = started.output, started.state
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
+        decoding_step = self.model.step(ids, number_values, self._state)
+        self.output, self._state = decoding_step.output, decoding_step.state
 
 
-class Plain(ModelReader):
-    """The whole prefix is read again for every token: the reference that `Cached` is tested against.
+class UncachedDecoder(IncrementalDecoder):
+    """Decodes without a cache, rereading the prefix for every token: the reference that `CachedDecoder` is tested
+    against.
 
     It computes every position, so that it uses neither a cache nor computation at target positions only.
     """
 
     def __init__(
-        self, model: Model, prompts: Tokens, most: int, source: Tokens | None = None, position_offset: int = 0
+        self, model: Model, prompts: Tokens, max_new_tokens: int, source: Tokens | None = None, position_offset: int = 0
     ):
         self.model, self.prompts, self.source, self.position_offset = model, prompts, source, position_offset
         self.time = prompts.ids.shape[1]
-        self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
-        values = prompts.values
-        self.values = None if values is None else torch.nn.functional.pad(values, (0, most), value=1.0)
+        self.ids = torch.nn.functional.pad(prompts.ids, (0, max_new_tokens))
+        number_values = prompts.number_values
+        self.number_values = (
+            None if number_values is None else torch.nn.functional.pad(number_values, (0, max_new_tokens), value=1.0)
+        )
         self.lengths, self.rows = prompts.lengths, torch.arange(len(self.ids), device=self.ids.device)
-        self.output = self._read()
+        self.output = self._forward()
 
-    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
         self.ids[self.rows, self.lengths] = ids
-        if values is not None:
-            self.values = torch.ones_like(self.ids, dtype=values.dtype) if self.values is None else self.values
-            self.values[self.rows, self.lengths] = values.to(self.values.dtype)
+        if number_values is not None:
+            self.number_values = (
+                torch.ones_like(self.ids, dtype=number_values.dtype)
+                if self.number_values is None
+                else self.number_values
+            )
+            self.number_values[self.rows, self.lengths] = number_values.to(self.number_values.dtype)
         self.lengths, self.time = self.lengths + 1, self.time + 1
-        self.output = self._read()
+        self.output = self._forward()
 
-    def _read(self) -> Output:
-        read_values = None if self.values is None else self.values[:, : self.time]
-        read = replace(
-            self.prompts, ids=self.ids[:, : self.time], lengths=self.lengths, values=read_values, position_ids=None
+    def _forward(self) -> Output:
+        number_values = None if self.number_values is None else self.number_values[:, : self.time]
+        tokens = replace(
+            self.prompts,
+            ids=self.ids[:, : self.time],
+            lengths=self.lengths,
+            number_values=number_values,
+            position_ids=None,
         )
-        output = self.model(self.model.assign_positions(read, StepContext.fixed(self.position_offset)), self.source)
-        last, values = self.lengths - 1, output.values
-        own = None if values is None else values[self.rows, last][:, None]
+        output = self.model(
+            self.model.assign_positions(tokens, StepContext.for_evaluation(self.position_offset)), self.source
+        )
+        last_index, values = self.lengths - 1, output.number_predictions
+        row_numbers = None if values is None else values[self.rows, last_index][:, None]
         return Output(
-            output.hidden[self.rows, last][:, None], output.head, number_head=own if own is None else lambda _: own
+            output.hidden_states[self.rows, last_index][:, None],
+            output.lm_head,
+            number_head=row_numbers if row_numbers is None else lambda _: row_numbers,
         )
 
 
-def speak(
+def decode_tokens(
     model: Model,
-    reader: ModelReader,
-    choose: Choose,
-    rows: int,
-    most: int,
-    stop: Sequence[int],
+    decoder: IncrementalDecoder,
+    next_token: NextTokenFunction,
+    num_rows: int,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
     *,
-    on_progress: OnTokens | None = None,
-) -> Generated:
-    """Generates up to `most` tokens after what a reader has read, each chosen by `choose`, or until every row has one
-    of `stop`.
+    on_tokens: TokensCallback | None = None,
+) -> GenerationOutput:
+    """Generates up to `max_new_tokens` tokens after what a reader has read, each chosen by `next_token`, or until every
+    row has one of `stop_ids`.
 
-    The host synchronizes with the device only every `BETWEEN` tokens, to check whether all rows have ended; on a CPU,
-    and with `on_progress`, at each token. The number that a number head predicts with a token is read with that token.
-    A model with a regression head gives its number and the end token, whatever their probability.
+    The host synchronizes with the device only every `STOP_CHECK_INTERVAL` tokens, to check whether all rows have ended;
+    on a CPU, and with `on_tokens`, at each token. The number that a number head predicts with a token is read with that
+    token. A model with a regression head gives its number and the end token, whatever their probability.
     """
-    device = reader.output.hidden.device
-    ends = torch.tensor(list(stop), dtype=torch.long, device=device)
-    regression = None if model.regression is None else (model.regression, stop[0] if stop else END)
+    device = decoder.output.hidden_states.device
+    stop_tensor = torch.tensor(list(stop_ids), dtype=torch.long, device=device)
+    regression = (
+        None if model.regression_token_id is None else (model.regression_token_id, stop_ids[0] if stop_ids else EOS)
+    )
     tokens: list[Tensor] = []
-    numbers: list[Tensor] = []
-    total: Any = 0.0
-    done = torch.zeros(rows, dtype=torch.bool, device=device)
-    lengths = torch.zeros(rows, dtype=torch.long, device=device)
-    stopped = done
-    for step in range(most):
-        output = reader.output
+    number_values: list[Tensor] = []
+    log_probability: Any = 0.0
+    is_finished = torch.zeros(num_rows, dtype=torch.bool, device=device)
+    lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
+    has_stop_token = is_finished
+    for step in range(max_new_tokens):
+        output = decoder.output
         logits = output.logits[:, -1]
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
-        fixed = None if regression is None else regression[min(step, 1)]
-        chosen = choose(logits, step) if fixed is None else torch.full_like(lengths, fixed)
-        # -1, an end that no token is, can be chosen by a regression head alone.
-        score = logits.gather(1, chosen[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
-        total = total + torch.where(done, 0.0, score)
-        chosen = torch.where(done, PAD, chosen)
-        tokens.append(chosen)
-        value = value_beside(output)
-        numbers += [] if value is None else [torch.where(done, 1.0, value)]
-        lengths = lengths + ~done
-        ending = ~done & torch.isin(chosen, ends) if len(ends) != 1 else ~done & (chosen == ends)
-        stopped = stopped | ending
-        before, done = done, done | ending
-        if on_progress is not None:
-            new = [None if over else i for i, over in zip(chosen.tolist(), before.tolist(), strict=True)]
-            done[list(on_progress(new))] = True
-        if step == most - 1:
+        forced_id = None if regression is None else regression[min(step, 1)]
+        new_ids = next_token(logits, step) if forced_id is None else torch.full_like(lengths, forced_id)
+        # -1, which is no token id, is chosen only by a regression head.
+        score = logits.gather(1, new_ids[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
+        log_probability = log_probability + torch.where(is_finished, 0.0, score)
+        new_ids = torch.where(is_finished, PAD, new_ids)
+        tokens.append(new_ids)
+        new_number = last_number(output)
+        number_values += [] if new_number is None else [torch.where(is_finished, 1.0, new_number)]
+        lengths = lengths + ~is_finished
+        newly_finished = (
+            ~is_finished & torch.isin(new_ids, stop_tensor)
+            if len(stop_tensor) != 1
+            else ~is_finished & (new_ids == stop_tensor)
+        )
+        has_stop_token = has_stop_token | newly_finished
+        was_finished, is_finished = is_finished, is_finished | newly_finished
+        if on_tokens is not None:
+            new_tokens = [None if over else i for i, over in zip(new_ids.tolist(), was_finished.tolist(), strict=True)]
+            is_finished[list(on_tokens(new_tokens))] = True
+        if step == max_new_tokens - 1:
             break
-        check = device.type == "cpu" or on_progress is not None or step % BETWEEN == BETWEEN - 1
-        if check and bool(done.all()):
+        is_check_due = (
+            device.type == "cpu" or on_tokens is not None or step % STOP_CHECK_INTERVAL == STOP_CHECK_INTERVAL - 1
+        )
+        if is_check_due and bool(is_finished.all()):
             break
-        reader.read(chosen, value)
+        decoder.step(new_ids, new_number)
     if not tokens:
-        empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
-        return Generated(empty, lengths, torch.zeros(rows, device=device), None, stopped)
+        empty = torch.zeros(num_rows, 0, dtype=torch.long, device=device)
+        return GenerationOutput(empty, lengths, torch.zeros(num_rows, device=device), None, has_stop_token)
     longest = int(lengths.max())  # a device may have been a few tokens ahead of the check
     ids = torch.stack(tokens[:longest], dim=1)
-    return Generated(ids, lengths, total, torch.stack(numbers[:longest], dim=1) if numbers else None, stopped)
+    return GenerationOutput(
+        ids,
+        lengths,
+        log_probability,
+        torch.stack(number_values[:longest], dim=1) if number_values else None,
+        has_stop_token,
+    )
 
 
-def most_probable(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
+def greedy_token(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
     """The most probable next token of each row; of ties the one with the lowest id."""
     return logits.argmax(-1)
 
 
 @torch.no_grad()
-def greedy(
-    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
-) -> Generated:
-    """Greedy decoding of up to `most` tokens, or until every row has `end`.
+def greedy_decode(
+    model: Model,
+    prompts: Tokens,
+    max_new_tokens: int,
+    *,
+    source: Tokens | None = None,
+    position_offset: int = 0,
+    end_id: int = EOS,
+) -> GenerationOutput:
+    """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`.
 
     Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
     """
-    reader = Cached(model, prompts, most, source, position_offset)
-    return speak(model, reader, most_probable, len(prompts.ids), most, (end,))
+    decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
+    return decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, (end_id,))
 
 
-def value_beside(output: Output) -> Float[Tensor, " rows"] | None:
+def last_number(output: Output) -> Float[Tensor, " rows"] | None:
     """The number predicted with the last token of each row, None for a model without a number head."""
-    values = output.values
+    values = output.number_predictions
     return None if values is None else values[:, -1]
 
 
 @torch.no_grad()
-def greedy_uncached(
-    model: Model, prompts: Tokens, most: int, *, source: Tokens | None = None, position_offset: int = 0, end: int = END
-) -> Generated:
+def greedy_decode_uncached(
+    model: Model,
+    prompts: Tokens,
+    max_new_tokens: int,
+    *,
+    source: Tokens | None = None,
+    position_offset: int = 0,
+    end_id: int = EOS,
+) -> GenerationOutput:
     """The same without a cache: the reference that `greedy` is tested against."""
-    return speak(
-        model, Plain(model, prompts, most, source, position_offset), most_probable, len(prompts.ids), most, (end,)
+    return decode_tokens(
+        model,
+        UncachedDecoder(model, prompts, max_new_tokens, source, position_offset),
+        greedy_token,
+        len(prompts.ids),
+        max_new_tokens,
+        (end_id,),
     )

@@ -1,4 +1,4 @@
-"""Grids of cells: the same task with fields pinned, and how to cut a grid into pieces of equal cost."""
+"""Grids of cells: the same task with fields fixed, and how to split a grid into shards of equal cost."""
 
 import heapq
 import itertools
@@ -16,11 +16,11 @@ T = TypeVar("T")
 Cell = tuple[tuple[str, int], ...]
 """One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
 
-FAR = 100
+MAX_OOD_TEST_SIZE = 100
 """Cells beyond training with an axis above this are a region of their own, `100+`: McLeish et al. (2024),
 https://arxiv.org/abs/2405.17399, report equal lengths from 101 on apart from the 100 x 100 grid."""
 
-NAMED = {
+NAMED_GRIDS = {
     "large": "1:23x1:23",
     "ood_only": "24:30x1:30+1:23x24:30",
     "up_to_40": "31:40x1:40+1:30x31:40",
@@ -35,30 +35,32 @@ NAMED = {
 """The grids that the published evaluation of Abacus goes through, by the names of its switches: each tier holds the
 cells that the one before does not. A name is a part of a grid like any other: `large+ood_only+up_to_40`."""
 
-GOLDEN = (5**0.5 - 1) / 2
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 
-MOST_CELLS = 1_000_000
-"""More cells than this are taken for a slip of the pen."""
+MAX_CELLS = 1_000_000
+"""Grids with more cells are an error."""
 
 
 @dataclass(frozen=True)
 class GridPart:
-    """A rectangle of cells: every combination of the values of each axis; or, where `tied`, its diagonal, all axes
-    having the same value."""
+    """A rectangle of cells: every combination of the values of each axis; or, where `is_diagonal`, its diagonal, all
+    axes having the same value."""
 
     values: tuple[range, ...]
-    tied: bool = False
+    is_diagonal: bool = False
 
-    def places(self) -> Iterable[tuple[int, ...]]:
-        if self.tied:
+    def points(self) -> Iterable[tuple[int, ...]]:
+        if self.is_diagonal:
             return ((value,) * len(self.values) for value in self.values[0])
         return itertools.product(*self.values)
 
     def __len__(self) -> int:
-        return len(self.values[0]) if self.tied else prod(map(len, self.values))
+        return len(self.values[0]) if self.is_diagonal else prod(map(len, self.values))
 
     def __str__(self) -> str:
-        return f"equal:{_text(self.values[0])}" if self.tied else "x".join(map(_text, self.values))
+        return (
+            f"equal:{_format_range(self.values[0])}" if self.is_diagonal else "x".join(map(_format_range, self.values))
+        )
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,13 @@ class Grid:
 
         Raises `UserError` for any other text.
         """
-        texts = [part for name in text.split("+") for part in NAMED.get(name.strip(), name).split("+")]
-        return cls(tuple(axes), tuple(_part(part.strip(), text, axes) for part in texts))._sized(text)
+        texts = [part for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
+        return cls(tuple(axes), tuple(_parse_part(part.strip(), text, axes) for part in texts))._check_num_cells(text)
 
-    def _sized(self, text: str) -> "Grid":
+    def _check_num_cells(self, text: str) -> "Grid":
         count = sum(len(part) for part in self.parts)
-        if count > MOST_CELLS:
-            raise UserError(f"grid: {text!r} has {count:,} cells; at most {MOST_CELLS:,} are evaluated at once")
+        if count > MAX_CELLS:
+            raise UserError(f"grid: {text!r} has {count:,} cells; at most {MAX_CELLS:,} are evaluated at once")
         return self
 
     @property
@@ -105,118 +107,120 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """Every cell once, in order."""
-        places = dict.fromkeys(place for part in self.parts for place in part.places())
-        return [tuple(zip(self.axes, place, strict=True)) for place in places]
+        points = dict.fromkeys(point for part in self.parts for point in part.points())
+        return [tuple(zip(self.axes, place, strict=True)) for place in points]
 
     def corners(self) -> list[Cell]:
         """The largest cell of each part: what the tables of a model are checked against."""
-        found = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
-        return list(dict.fromkeys(found))
+        corners = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
+        return list(dict.fromkeys(corners))
 
     @classmethod
-    def of(cls, places: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
-        """The grid of these cells alone, neighbours along the last axis as one part.
+    def from_points(cls, points: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
+        """The grid of these cells alone, neighbors along the last axis as one part.
 
-        >>> str(Grid.of([(4,), (5,), (8,)], ("length",)))
+        >>> str(Grid.from_points([(4,), (5,), (8,)], ("length",)))
         '4:5+8'
         """
         parts: list[GridPart] = []
-        for *before, last in sorted(places):
-            fixed, begin = tuple(range(value, value + 1) for value in before), last
-            if parts and parts[-1].values[:-1] == fixed and parts[-1].values[-1].stop == last:
+        for *leading, last in sorted(points):
+            leading_values, begin = tuple(range(value, value + 1) for value in leading), last
+            if parts and parts[-1].values[:-1] == leading_values and parts[-1].values[-1].stop == last:
                 begin = parts.pop().values[-1].start
-            parts.append(GridPart((*fixed, range(begin, last + 1))))
+            parts.append(GridPart((*leading_values, range(begin, last + 1))))
         return cls(tuple(axes), tuple(parts))
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
 
 
-def fits(text: str, axes: Sequence[str]) -> bool:
+def matches_axes(text: str, axes: Sequence[str]) -> bool:
     """Whether each part of a grid has one span for all axes, or as many as there are.
 
-    >>> fits("1:12", ("test",)), fits("1:12x1:12", ("test",))
+    >>> matches_axes("1:12", ("test",)), matches_axes("1:12x1:12", ("test",))
     (True, False)
     """
-    parts = "+".join(NAMED.get(name.strip(), name) for name in text.split("+")).split("+")
+    parts = "+".join(NAMED_GRIDS.get(name.strip(), name) for name in text.split("+")).split("+")
     return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
 
 
-def _part(text: str, whole: str, axes: Sequence[str]) -> GridPart:
-    tied = text.startswith("equal:")
+def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
+    is_diagonal = text.startswith("equal:")
     texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("equal:"))]
-    if tied and len(texts) > 1:
+    if is_diagonal and len(texts) > 1:
         raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: equal:101:160")
     if len(texts) == 1:
         texts = texts * len(axes)
     if len(texts) != len(axes):
         raise UserError(
-            f"grid: {whole!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
+            f"grid: {grid_text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
             f"a grid of it reads like {'x'.join(['1:12'] * len(axes))}, and null stands for the default one"
         )
-    return GridPart(tuple(_values(part, whole, axes) for part in texts), tied)
+    return GridPart(tuple(_parse_values(part, grid_text, axes) for part in texts), is_diagonal)
 
 
-def _values(text: str, whole: str, axes: Sequence[str]) -> range:
+def _parse_values(text: str, grid_text: str, axes: Sequence[str]) -> range:
     """The values of one axis: `3`, `1:5`, or `200:1000:100` with a step."""
     example = "x".join(["1:12"] * len(axes))
-    stepped = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
+    step_match = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
     try:
-        span = Span.parse(stepped[1] if stepped else text)
+        span = Span.parse(step_match[1] if step_match else text)
     except UserError as error:
-        if "," in whole:
-            raise UserError(f"grid: {whole!r}: parts are joined by +, as in {example}+equal:20:40") from error
-        near = did_you_mean(text, NAMED) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        raise UserError(f"grid: {error} (a grid reads like {example}).{near}") from error
-    step = int(stepped[2]) if stepped else 1
-    if span.high > MOST_CELLS:
-        raise UserError(f"grid: {whole!r} has a size above {MOST_CELLS:,}, which nothing is that long")
+        if "," in grid_text:
+            raise UserError(f"grid: {grid_text!r}: parts are joined by +, as in {example}+equal:20:40") from error
+        suggestion = did_you_mean(text, NAMED_GRIDS) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
+        raise UserError(f"grid: {error} (a grid reads like {example}).{suggestion}") from error
+    step = int(step_match[2]) if step_match else 1
+    if span.high > MAX_CELLS:
+        raise UserError(f"grid: {grid_text!r} has a size above {MAX_CELLS:,}; sizes must be at most that")
     if span.low < 0:
-        raise UserError(f"grid: {whole!r} has a negative size")
+        raise UserError(f"grid: {grid_text!r} has a negative size")
     if step < 1:
-        raise UserError(f"grid: {whole!r} has a step of 0; 1:100:5 takes every fifth value")
+        raise UserError(f"grid: {grid_text!r} has a step of 0; 1:100:5 takes every fifth value")
     return range(span.low, span.high + 1, step)
 
 
-def _text(values: range) -> str:
+def _format_range(values: range) -> str:
     if len(values) == 1:
         return str(values[0])
     return f"{values[0]}:{values[-1]}" + (f":{values.step}" if values.step > 1 else "")
 
 
-def region(cell: Mapping[str, int], trained: Mapping[str, Span], validation: Mapping[str, Span] | None) -> str:
+def cell_region(
+    cell: Mapping[str, int], training_spans: Mapping[str, Span], validation_spans: Mapping[str, Span] | None
+) -> str:
     """The region of a cell: `in_distribution`, the sizes of training; `ood_validation`, the band just beyond, on which
     the best checkpoint is chosen; `ood_test`, everything further (`100+` where an axis is above 100); and `below`, what
     is smaller than anything trained."""
-    if all(cell[axis] in span for axis, span in trained.items()):
+    if all(cell[axis] in span for axis, span in training_spans.items()):
         return "in_distribution"
-    if validation is not None and all(cell[axis] in span for axis, span in validation.items()):
+    if validation_spans is not None and all(cell[axis] in span for axis, span in validation_spans.items()):
         return "ood_validation"
-    if any(cell[axis] > span.high for axis, span in trained.items()):
-        return "100+" if max(cell.values()) > FAR else "ood_test"
+    if any(cell[axis] > span.high for axis, span in training_spans.items()):
+        return "100+" if max(cell.values()) > MAX_OOD_TEST_SIZE else "ood_test"
     return "below"
 
 
-def shard(cells: Iterable[Cell], number: int, of: int, cost: Callable[[Cell], float]) -> list[Cell]:
-    """The cells of piece `number` (from 1) of `of` pieces that cost about the same.
+def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callable[[Cell], float]) -> list[Cell]:
+    """The cells of piece `shard_index` (from 1) of `num_shards` pieces that cost about the same.
 
     The most expensive cell first, each is added to the cheapest piece so far: every cell is in exactly one piece, and
     the pieces are a function of the cells alone. The cells of a piece come in the grid's order.
     """
-    if not 1 <= number <= of:
-        raise UserError(f"shard: {number}/{of} is no piece; 1/{of} to {of}/{of} are")
+    if not 1 <= shard_index <= num_shards:
+        raise UserError(f"shard: must be 1/{num_shards} to {num_shards}/{num_shards}; it is {shard_index}/{num_shards}")
     order = {cell: place for place, cell in enumerate(cells)}
     costs = {cell: cost(cell) for cell in order}
-    pieces: list[list[Cell]] = [[] for _ in range(of)]
-    cheapest = [(0.0, piece) for piece in range(of)]
+    shards: list[list[Cell]] = [[] for _ in range(num_shards)]
+    heap = [(0.0, shard_number) for shard_number in range(num_shards)]
     for cell in sorted(order, key=lambda cell: (-costs[cell], order[cell])):
-        so_far, piece = cheapest[0]
-        pieces[piece].append(cell)
-        heapq.heapreplace(cheapest, (so_far + costs[cell], piece))
-    return sorted(pieces[number - 1], key=lambda cell: order[cell])
+        shard_cost, piece = heap[0]
+        shards[piece].append(cell)
+        heapq.heapreplace(heap, (shard_cost + costs[cell], piece))
+    return sorted(shards[shard_index - 1], key=lambda cell: order[cell])
 
 
-def mixed(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
+def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
     """The items in an order in which every stretch has expensive and cheap ones alike: if costs of one kind are
     estimated too high or too low, all stretches are affected alike.
 
@@ -224,26 +228,28 @@ def mixed(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
     evenly over r (Weyl 1916, https://doi.org/10.1007/BF01475864).
     """
     ranked = sorted(items, key=lambda item: -cost(item))
-    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * GOLDEN % 1.0)]
+    return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * GOLDEN_RATIO % 1.0)]
 
 
-def cut(costs: Sequence[float], pieces: int) -> list[range]:
-    """Consecutive stretches of about equal cost, at most `pieces` of them, none empty.
+def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
+    """Consecutive stretches of about equal cost, at most `num_ranges` of them, none empty.
 
-    >>> cut([1.0, 1.0, 2.0, 1.0, 1.0], 3)
+    >>> split_by_cost([1.0, 1.0, 2.0, 1.0, 1.0], 3)
     [range(0, 2), range(2, 3), range(3, 5)]
     """
-    total, before = sum(costs), 0.0
+    total, cost_before = sum(costs), 0.0
     bounds: dict[int, list[int]] = {}
-    for place, own in enumerate(costs):
-        bounds.setdefault(min(int((before + own / 2) / total * pieces), pieces - 1), []).append(place)
-        before += own
-    return [range(places[0], places[-1] + 1) for places in bounds.values()]
+    for index, item_cost in enumerate(costs):
+        bounds.setdefault(min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1), []).append(
+            index
+        )
+        cost_before += item_cost
+    return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]
 
 
 def parse_shard(text: str) -> tuple[int, int]:
     """From `2/4`, the second of four pieces: `(2, 4)`. Raises `UserError` for any other text."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if not found:
-        raise UserError(f"shard: {text!r} is no piece; a piece reads like 1/4")
-    return int(found[1]), int(found[2])
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if not match:
+        raise UserError(f"shard: must have the form 1/4; it is {text!r}")
+    return int(match[1]), int(match[2])

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from numerate.errors import UserError
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class Proportion:
 
 
 @overload
-def wilson(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
+def wilson_interval(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
 @overload
-def wilson(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]: ...
-def wilson(
+def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]: ...
+def wilson_interval(
     correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
-) -> tuple[float | Floats, float | Floats]:
+) -> tuple[float | FloatArray, float | FloatArray]:
     """Score interval of a share, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
     It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 right of 100 gives
     (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
 
-    >>> tuple(round(bound, 3) for bound in wilson(99, 100))
+    >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
     (0.946, 0.998)
 
     Raises `UserError` for counts that cannot be (more correct than counted) and for a level outside 0 to 1.
     """
-    z = NormalDist().inv_cdf((1.0 + checked_level(level)) / 2.0)
-    k, n = _counts(correct, count)
+    z = NormalDist().inv_cdf((1.0 + check_level(level)) / 2.0)
+    k, n = _check_counts(correct, count)
     trials = np.maximum(n, 1.0)
     share = k / trials
     scale = 1.0 + z**2 / trials
@@ -59,12 +59,14 @@ def wilson(
 
 
 @overload
-def clopper_pearson(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
+def clopper_pearson_interval(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
 @overload
-def clopper_pearson(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]: ...
-def clopper_pearson(
+def clopper_pearson_interval(
+    correct: ArrayLike, count: ArrayLike, level: float = 0.95
+) -> tuple[FloatArray, FloatArray]: ...
+def clopper_pearson_interval(
     correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
-) -> tuple[float | Floats, float | Floats]:
+) -> tuple[float | FloatArray, float | FloatArray]:
     """Exact interval of a share, Clopper and Pearson (1934), https://doi.org/10.1093/biomet/26.4.404.
 
     The shares under which neither so many right nor so few have a probability below (1 - level) / 2. It covers the
@@ -73,17 +75,17 @@ def clopper_pearson(
     Wilson's for common use. Take this one where a claim must hold for certain. Numbers in, numbers out; arrays in,
     arrays out. A count of 0 gives (0, 1). Right to 1e-12 for counts up to 10 million.
 
-    >>> tuple(round(bound, 4) for bound in clopper_pearson(99, 100))
+    >>> tuple(round(bound, 4) for bound in clopper_pearson_interval(99, 100))
     (0.9455, 0.9997)
-    >>> tuple(round(bound, 3) for bound in clopper_pearson(0, 3))
+    >>> tuple(round(bound, 3) for bound in clopper_pearson_interval(0, 3))
     (0.0, 0.708)
 
     Raises `UserError` for counts that cannot be or are not whole, and for a level outside 0 to 1.
     """
-    checked_level(level)
-    k, n = np.broadcast_arrays(*_counts(correct, count))
+    check_level(level)
+    k, n = np.broadcast_arrays(*_check_counts(correct, count))
     if np.any(k != np.floor(k)) or np.any(n != np.floor(n)):
-        raise UserError("correct: an exact interval is of whole counts; give the number of correct answers and of all")
+        raise UserError("correct: an exact interval needs integer counts: the number of correct answers and the total")
     tail = (1.0 - level) / 2.0
     # With right and wrong exchanged the upper bound is the lower one of the other side, so both are found in log odds.
     low = _expit(_lower_log_odds(k.ravel(), n.ravel(), tail))
@@ -93,34 +95,34 @@ def clopper_pearson(
     return low.reshape(k.shape), high.reshape(k.shape)
 
 
-def binomial_tail(successes: int, count: int, share: float) -> float:
-    """The probability of at least so many successes in `count` tries that each succeed with probability `share`.
+def binomial_tail(successes: int, count: int, probability: float) -> float:
+    """The probability of at least so many successes in `count` tries that each succeed with probability `probability`.
 
     >>> binomial_tail(2, 2, 0.5), round(binomial_tail(8, 10, 0.5), 4)
     (0.25, 0.0547)
 
     Raises `UserError` for counts that cannot be and for a share outside 0 to 1.
     """
-    k, n = _counts(successes, count)
-    if not 0.0 <= share <= 1.0:
-        raise UserError(f"share: {share} is no probability; it lies between 0 and 1")
+    k, n = _check_counts(successes, count)
+    if not 0.0 <= probability <= 1.0:
+        raise UserError(f"probability: must be between 0 and 1, not {probability}")
     if successes <= 0:
         return 1.0
-    if share in (0.0, 1.0):
-        return share
-    if successes < count * share:  # the longer side: one minus the other tail
-        return 1.0 - binomial_tail(count - successes + 1, count, 1.0 - share)
-    return float(np.exp(_log_tail(k[None], n[None], np.array([log(share / (1.0 - share))]))[0][0]))
+    if probability in (0.0, 1.0):
+        return probability
+    if successes < count * probability:  # the longer side: one minus the other tail
+        return 1.0 - binomial_tail(count - successes + 1, count, 1.0 - probability)
+    return float(np.exp(_log_tail(k[None], n[None], np.array([log(probability / (1.0 - probability))]))[0][0]))
 
 
-def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: int = 1) -> Proportion:
+def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repeats: int = 1) -> Proportion:
     """The mean over cells of the share right, every cell weighing the same, with an interval about the questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
     Wilson interval. With unequal counts the interval is Wilson's for the count that would leave a mean of equal
     weights as uncertain, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval
     does not use: it is therefore a little too wide, never too narrow, when counts are equal. Where each question was
-    repeated (`repeats`, such as position offsets), the interval is as wide as for one.
+    repeated (`num_repeats`, such as position offsets), the interval is as wide as for one.
 
     >>> region_mean([(100, 100), (50, 100)]).value
     0.75
@@ -128,43 +130,45 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, repeats: 
     Raises `UserError` without cells, or for a cell with count 0.
     """
     if not cells:
-        raise UserError("cells: a mean over no cells; give at least one (correct, count)")
+        raise UserError("cells: must contain at least one (correct, count)")
     if any(count < 1 for _, count in cells):
-        raise UserError("cells: a cell with count 0 has no share; leave it out")
+        raise UserError("cells: every count must be at least 1")
     # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
     # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
     by_count: dict[int, int] = {}
     for correct, count in cells:
         by_count[int(count)] = by_count.get(int(count), 0) + int(correct)
     value = float(sum(Fraction(correct, count) for count, correct in by_count.items()) / len(cells))
-    effective = len(cells) ** 2 / sum(1.0 / count for _, count in cells) / repeats
-    low, high = wilson(np.float64(value * effective).clip(0, effective), np.float64(effective), level)
+    effective_count = len(cells) ** 2 / sum(1.0 / count for _, count in cells) / num_repeats
+    low, high = wilson_interval(
+        np.float64(value * effective_count).clip(0, effective_count), np.float64(effective_count), level
+    )
     return Proportion(value, float(low), float(high), sum(count for _, count in cells))
 
 
-def difference(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
+def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
     """How much higher the first share is than the second, each (correct, count), with Newcombe's interval.
 
     The hybrid score interval, method 10 of Newcombe (1998),
     https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The two are taken as independent;
-    of two models on the same questions it is a little too wide, and `mcnemar` is the test.
+    of two models on the same questions it is a little too wide, and `mcnemar_test` is the test.
 
-    >>> gap = difference((56, 70), (48, 80))
+    >>> gap = newcombe_interval((56, 70), (48, 80))
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
     (0.2, 0.0524, 0.3339)
 
     Raises `UserError` for counts that cannot be or are not whole, and for a count of 0.
     """
     if not all(np.isfinite(number) and number == np.floor(number) for number in (*first, *second)):
-        raise UserError(f"difference: {first} and {second}: give whole numbers, (correct, count)")
+        raise UserError(f"newcombe_interval: {first} and {second} must be integers (correct, count)")
     if first[1] < 1 or second[1] < 1:
-        raise UserError(f"difference: {first} and {second}: a count of 0 has no share to compare")
-    one, two = first[0] / first[1], second[0] / second[1]
-    low_one, high_one = wilson(*first, level)
-    low_two, high_two = wilson(*second, level)
-    value = one - two
-    low = value - sqrt((one - low_one) ** 2 + (high_two - two) ** 2)
-    high = value + sqrt((high_one - one) ** 2 + (two - low_two) ** 2)
+        raise UserError(f"newcombe_interval: {first} and {second}: every count must be at least 1")
+    first_proportion, second_proportion = first[0] / first[1], second[0] / second[1]
+    low_one, high_one = wilson_interval(*first, level)
+    low_two, high_two = wilson_interval(*second, level)
+    value = first_proportion - second_proportion
+    low = value - sqrt((first_proportion - low_one) ** 2 + (high_two - second_proportion) ** 2)
+    high = value + sqrt((high_one - first_proportion) ** 2 + (second_proportion - low_two) ** 2)
     return Proportion(value, low, high, first[1] + second[1])
 
 
@@ -178,62 +182,62 @@ def success_rate(values: Sequence[float], threshold: float, level: float = 0.95)
     Raises `UserError` without values, and for values or a threshold that are no finite numbers.
     """
     if len(values) == 0:
-        raise UserError("values: the success rate of nothing; give one value per seed")
+        raise UserError("values: must contain one value per seed")
     if not np.all(np.isfinite(values)):
-        raise UserError(f"values: the success rate of {list(values)}; each must be a finite number")
+        raise UserError(f"values: {list(values)}: each must be a finite number")
     if not np.isfinite(threshold):
-        raise UserError(f"threshold: {threshold} is none; give a finite number, as 0.99")
-    reached = sum(value >= threshold for value in values)
-    low, high = wilson(reached, len(values), level)
-    return Proportion(reached / len(values), low, high, len(values))
+        raise UserError(f"threshold: must be a finite number such as 0.99, not {threshold}")
+    num_successes = sum(value >= threshold for value in values)
+    low, high = wilson_interval(num_successes, len(values), level)
+    return Proportion(num_successes / len(values), low, high, len(values))
 
 
-def checked_level(level: float) -> float:
+def check_level(level: float) -> float:
     """A level of confidence as it is. Raises `UserError` for one that does not lie between 0 and 1."""
     if not 0.0 < level < 1.0:
-        raise UserError(f"level: {level} is no level; it lies between 0 and 1, for example level=0.95")
+        raise UserError(f"level: must be between 0 and 1, for example level=0.95, not {level}")
     return level
 
 
-def _counts(correct: ArrayLike, count: ArrayLike) -> tuple[Floats, Floats]:
+def _check_counts(correct: ArrayLike, count: ArrayLike) -> tuple[FloatArray, FloatArray]:
     k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
     if not np.all((k >= 0) & (k <= n)):
-        raise UserError(f"correct: {k} of {n} cannot be; it lies between 0 and the count")
+        raise UserError(f"correct: must be between 0 and the count, not {k} of {n}")
     if not np.all(np.isfinite(n)):
-        raise UserError(f"count: {n} is no count; give a finite number")
+        raise UserError(f"count: must be finite, not {n}")
     return k, n
 
 
-def _expit(log_odds: Floats) -> Floats:
+def _expit(log_odds: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-log_odds)), dtype=np.float64)
 
 
-def _lower_log_odds(correct: Floats, count: Floats, tail: float) -> Floats:
+def _lower_log_odds(correct: FloatArray, count: FloatArray, tail: float) -> FloatArray:
     """The log odds of the share under which at least `correct` of `count` has the probability `tail`.
 
     By Newton's method on the logarithm of the probability, which in the log odds rises and is concave (its slope is the
     mean beyond `correct` less the mean of all, and a binomial cut off varies less than a whole one). From any start the
     second value is therefore at or below the root, and the rest climbs to it.
     """
-    found = np.full(correct.shape, -np.inf)
+    log_odds = np.full(correct.shape, -np.inf)
     inner = (correct > 0) & (correct < count)
-    whole = (correct > 0) & (correct == count)
+    all_correct = (correct > 0) & (correct == count)
     # All right: the probability is share ** count.
-    found[whole] = -np.log(np.expm1(-log(tail) / count[whole]))
+    log_odds[all_correct] = -np.log(np.expm1(-log(tail) / count[all_correct]))
     k, n = correct[inner], count[inner]
-    at = np.log(k / (n + 1.0 - k))
+    estimate = np.log(k / (n + 1.0 - k))
     for _ in range(30):
-        value, slope = _log_tail(k, n, at)
+        value, slope = _log_tail(k, n, estimate)
         step = (log(tail) - value) / slope
-        at = at + step
+        estimate = estimate + step
         if not step.size or np.max(np.abs(step)) < 1e-12:
             break
-    found[inner] = at
-    return found
+    log_odds[inner] = estimate
+    return log_odds
 
 
-def _log_tail(k: Floats, n: Floats, log_odds: Floats) -> tuple[Floats, Floats]:
+def _log_tail(k: FloatArray, n: FloatArray, log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The logarithm of the probability of at least k of n (k from 1 to n), and its slope in the log odds.
 
     The tail is the probability of k itself times 1 + the ratios of what follows, a hypergeometric sum that is found as
@@ -246,52 +250,54 @@ def _log_tail(k: Floats, n: Floats, log_odds: Floats) -> tuple[Floats, Floats]:
     for i in range(1, 100_000):
         m = i // 2
         if i % 2:
-            part = -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1))
+            coefficient = -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1))
         else:
-            part = m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1.0 + part * d
+            coefficient = m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1.0 + coefficient * d
         d = 1.0 / np.where(np.abs(d) < tiny, tiny, d)
-        c = 1.0 + part / c
+        c = 1.0 + coefficient / c
         c = np.where(np.abs(c) < tiny, tiny, c)
         fraction = fraction * c * d
         if not p.size or np.max(np.abs(c * d - 1.0)) < 1e-15:
             break
     ratio = q / fraction
-    return _log_mass(k, n, p, q) + np.log(ratio), k * q / ratio
+    return _log_pmf(k, n, p, q) + np.log(ratio), k * q / ratio
 
 
-def _log_mass(k: Floats, n: Floats, p: Floats, q: Floats) -> Floats:
+def _log_pmf(k: FloatArray, n: FloatArray, p: FloatArray, q: FloatArray) -> FloatArray:
     """The logarithm of the binomial probability of k of n, by Loader (2000), "Fast and accurate computation of binomial
     probabilities": deviances and the errors of Stirling's formula, where logarithms of factorials would cancel."""
-    above = np.where(p < 0.5, k - n * p, n * q - (n - k))  # from the smaller of p and q, which is rounded less
+    deviation = np.where(p < 0.5, k - n * p, n * q - (n - k))  # from the smaller of p and q, which is rounded less
     with np.errstate(divide="ignore", invalid="ignore"):
-        inside = (
-            _stirling(n)
-            - _stirling(k)
-            - _stirling(n - k)
-            - _deviance(k, n * p, above)
-            - _deviance(n - k, n * q, -above)
+        log_pmf = (
+            _stirling_error(n)
+            - _stirling_error(k)
+            - _stirling_error(n - k)
+            - _deviance(k, n * p, deviation)
+            - _deviance(n - k, n * q, -deviation)
             + 0.5 * np.log(n / (2.0 * PI * k * (n - k)))
         )
-    return np.where(k == n, n * np.log(p), inside)
+    return np.where(k == n, n * np.log(p), log_pmf)
 
 
-_FACTORIALS = np.array([0.0] + [log(factorial(n)) - (n + 0.5) * log(n) + n - 0.5 * log(2 * PI) for n in range(1, 16)])
+_STIRLING_ERRORS = np.array(
+    [0.0] + [log(factorial(n)) - (n + 0.5) * log(n) + n - 0.5 * log(2 * PI) for n in range(1, 16)]
+)
 
 
-def _stirling(n: Floats) -> Floats:
+def _stirling_error(n: FloatArray) -> FloatArray:
     """log(n!) less Stirling's formula, for whole n above 0."""
     m = np.maximum(n, 1.0)
     series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / m**2) / m**2) / m**2) / m**2) / m
-    return np.where(n < 16, _FACTORIALS[np.minimum(n, 15).astype(np.int64)], series)
+    return np.where(n < 16, _STIRLING_ERRORS[np.minimum(n, 15).astype(np.int64)], series)
 
 
-def _deviance(x: Floats, mean: Floats, above: Floats) -> Floats:
-    """x log(x / mean) - above without cancellation near the mean, where `above` is x - mean."""
-    v = above / (x + mean)
-    total, term = above * v, 2.0 * x * v
+def _deviance(x: FloatArray, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+    """x log(x / mean) - above without cancellation near the mean, where `deviation` is x - mean."""
+    v = deviation / (x + mean)
+    total, term = deviation * v, 2.0 * x * v
     for j in range(1, 40):
         term = term * v**2
         total = total + term / (2 * j + 1)
-    far = x * np.log(x / mean) - above
-    return np.where(np.abs(v) < 0.3, total, far)
+    direct = x * np.log(x / mean) - deviation
+    return np.where(np.abs(v) < 0.3, total, direct)

@@ -1,9 +1,9 @@
-"""Accuracy of labels by position in rows with several of them, as in counting, and the score of memorising.
+"""Accuracy of labels by position in rows with several of them, as in counting, and the score of memorization.
 
 A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that
-a model which has only memorised it still has 50 of 60 labels right: 83 %. Every score of labels is therefore reported
-with its *floor*, the score of memorising: right at every position of training, wrong at every other. On labels beyond
-training, and on the last one, memorising scores 0, but a constant answer may score more (up to 100 % where all rows end
+a model which has only memorized it still has 50 of 60 labels right: 83 %. Every score of labels is therefore reported
+with its *floor*, the score of memorizing: right at every position of training, wrong at every other. On labels beyond
+training, and on the last one, memorizing scores 0, but a constant answer may score more (up to 100 % where all rows end
 alike); the floor there is the larger of the two.
 
 All shares are of labels, or of rows, over all given cells; every label, or row, weighs the same.
@@ -18,15 +18,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.intervals import Proportion, wilson
+from numerate.evaluation.intervals import Proportion, wilson_interval
 
 Metric = Literal["exact", "unseen", "accuracy", "last", "prefix"]
 
 METRICS: dict[Metric, str] = {
     "exact": "exact match",
-    "unseen": "accuracy on unseen counts",
+    "unseen": "accuracy at positions beyond training",
     "accuracy": "label accuracy",
-    "last": "last label right",
+    "last": "last label correct",
     "prefix": "longest correct prefix",
 }
 """The metrics of labels and their names in reports.
@@ -40,19 +40,19 @@ METRICS: dict[Metric, str] = {
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelCounts:
     """Counts of labels and of correct predictions at each position of some rows.
 
     `count_at[t]` of the rows have a label at position t (from 0), and `correct_at[t]` of those are predicted. `exact`
     rows are right as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before
     the first wrong one. `trained` is the most labels that a row of training has, None if unknown. `wanted` counts how
-    often each label is the target, under "unseen" beyond the trained positions and under "last" at the end. `repeats`
-    is how often each row was evaluated, at other position offsets.
+    often each label is the target, under "unseen" beyond the trained positions and under "last" at the end.
+    `num_offsets` is how often each row was evaluated, at other position offsets.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
-    >>> labels = Labels.of(np.array([[True, True, False]]), np.array([[True, True, True]]), trained=2)
-    >>> labels.share("accuracy"), labels.share("unseen"), labels.share("prefix")
+    >>> labels = LabelCounts.from_arrays(np.array([[True, True, False]]), np.array([[True, True, True]]), trained=2)
+    >>> labels.score("accuracy"), labels.score("unseen"), labels.score("prefix")
     (0.6666666666666666, 0.0, 0.6666666666666666)
     >>> labels.floor("accuracy"), labels.floor("unseen")
     (0.6666666666666666, 0.0)
@@ -66,28 +66,32 @@ class Labels:
     prefix: float
     trained: int | None = None
     wanted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    repeats: int = 1
+    num_offsets: int = 1
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         correct: NDArray[np.bool_],
         target_mask: NDArray[np.bool_],
         answers: NDArray[np.str_] | None = None,
-        trained: int | None = None,
-    ) -> "Labels":
+        max_training_labels: int | None = None,
+    ) -> "LabelCounts":
         """From what is correct, the positions with labels, and the labels, each `[rows, positions]` with a row's
         labels in its first positions."""
         correct = correct & target_mask
         lengths, rows = target_mask.sum(1), len(target_mask)
         prefixes = np.where((target_mask & ~correct).any(1), (target_mask & ~correct).argmax(1), lengths)
-        ends = (np.flatnonzero(lengths), lengths[lengths > 0] - 1)
-        last = correct[ends]
-        wanted: dict[str, Mapping[str, int]] = {}
+        last_label_index = (np.flatnonzero(lengths), lengths[lengths > 0] - 1)
+        last = correct[last_label_index]
+        target_counts: dict[str, Mapping[str, int]] = {}
         if answers is not None:
-            beyond = slice(target_mask.shape[1] if trained is None else trained, None)
-            wanted = {"unseen": _ordered(Counter(answers[:, beyond][target_mask[:, beyond]].tolist()))}
-            wanted |= {"last": _ordered(Counter(answers[ends].tolist()))}
+            unseen_positions = slice(target_mask.shape[1] if max_training_labels is None else max_training_labels, None)
+            target_counts = {
+                "unseen": _sort_by_count(
+                    Counter(answers[:, unseen_positions][target_mask[:, unseen_positions]].tolist())
+                )
+            }
+            target_counts |= {"last": _sort_by_count(Counter(answers[last_label_index].tolist()))}
         return cls(
             rows=rows,
             count_at=tuple(target_mask.sum(0).tolist()),
@@ -95,110 +99,115 @@ class Labels:
             exact=int((prefixes == lengths).sum()),
             last=int(last.sum()),
             prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
-            trained=trained,
-            wanted=wanted,
+            trained=max_training_labels,
+            wanted=target_counts,
         )
 
     @classmethod
-    def together(cls, several: Iterable["Labels"]) -> "Labels":
+    def merge(cls, parts: Iterable["LabelCounts"]) -> "LabelCounts":
         """Merges several cells, or parts of one. Raises `ValueError` for none, and where `trained` differs."""
-        each = list(several)
+        each = list(parts)
         if len({labels.trained for labels in each}) != 1:
-            raise ValueError("labels of tasks that were trained on other numbers of labels cannot be taken together")
+            raise ValueError("labels must be of tasks trained on the same number of labels to be merged")
         names = dict.fromkeys(name for labels in each for name in labels.wanted)
         return cls(
             rows=sum(labels.rows for labels in each),
-            count_at=_summed(labels.count_at for labels in each),
-            correct_at=_summed(labels.correct_at for labels in each),
+            count_at=_sum_columns(labels.count_at for labels in each),
+            correct_at=_sum_columns(labels.correct_at for labels in each),
             exact=sum(labels.exact for labels in each),
             last=sum(labels.last for labels in each),
             prefix=sum(labels.prefix for labels in each),
             trained=each[0].trained,
             wanted={
-                name: _ordered(sum((Counter(labels.wanted.get(name, {})) for labels in each), Counter()))
+                name: _sort_by_count(sum((Counter(labels.wanted.get(name, {})) for labels in each), Counter()))
                 for name in names
             },
-            repeats=each[0].repeats,
+            num_offsets=each[0].num_offsets,
         )
 
     @classmethod
-    def over_placements(cls, several: Sequence["Labels"]) -> "Labels":
+    def merge_position_offsets(cls, parts: Sequence["LabelCounts"]) -> "LabelCounts":
         """The same rows at several position offsets: every share is then the mean over these."""
-        return replace(cls.together(several), repeats=sum(labels.repeats for labels in several))
+        return replace(cls.merge(parts), num_offsets=sum(labels.num_offsets for labels in parts))
 
     # Shares -------------------------------------------------------------------------------------------------------
 
-    def counted(self, metric: Metric) -> tuple[float, int]:
+    def correct_and_count(self, metric: Metric) -> tuple[float, int]:
         """How many are correct, and of how many: labels for `accuracy` and `unseen`, rows for the others."""
         if metric == "accuracy":
             return sum(self.correct_at), sum(self.count_at)
         if metric == "unseen":
-            beyond = slice(len(self.count_at) if self.trained is None else self.trained, None)
-            return sum(self.correct_at[beyond]), sum(self.count_at[beyond])
+            unseen_positions = slice(len(self.count_at) if self.trained is None else self.trained, None)
+            return sum(self.correct_at[unseen_positions]), sum(self.count_at[unseen_positions])
         return {"exact": self.exact, "last": self.last, "prefix": self.prefix}[metric], self.rows
 
-    def share(self, metric: Metric) -> float | None:
+    def score(self, metric: Metric) -> float | None:
         """One of `METRICS`, None of no labels, as beyond the trained positions of short rows."""
-        correct, count = self.counted(metric)
+        correct, count = self.correct_and_count(metric)
         return correct / count if count else None
 
-    def measured(self, metric: Metric) -> Proportion | None:
+    def score_with_interval(self, metric: Metric) -> Proportion | None:
         """The same with a 95 % interval over rows.
 
         The labels of a row are not independent: the interval is Wilson's with the number of rows. As no share of a row
         is beyond 0 to 1, it is too wide rather than too narrow.
         """
-        correct, count = self.counted(metric)
+        correct, count = self.correct_and_count(metric)
         if not count:
             return None
-        rows = self.rows_of(metric)
-        low, high = wilson(min(correct / count, 1.0) * rows, rows)
-        return Proportion(correct / count, float(low), float(high), count // self.repeats)
+        rows = self.num_rows(metric)
+        low, high = wilson_interval(min(correct / count, 1.0) * rows, rows)
+        return Proportion(correct / count, float(low), float(high), count // self.num_offsets)
 
-    def measured_by(self, metric: Metric, region: str) -> Metric:
+    def effective_metric(self, metric: Metric, region: str) -> Metric:
         """The metric of a region's rows where `metric` is requested: instead of `unseen`, `accuracy` is taken within
         training and where rows have no unseen label.
 
         Rows of training may also have labels behind the trained positions, such as the sum behind an addend: few, and
         not what learning the training range means.
         """
-        inside = metric == "unseen" and region == "in_distribution"
-        return "accuracy" if inside or self.share(metric) is None else metric
+        is_in_distribution = metric == "unseen" and region == "in_distribution"
+        return "accuracy" if is_in_distribution or self.score(metric) is None else metric
 
-    def rows_of(self, metric: Metric) -> int:
+    def num_rows(self, metric: Metric) -> int:
         """How many different rows `metric` is over; at least 1."""
-        beyond = metric == "unseen" and self.trained is not None and self.trained < len(self.count_at)
-        rows = self.count_at[self.trained or 0] if beyond else self.rows
-        return max(1, rows // self.repeats)
+        has_unseen = metric == "unseen" and self.trained is not None and self.trained < len(self.count_at)
+        rows = self.count_at[self.trained or 0] if has_unseen else self.rows
+        return max(1, rows // self.num_offsets)
 
     def floor(self, metric: Metric) -> float | None:
-        """The score of `memorised` or of `constant`, whichever is more; None where `trained` is unknown."""
-        found = [share for share in (self.memorised(metric), self.constant(metric)) if share is not None]
-        return max(found) if found else None
+        """The score of `memorization_score` or of `constant_answer_score`, whichever is more; None where `trained` is
+        unknown."""
+        baselines = [
+            share
+            for share in (self.memorization_score(metric), self.constant_answer_score(metric))
+            if share is not None
+        ]
+        return max(baselines) if baselines else None
 
-    def memorised(self, metric: Metric) -> float | None:
+    def memorization_score(self, metric: Metric) -> float | None:
         """The score of predictions that are right at each position of training, and wrong at all others."""
-        if self.trained is None or self.share(metric) is None:
+        if self.trained is None or self.score(metric) is None:
             return None
         if metric == "unseen":
             return 0.0
         if metric == "accuracy":
             return sum(self.count_at[: self.trained]) / sum(self.count_at)
-        ends = zip_longest(self.count_at, self.count_at[1:], fillvalue=0)
-        of_length = {t: here - further for t, (here, further) in enumerate(ends, 1)}
+        adjacent_counts = zip_longest(self.count_at, self.count_at[1:], fillvalue=0)
+        rows_by_length = {t: here - further for t, (here, further) in enumerate(adjacent_counts, 1)}
         if metric == "prefix":
-            return sum(rows * min(self.trained, t) / t for t, rows in of_length.items()) / self.rows
-        return sum(rows for t, rows in of_length.items() if t <= self.trained) / self.rows
+            return sum(rows * min(self.trained, t) / t for t, rows in rows_by_length.items()) / self.rows
+        return sum(rows for t, rows in rows_by_length.items() if t <= self.trained) / self.rows
 
-    def constant(self, metric: Metric) -> float | None:
+    def constant_answer_score(self, metric: Metric) -> float | None:
         """The score of the best constant answer on `unseen` and on `last`; None for the others."""
-        wanted = self.wanted.get(metric)
-        return max(wanted.values()) / sum(wanted.values()) if wanted else None
+        target_counts = self.wanted.get(metric)
+        return max(target_counts.values()) / sum(target_counts.values()) if target_counts else None
 
-    def curve(self) -> list[tuple[int, int, int]]:
+    def accuracy_by_position(self) -> list[tuple[int, int, int]]:
         """The accuracy by position: (t, correct, count) for each position t, from 1."""
-        found = zip(self.correct_at, self.count_at, strict=True)
-        return [(t, correct, count) for t, (correct, count) in enumerate(found, 1) if count]
+        counts = zip(self.correct_at, self.count_at, strict=True)
+        return [(t, correct, count) for t, (correct, count) in enumerate(counts, 1) if count]
 
     # Records ------------------------------------------------------------------------------------------------------
 
@@ -208,13 +217,13 @@ class Labels:
             "trained": self.trained,
             "asked_at": list(self.count_at),
             "right_at": list(self.correct_at),
-            **{metric: _short(self.share(metric)) for metric in METRICS if metric != "exact"},
-            "floor": {metric: _short(self.floor(metric)) for metric in METRICS},
+            **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact"},
+            "floor": {metric: _round(self.floor(metric)) for metric in METRICS},
             "wanted": {name: dict(texts) for name, texts in self.wanted.items()},
         }
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "Labels | None":
+    def from_record(cls, record: Mapping[str, Any]) -> "LabelCounts | None":
         """From the record of a cell; None for one without labels. Raises `KeyError`, `TypeError` or `ValueError` for an
         invalid record."""
         data = record.get("labels")
@@ -236,14 +245,14 @@ class Labels:
         )
 
 
-def _summed(columns: Iterable[Sequence[int]]) -> tuple[int, ...]:
+def _sum_columns(columns: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(map(sum, zip_longest(*columns, fillvalue=0)))
 
 
-def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
+def _sort_by_count(counts: Mapping[str, int]) -> dict[str, int]:
     """The most frequent first, ties by their text, so that the same cell always gives the same bytes."""
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _short(share: float | None) -> float | None:
+def _round(share: float | None) -> float | None:
     return None if share is None else round(share, 6)

@@ -1,4 +1,4 @@
-"""Sums over running text, by which any two parts of it are taken together: loss, perplexity, bits per byte."""
+"""Sums over text that can be merged: loss, perplexity, bits per byte."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -8,7 +8,7 @@ from typing import Any
 Z95 = 1.959963984540054
 """The 97.5 % point of a normal distribution."""
 
-FIRST = "chunk"
+CHUNK_AXIS = "chunk"
 """The axis of a cell with the number of the first chunk of a portion of the validation set."""
 
 
@@ -20,7 +20,7 @@ class Likelihoods:
     many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
     `batches` and the sums over batches are there for the published mean over batches.
 
-    >>> both = read_chunks(model, exam, first).likelihoods() + read_chunks(model, exam, second).likelihoods()
+    >>> both = compute_likelihoods(model, evaluation_data, first) + compute_likelihoods(model, evaluation_data, second)
     >>> both.loss, both.perplexity, both.bits_per_byte
     """
 
@@ -48,7 +48,7 @@ class Likelihoods:
         return Likelihoods(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     @staticmethod
-    def together(parts: "Iterable[Likelihoods]") -> "Likelihoods":
+    def merge(parts: "Iterable[Likelihoods]") -> "Likelihoods":
         return sum(parts, Likelihoods())
 
     @property
@@ -58,7 +58,7 @@ class Likelihoods:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): among so many equally likely tokens a guess would be as hard."""
+        """exp(loss): the equivalent number of equally likely tokens."""
         return _exp(self.loss)
 
     @property
@@ -83,17 +83,17 @@ class Likelihoods:
         """The published loss: the mean over batches of each one's mean loss."""
         return self.batch_losses / self.batches if self.batches else None
 
-    def error(self) -> float | None:
+    def standard_error(self) -> float | None:
         """The standard error of the loss, in nats: that of a ratio of two sums over chunks (Cochran 1977, Sampling
         Techniques, section 6.3), taking chunks as independent. None of a single chunk."""
         return self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
 
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the loss by its standard error: how far that of other text of the kind may be."""
-        error = self.error()
+    def loss_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the loss by its standard error: for other text of the same distribution."""
+        error = self.standard_error()
         return None if error is None else (self.loss - Z95 * error, self.loss + Z95 * error)
 
-    def bits_interval(self) -> tuple[float, float] | None:
+    def bits_per_byte_interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the bits per byte."""
         if not self.bytes:
             return None
@@ -106,13 +106,13 @@ class Likelihoods:
     def _ratio_error(self, ratio: float, product: float, squared: float, total: float) -> float | None:
         if self.chunks < 2 or not total:
             return None
-        spread = self.nll_squared - 2 * ratio * product + ratio**2 * squared
-        return sqrt(max(0.0, spread) * self.chunks / (self.chunks - 1)) / total
+        residual_sum = self.nll_squared - 2 * ratio * product + ratio**2 * squared
+        return sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total
 
     def record(self) -> dict[str, Any]:
         """The entry of a record, six significant digits each; `low` and `high` are the interval of the loss."""
-        interval, bits = self.interval(), self.bits_interval()
-        measures: dict[str, float | None] = {
+        interval, bits = self.loss_interval(), self.bits_per_byte_interval()
+        metrics: dict[str, float | None] = {
             "loss": self.loss,
             "low": interval and interval[0],
             "high": interval and interval[1],
@@ -124,15 +124,15 @@ class Likelihoods:
             "batch_loss": self.batch_loss,
             "mean_of_exp": self.mean_of_exp,
         }
-        short = {name: float(f"{value:.6g}") for name, value in measures.items() if value is not None}
-        return short | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
+        rounded = {name: float(f"{value:.6g}") for name, value in metrics.items() if value is not None}
+        return rounded | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
 
     def sums(self) -> dict[str, float]:
-        """The sums themselves, for `of_sums`; those of batches where there are any."""
+        """The sums themselves, for `from_sums`; those of batches where there are any."""
         return {name: value for name, value in asdict(self).items() if self.batches or not name.startswith("batch")}
 
     @classmethod
-    def of_sums(cls, sums: Mapping[str, Any]) -> "Likelihoods":
+    def from_sums(cls, sums: Mapping[str, Any]) -> "Likelihoods":
         known = {one.name for one in fields(cls)}
         return cls(**{name: value for name, value in sums.items() if name in known})
 
@@ -141,12 +141,12 @@ def _exp(value: float) -> float:
     return exp(value) if value < 700 else inf
 
 
-def merged(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
+def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
     """Portions of one text together, each with its first chunk. No chunk counts twice: of two that begin at the same
     one, as when less was requested first, the longer counts, and none that starts inside of another."""
     counted, end = [], 0
-    for first, one in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
+    for first, likelihoods in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
         if first >= end:
-            counted.append(one)
-            end = first + one.chunks
-    return Likelihoods.together(counted)
+            counted.append(likelihoods)
+            end = first + likelihoods.chunks
+    return Likelihoods.merge(counted)

@@ -22,26 +22,26 @@ from math import isfinite
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, Exact, Found, last_number
+from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, ExactNumber, ParsedNumber, last_number
 from numerate.evaluation.sums import (
-    WIDE,
+    EXACT_CONTEXT,
     Moments,
-    Sketch,
-    decimal_of,
-    distance,
-    means_of_modules,
-    median,
+    QuantileSketch,
+    absolute_error,
+    cell_means,
+    exact_median,
     signed_log,
     spearman,
+    to_decimal,
 )
 
-METRICS: dict[str, str] = {
-    "number_accuracy": "numbers right",
+NUMBER_METRICS: dict[str, str] = {
+    "number_accuracy": "correct numbers",
     "within_1e-2": "numbers within 1 %",
     "within_1e-5": "numbers within 0.001 %",
-    "number_digit_accuracy": "digits right, place by place",
+    "number_digit_accuracy": "correct digits by position",
     "missing": "answers without a number",
-    "invalid": "answers with what is no number",
+    "invalid": "answers with an invalid number",
     "clipped": "numbers too large, clipped",
     "mae": "mean absolute error",
     "mse": "mean squared error",
@@ -57,7 +57,15 @@ METRICS: dict[str, str] = {
 }
 """The metrics of numbers and their names in reports; docs/metrics.md defines them."""
 
-SHARES = ("number_accuracy", "within_1e-2", "within_1e-5", "number_digit_accuracy", "missing", "invalid", "clipped")
+PROPORTION_METRICS = (
+    "number_accuracy",
+    "within_1e-2",
+    "within_1e-5",
+    "number_digit_accuracy",
+    "missing",
+    "invalid",
+    "clipped",
+)
 """Those of them that are shares from 0 to 1."""
 
 
@@ -72,7 +80,7 @@ class Tolerance:
     relative: str = "0"
     absolute: str = "0"
 
-    def holds(self, prediction: Exact, target: Exact) -> bool:
+    def is_close(self, prediction: ExactNumber, target: ExactNumber) -> bool:
         """Whether `prediction` is that near to `target`, decided exactly."""
         allowed = Fraction(self.absolute) + Fraction(self.relative) * abs(Fraction(target))
         return abs(Fraction(prediction) - Fraction(target)) <= allowed
@@ -85,20 +93,20 @@ TOLERANCES: dict[str, Tolerance] = {
 """The tolerances that are always measured: 1 %, and that of numpy's `isclose`, as in the published accuracy."""
 
 
-BOUND = Decimal(PUBLISHED_LIMIT)
+CLIP_LIMIT = Decimal(PUBLISHED_LIMIT)
 """Predictions are clipped to this size, 10 billion, in errors, unless the target is not much smaller."""
 
-_TIMES = Decimal(10)
+_TARGET_FACTOR = Decimal(10)
 
 
-def clipped(prediction: Decimal, target: Decimal) -> Decimal:
-    """A prediction, clipped in size to `BOUND` or ten times the target, whichever is more.
+def clip_prediction(prediction: Decimal, target: Decimal) -> Decimal:
+    """A prediction, clipped in size to `CLIP_LIMIT` or ten times the target, whichever is more.
 
-    >>> clipped(Decimal("-9e125"), Decimal(7)), clipped(Decimal("9e125"), Decimal("2e30"))
+    >>> clip_prediction(Decimal("-9e125"), Decimal(7)), clip_prediction(Decimal("9e125"), Decimal("2e30"))
     (Decimal('-10000000000'), Decimal('2E+31'))
     """
-    bound = max(BOUND, WIDE.multiply(_TIMES, target.copy_abs()))
-    return bound.copy_sign(prediction) if prediction.copy_abs() > bound else prediction
+    limit = max(CLIP_LIMIT, EXACT_CONTEXT.multiply(_TARGET_FACTOR, target.copy_abs()))
+    return limit.copy_sign(prediction) if prediction.copy_abs() > limit else prediction
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -110,11 +118,11 @@ class NumberScores:
 
     `count` questions have a number as their target (others are not counted at all). Of their answers `exact` are that
     very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones; `clipped`
-    predictions were too large. `digits_right` of the `digits` digits of the targets are predicted at their place.
-    `own` has what only single cells have: the exact medians and the rank correlation.
+    predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted at their
+    place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
 
-    >>> scores = NumberScores.of_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
-    >>> scores.exact, scores.missing, scores.measures()["mae"]
+    >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
+    >>> scores.exact, scores.missing, scores.metrics()["mae"]
     (1, 1, 0.5)
     """
 
@@ -123,26 +131,27 @@ class NumberScores:
     missing: int = 0
     invalid: int = 0
     clipped: int = 0
-    digits: int = 0
-    digits_right: int = 0
+    num_digits: int = 0
+    num_correct_digits: int = 0
     within: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(TOLERANCES, 0))
-    linear: Moments = Moments()
-    log: Moments = Moments()
-    errors: Sketch = Sketch()
-    log_errors: Sketch = Sketch()
-    own: Mapping[str, float | None] = field(default_factory=dict)
+    linear_moments: Moments = Moments()
+    log_moments: Moments = Moments()
+    error_sketch: QuantileSketch = QuantileSketch()
+    log_error_sketch: QuantileSketch = QuantileSketch()
+    cell_metrics: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, predictions: Sequence[Found], targets: Sequence[Exact | None]) -> "NumberScores":
+    def from_numbers(cls, predictions: Sequence[ParsedNumber], targets: Sequence[ExactNumber | None]) -> "NumberScores":
         """From the numbers found in answers, and the targets, None where a question has no number as its answer."""
         questions = [(found, number) for found, number in zip(predictions, targets, strict=True) if number is not None]
         exact = [(found.value, number) for found, number in questions if found.value is not None]
-        decimals = [(decimal_of(found), decimal_of(number)) for found, number in exact]
-        pairs = [(clipped(found, number), number) for found, number in decimals]
+        decimals = [(to_decimal(found), to_decimal(number)) for found, number in exact]
+        pairs = [(clip_prediction(found, number), number) for found, number in decimals]
         logs = [(signed_log(found), signed_log(number)) for found, number in pairs]
-        errors, log_errors = ([distance(found, number) for found, number in every] for every in (pairs, logs))
+        errors, log_errors = ([absolute_error(found, number) for found, number in every] for every in (pairs, logs))
         digits = [
-            _digits(None if found.value is None else decimal_of(found.value), decimal_of(n)) for found, n in questions
+            _matching_digits(None if found.value is None else to_decimal(found.value), to_decimal(n))
+            for found, n in questions
         ]
         return cls(
             count=len(questions),
@@ -150,45 +159,47 @@ class NumberScores:
             missing=sum(found.missing for found, _ in questions),
             invalid=sum(found.invalid for found, _ in questions),
             clipped=sum(found != other for (found, _), (other, _) in zip(decimals, pairs, strict=True)),
-            digits=sum(count for _, count in digits),
-            digits_right=sum(count for count, _ in digits),
-            within={name: sum(close.holds(*pair) for pair in exact) for name, close in TOLERANCES.items()},
-            linear=Moments.of(pairs),
-            log=Moments.of(logs),
-            errors=Sketch.of(errors),
-            log_errors=Sketch.of(log_errors),
-            own={
-                "median_error": median(errors),
-                "log_median_error": median(log_errors),
+            num_digits=sum(count for _, count in digits),
+            num_correct_digits=sum(count for count, _ in digits),
+            within={name: sum(close.is_close(*pair) for pair in exact) for name, close in TOLERANCES.items()},
+            linear_moments=Moments.from_pairs(pairs),
+            log_moments=Moments.from_pairs(logs),
+            error_sketch=QuantileSketch.from_errors(errors),
+            log_error_sketch=QuantileSketch.from_errors(log_errors),
+            cell_metrics={
+                "median_error": exact_median(errors),
+                "log_median_error": exact_median(log_errors),
                 "spearman": spearman([found for found, _ in exact], [number for _, number in exact]),
             },
         )
 
     @classmethod
-    def of_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
+    def from_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
         """From the last numbers of answers and of targets. Raises `UserError` for unequally many."""
         if len(predictions) != len(targets):
             raise UserError(f"number_metrics: {len(predictions)} answers to {len(targets)} questions; give one to each")
-        return cls.of([last_number(text) for text in predictions], [last_number(text).value for text in targets])
+        return cls.from_numbers(
+            [last_number(text) for text in predictions], [last_number(text).value for text in targets]
+        )
 
     @classmethod
-    def together(cls, several: Iterable["NumberScores"]) -> "NumberScores":
+    def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":
         """All questions of several cells as those of one, without rank correlation and with medians to 1 %."""
-        each = list(several)
+        each = list(scores_of_cells)
         if len(each) == 1:
             return each[0]
         names = dict.fromkeys(name for scores in each for name in scores.within)
-        counts = ("count", "exact", "missing", "invalid", "clipped", "digits", "digits_right")
+        counts = ("count", "exact", "missing", "invalid", "clipped", "num_digits", "num_correct_digits")
         return cls(
             **{name: sum(getattr(scores, name) for scores in each) for name in counts},
             within={name: sum(scores.within.get(name, 0) for scores in each) for name in names},
-            linear=sum((scores.linear for scores in each), Moments()),
-            log=sum((scores.log for scores in each), Moments()),
-            errors=sum((scores.errors for scores in each), Sketch()),
-            log_errors=sum((scores.log_errors for scores in each), Sketch()),
+            linear_moments=sum((scores.linear_moments for scores in each), Moments()),
+            log_moments=sum((scores.log_moments for scores in each), Moments()),
+            error_sketch=sum((scores.error_sketch for scores in each), QuantileSketch()),
+            log_error_sketch=sum((scores.log_error_sketch for scores in each), QuantileSketch()),
         )
 
-    def measures(self, penalty: float | None = None) -> dict[str, float | None]:
+    def metrics(self, penalty: float | None = None) -> dict[str, float | None]:
         """Every metric of `METRICS` by its name; None where there is nothing to measure, or a float overflows.
 
         With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
@@ -196,32 +207,35 @@ class NumberScores:
         correlations either way. Raises `UserError` for a penalty below 0.
         """
         if penalty is not None and not (isfinite(penalty) and penalty >= 0):
-            raise UserError(f"penalty: {penalty} is no error; 0 or more is right, or None to leave such answers out")
-        extra = 0 if penalty is None else self.count - self.linear.count
+            raise UserError(f"penalty: must be at least 0, or None to leave such answers out, not {penalty}")
+        num_penalized = 0 if penalty is None else self.count - self.linear_moments.count
         linear = Decimal(penalty or 0)
-        scales = (("", self.linear, self.errors, linear), ("log_", self.log, self.log_errors, signed_log(linear)))
-        found: dict[str, float | None] = {
-            "number_accuracy": self._share(self.exact),
-            **{name: self._share(count) for name, count in self.within.items()},
-            "number_digit_accuracy": self.digits_right / self.digits if self.digits else None,
-            "missing": self._share(self.missing),
-            "invalid": self._share(self.invalid),
-            "clipped": self._share(self.clipped),
+        scales = (
+            ("", self.linear_moments, self.error_sketch, linear),
+            ("log_", self.log_moments, self.log_error_sketch, signed_log(linear)),
+        )
+        metrics: dict[str, float | None] = {
+            "number_accuracy": self._proportion(self.exact),
+            **{name: self._proportion(count) for name, count in self.within.items()},
+            "number_digit_accuracy": self.num_correct_digits / self.num_digits if self.num_digits else None,
+            "missing": self._proportion(self.missing),
+            "invalid": self._proportion(self.invalid),
+            "clipped": self._proportion(self.clipped),
         }
         for name, moments, sketch, error in scales:
-            found[f"{name}mae"] = moments.mean("error", extra, error)
-            found[f"{name}mse"] = moments.mean("squared", extra, WIDE.multiply(error, error))
-            found[f"{name}median_error"] = self.own.get(f"{name}median_error", sketch.median())
-            found[f"{name}r2"] = moments.r2()
-            found[f"{name}pearson"] = moments.pearson()
-        return found | {"spearman": self.own.get("spearman")}
+            metrics[f"{name}mae"] = moments.mean("error", num_penalized, error)
+            metrics[f"{name}mse"] = moments.mean("squared", num_penalized, EXACT_CONTEXT.multiply(error, error))
+            metrics[f"{name}median_error"] = self.cell_metrics.get(f"{name}median_error", sketch.median())
+            metrics[f"{name}r2"] = moments.r2()
+            metrics[f"{name}pearson"] = moments.pearson()
+        return metrics | {"spearman": self.cell_metrics.get("spearman")}
 
-    def _share(self, count: int) -> float | None:
+    def _proportion(self, count: int) -> float | None:
         return count / self.count if self.count else None
 
     # Records ------------------------------------------------------------------------------------------------------
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """The entry of numbers in the record of a cell: counts, exact sums, and the metrics for people to read."""
         return {
             "asked": self.count,
@@ -229,26 +243,26 @@ class NumberScores:
             "missing": self.missing,
             "invalid": self.invalid,
             "clipped": self.clipped,
-            "digits": self.digits,
-            "digits_right": self.digits_right,
+            "digits": self.num_digits,
+            "digits_right": self.num_correct_digits,
             "within": dict(self.within),
-            "linear": self.linear.record(),
-            "log": self.log.record(),
-            "errors": self.errors.record(),
-            "log_errors": self.log_errors.record(),
+            "linear": self.linear_moments.to_record(),
+            "log": self.log_moments.to_record(),
+            "errors": self.error_sketch.to_record(),
+            "log_errors": self.log_error_sketch.to_record(),
             "measures": {
-                name: value if value is None else float(f"{value:.9g}") for name, value in self.measures().items()
+                name: value if value is None else float(f"{value:.9g}") for name, value in self.metrics().items()
             },
         }
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "NumberScores | None":
+    def from_record(cls, record: Mapping[str, Any]) -> "NumberScores | None":
         """From the record of a cell; None for one without numbers. Raises `KeyError`, `TypeError`, `ValueError` or
         `ArithmeticError` for an invalid record."""
         data = record.get("numbers")
         if data is None:
             return None
-        answered = int(data["asked"]) - int(data["missing"]) - int(data["invalid"])
+        num_parsed = int(data["asked"]) - int(data["missing"]) - int(data["invalid"])
         measures = data.get("measures", {})
         return cls(
             count=int(data["asked"]),
@@ -256,30 +270,30 @@ class NumberScores:
             missing=int(data["missing"]),
             invalid=int(data["invalid"]),
             clipped=int(data.get("clipped", 0)),
-            digits=int(data["digits"]),
-            digits_right=int(data["digits_right"]),
+            num_digits=int(data["digits"]),
+            num_correct_digits=int(data["digits_right"]),
             within={str(name): int(count) for name, count in data["within"].items()},
-            linear=Moments.read(answered, data["linear"]),
-            log=Moments.read(answered, data["log"]),
-            errors=Sketch.read(data["errors"]),
-            log_errors=Sketch.read(data["log_errors"]),
-            own={name: measures[name] for name in _OWN if name in measures},
+            linear_moments=Moments.from_record(num_parsed, data["linear"]),
+            log_moments=Moments.from_record(num_parsed, data["log"]),
+            error_sketch=QuantileSketch.from_record(data["errors"]),
+            log_error_sketch=QuantileSketch.from_record(data["log_errors"]),
+            cell_metrics={name: measures[name] for name in _CELL_METRICS if name in measures},
         )
 
 
-_OWN = ("median_error", "log_median_error", "spearman")
+_CELL_METRICS = ("median_error", "log_median_error", "spearman")
 
 
-def pooled(cells: Sequence[NumberScores], penalty: float | None = None) -> dict[str, float | None]:
+def pooled_metrics(cells: Sequence[NumberScores], penalty: float | None = None) -> dict[str, float | None]:
     """Every metric twice: over all questions of several cells, `log_mae`, and as the mean over the cells that have it,
     each weighing the same, `log_mae (mean of modules)`. Raises `UserError` for no cells."""
     if not cells:
-        raise UserError("number_metrics: there are no cells to take together")
-    each = [scores.measures(penalty) for scores in cells]
-    return NumberScores.together(cells).measures(penalty) | means_of_modules(each, METRICS)
+        raise UserError("number_metrics: must be given at least one cell")
+    metrics_by_cell = [scores.metrics(penalty) for scores in cells]
+    return NumberScores.merge(cells).metrics(penalty) | cell_means(metrics_by_cell, NUMBER_METRICS)
 
 
-def _digits(prediction: Decimal | None, target: Decimal) -> tuple[int, int]:
+def _matching_digits(prediction: Decimal | None, target: Decimal) -> tuple[int, int]:
     """How many digits of the target the prediction has at the same place, counted from the point, and how many the
     target has. Leading zeros, and trailing ones behind the point, are no digits; 0 has one. Signs do not matter."""
     digits = _digits_by_exponent(target)
@@ -294,7 +308,7 @@ def _digits(prediction: Decimal | None, target: Decimal) -> tuple[int, int]:
 
 def _digits_by_exponent(value: Decimal) -> dict[int, int]:
     """The digits of a number by their power of ten."""
-    _, digits, exponent = value.normalize(WIDE).as_tuple()
+    _, digits, exponent = value.normalize(EXACT_CONTEXT).as_tuple()
     assert isinstance(exponent, int)
     found = {exponent + index: digit for index, digit in enumerate(reversed(digits))}
     return found | dict.fromkeys(range(exponent), 0) if exponent > 0 and value else found

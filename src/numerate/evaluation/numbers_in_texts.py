@@ -21,10 +21,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
-Exact = Decimal | Fraction
+ExactNumber = Decimal | Fraction
 """An exact number: a fraction where it was written as a quotient, else a decimal. Equal ones are equal across both."""
 
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """A number with more digits, or with an exponent beyond, is invalid: no sum of squares is then beyond reason."""
 
 _MINUS = "-\N{MINUS SIGN}"
@@ -38,10 +38,10 @@ _DECIMAL = re.compile(r"(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]+)?|\.
 _BEFORE_QUOTIENT = frozenset("=:($€£¥\"'[{,~≈")
 
 
-class Found(NamedTuple):
+class ParsedNumber(NamedTuple):
     """What is at the end of a text: a number, nothing at all (`missing`), or something that is none (`invalid`)."""
 
-    value: Exact | None
+    value: ExactNumber | None
     invalid: bool = False
 
     @property
@@ -49,7 +49,7 @@ class Found(NamedTuple):
         return self.value is None and not self.invalid
 
 
-def last_number(text: str) -> Found:
+def last_number(text: str) -> ParsedNumber:
     """The last number of a text.
 
     >>> last_number("5-3 is 2, not 1,000.5").value
@@ -57,49 +57,49 @@ def last_number(text: str) -> Found:
     >>> last_number("version 1.2.3").invalid, last_number("none").missing
     (True, True)
     """
-    return next(iter(deque(_found(text), maxlen=1)), Found(None))
+    return next(iter(deque(_parse_numbers(text), maxlen=1)), ParsedNumber(None))
 
 
-def numbers_in(text: str) -> list[Exact]:
+def all_numbers(text: str) -> list[ExactNumber]:
     """All numbers of a text in their order, what is invalid left out.
 
-    >>> [str(number) for number in numbers_in("-3 and 1e2, then 1/4")]
+    >>> [str(number) for number in all_numbers("-3 and 1e2, then 1/4")]
     ['-3', '1E+2', '1/4']
     """
-    return [found.value for found in _found(text) if found.value is not None]
+    return [found.value for found in _parse_numbers(text) if found.value is not None]
 
 
-def whole_number(text: str) -> Exact | None:
+def parse_entire_text(text: str) -> ExactNumber | None:
     """The number that a text is as a whole, but for spaces around it; None for any other text.
 
-    >>> whole_number(" 975 "), whole_number("9 7 5"), whole_number("x=5")
+    >>> parse_entire_text(" 975 "), parse_entire_text("9 7 5"), parse_entire_text("x=5")
     (Decimal('975'), None, None)
     """
     text = text.strip()
     matches = list(_CANDIDATE.finditer(text))
     if not matches or matches[0].start() or matches[-1].end() != len(text) or len(matches) > 2:
         return None
-    found = list(_found(text))
-    return found[0].value if len(found) == 1 else None
+    numbers = list(_parse_numbers(text))
+    return numbers[0].value if len(numbers) == 1 else None
 
 
-def _found(text: str) -> Iterator[Found]:
+def _parse_numbers(text: str) -> Iterator[ParsedNumber]:
     matches = list(_CANDIDATE.finditer(text))
-    place = 0
-    while place < len(matches):
-        one, value = matches[place], _value(matches[place])
-        divisor = _divisor(matches, place, text)
-        place += 1
+    index = 0
+    while index < len(matches):
+        match, value = matches[index], _value(matches[index])
+        divisor = _divisor(matches, index, text)
+        index += 1
         if divisor is None:
-            yield Found(value, invalid=value is None)
+            yield ParsedNumber(value, invalid=value is None)
             continue
-        place += 1
-        by = _value(divisor)
-        mixed = re.search(r"[0-9]\s+$", text[: one.start()]) is not None
-        if value is None or not by or mixed:
-            yield Found(None, invalid=True)
+        index += 1
+        divisor_value = _value(divisor)
+        is_mixed_number = re.search(r"[0-9]\s+$", text[: match.start()]) is not None
+        if value is None or not divisor_value or is_mixed_number:
+            yield ParsedNumber(None, invalid=True)
         else:
-            yield Found(Fraction(value) / Fraction(by))
+            yield ParsedNumber(Fraction(value) / Fraction(divisor_value))
 
 
 def _value(match: re.Match[str]) -> Decimal | None:
@@ -107,27 +107,27 @@ def _value(match: re.Match[str]) -> Decimal | None:
     body, exponent = match["body"], (match["exponent"] or "0").replace("\N{MINUS SIGN}", "-")
     if match["more"] or (match["point"] is not None and "." in body) or _DECIMAL.fullmatch(body) is None:
         return None
-    if len(body) > MOST_DIGITS or len(exponent.lstrip("+-")) > 3 or abs(int(exponent)) + len(body) > MOST_DIGITS:
+    if len(body) > MAX_DIGITS or len(exponent.lstrip("+-")) > 3 or abs(int(exponent)) + len(body) > MAX_DIGITS:
         return None
     value = Decimal(f"{body.replace(',', '')}e{exponent}")
     return value.copy_negate() if match["sign"] in tuple(_MINUS) else value
 
 
-def _divisor(matches: list[re.Match[str]], place: int, text: str) -> re.Match[str] | None:
+def _divisor(matches: list[re.Match[str]], index: int, text: str) -> re.Match[str] | None:
     """What the number at a place is divided by, where the two are a quotient by themselves: `1/4`, not `12/25/2020`."""
-    if place + 1 >= len(matches):
+    if index + 1 >= len(matches):
         return None
-    one, other = matches[place], matches[place + 1]
+    one, other = matches[index], matches[index + 1]
     if text[one.end() : other.start()] != "/" or other["sign"] or other["currency"]:
         return None
     before = text[one.start() - 1] if one.start() else " "
-    alone = before.isspace() or before in _BEFORE_QUOTIENT
-    return other if alone and text[other.end() : other.end() + 1] != "/" else None
+    is_standalone = before.isspace() or before in _BEFORE_QUOTIENT
+    return other if is_standalone and text[other.end() : other.end() + 1] != "/" else None
 
 
 # As published ---------------------------------------------------------------------------------------------------------
 
-PUBLISHED = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
+PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
 """A number as the published evaluation reads one: the sign of a subtraction is its own, `1,000` ends with 0, and `1e5`
 with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
 
@@ -143,21 +143,21 @@ def published_number(text: str) -> float | None:
     >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
     (-3.0, 0.0, 5.0)
     """
-    found = PUBLISHED.findall(text)
-    return float("".join(found[-1].split())) if found else None
+    matches = PUBLISHED_NUMBER_PATTERN.findall(text)
+    return float("".join(matches[-1].split())) if matches else None
 
 
-def published_invalid(text: str) -> tuple[int, bool]:
+def published_invalid_count(text: str) -> tuple[int, bool]:
     """How many numbers of a text `float` refuses, and whether there is none at all, as the published evaluation counts.
 
-    >>> published_invalid("1,000 and 3"), published_invalid("none")
+    >>> published_invalid_count("1,000 and 3"), published_invalid_count("none")
     ((1, False), (0, True))
     """
-    found = _PUBLISHED_CANDIDATE.findall(text)
-    return sum(map(_refused, found)), not found
+    candidates = _PUBLISHED_CANDIDATE.findall(text)
+    return sum(map(_is_not_float, candidates)), not candidates
 
 
-def _refused(text: str) -> bool:
+def _is_not_float(text: str) -> bool:
     try:
         float(text)
     except ValueError:

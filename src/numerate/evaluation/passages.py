@@ -1,15 +1,15 @@
-"""Text generation: passages after prompts, whole or streamed."""
+"""Text generation: passages after prompts, at once or streamed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numerate.batch import Model
-from numerate.evaluation.evaluation_data import CHUNK
-from numerate.evaluation.prompts import Prompt, TextStreamer, Writing, tokens_of
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
+from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, pad_prompts
 from numerate.evaluation.sampling import Sampling, generate
 
-Listen = Callable[[int, str], None]
+TextCallback = Callable[[int, str], None]
 """Called with the number of a passage and its new text."""
 
 
@@ -45,109 +45,123 @@ class Passage:
         }
 
 
-def passages_after(
+def generate_passages(
     model: Model,
-    writing: Writing,
+    prompt_processor: PromptProcessor,
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    most: int,
+    max_new_tokens: int,
     *,
     count: int = 1,
-    stop: Sequence[str] = (),
+    stop_texts: Sequence[str] = (),
     window: int | None = None,
-    told: Listen | None = None,
-    ended: Callable[[], bool] | None = None,
+    on_text: TextCallback | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> list[Passage]:
-    """`count` passages of up to `most` tokens after each prompt, those of the first prompt first.
+    """`count` passages of up to `max_new_tokens` tokens after each prompt, those of the first prompt first.
 
     Each is a function of the model, its prompt, how often that prompt came before, the sampling and its seed. A passage
-    ends behind a text of `stop`. When `ended()` is true, what has been generated until then is returned.
+    ends behind a text of `stop_texts`. When `should_stop()` is true, what has been generated until then is returned.
     """
     device = next(model.parameters()).device
     # Of several samples of one prompt, and of a prompt that comes several times, each draws numbers of its own.
-    seen: dict[tuple[int, ...], int] = {}
+    num_samples_by_prompt: dict[tuple[int, ...], int] = {}
     requests: list[tuple[Prompt, int]] = []
     for prompt in prompts:
-        first = seen.get(prompt.ids, 0)
+        first = num_samples_by_prompt.get(prompt.ids, 0)
         requests += [(prompt, first + sample) for sample in range(count)]
-        seen[prompt.ids] = first + count
-    rows = max(1, CHUNK // (max(len(prompt.ids) for prompt in prompts) + most))
+        num_samples_by_prompt[prompt.ids] = first + count
+    rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // (max(len(prompt.ids) for prompt in prompts) + max_new_tokens))
     passages: list[Passage] = []
-    for start in range(0, len(requests), rows):
-        part, samples = zip(*requests[start : start + rows], strict=True)
-        stream = _Stream(writing, part, stop, told, start, ended)
-        found = generate(
+    for start in range(0, len(requests), rows_per_batch):
+        batch_prompts, samples = zip(*requests[start : start + rows_per_batch], strict=True)
+        stream = _PassageStream(prompt_processor, batch_prompts, stop_texts, on_text, start, should_stop)
+        generated = generate(
             model,
-            tokens_of(part, samples, device),
-            most,
+            pad_prompts(batch_prompts, samples, device),
+            max_new_tokens,
             sampling,
-            stop=writing.stop,
-            on_progress=stream.on_progress if stream.streams or ended is not None else None,
+            stop_ids=prompt_processor.stop_ids,
+            on_tokens=stream.on_tokens if stream.is_streaming or should_stop is not None else None,
             window=window,
         )
-        ids, lengths, scores = found.ids.tolist(), found.lengths.tolist(), found.log_probability.tolist()
-        ends = [False] * len(part) if found.stopped is None else found.stopped.tolist()
-        for row, (prompt, sample) in enumerate(zip(part, samples, strict=True)):
-            generated = tuple(ids[row][: lengths[row]])
-            text = writing.postprocess(prompt, stream.text(row, generated))
-            stopped = ends[row] or row in stream.stopped
-            passages.append(Passage(prompt.text, text, generated, scores[row], stopped, sample))
-        if ended is not None and ended():
+        ids, lengths, log_probabilities = (
+            generated.ids.tolist(),
+            generated.lengths.tolist(),
+            generated.log_probability.tolist(),
+        )
+        has_stop_token = (
+            [False] * len(batch_prompts) if generated.has_stop_token is None else generated.has_stop_token.tolist()
+        )
+        for row, (prompt, sample) in enumerate(zip(batch_prompts, samples, strict=True)):
+            new_ids = tuple(ids[row][: lengths[row]])
+            text = prompt_processor.postprocess(prompt, stream.final_text(row, new_ids))
+            stopped = has_stop_token[row] or row in stream.stopped
+            passages.append(Passage(prompt.text, text, new_ids, log_probabilities[row], stopped, sample))
+        if should_stop is not None and should_stop():
             break
     return passages
 
 
-class _Stream:
+class _PassageStream:
     """Decodes the rows of a batch as their tokens come, and ends those with a stop text."""
 
     def __init__(
         self,
-        writing: Writing,
+        writing: PromptProcessor,
         prompts: Sequence[Prompt],
         stop: Sequence[str],
-        callback: Listen | None,
+        callback: TextCallback | None,
         first: int,
         ended: Callable[[], bool] | None,
     ) -> None:
-        self.writing, self.prompts, self.stop, self.first, self.ended = writing, prompts, stop, first, ended
+        self.prompt_processor, self.prompts, self.stop_texts, self.first_index, self.should_stop = (
+            writing,
+            prompts,
+            stop,
+            first,
+            ended,
+        )
         # The answer to a question is not streamed: its digits may have to be reversed.
-        self.callback = None if any(prompt.question for prompt in prompts) else callback
-        self.streams = bool(stop) or callback is not None
-        self.streamers = [TextStreamer(writing.text, prompt.ids) for prompt in prompts]
+        self.callback = None if any(prompt.is_question for prompt in prompts) else callback
+        self.is_streaming = bool(stop) or callback is not None
+        self.streamers = [TextStreamer(writing.decode, prompt.ids) for prompt in prompts]
         self.texts = [""] * len(prompts)
         self.stopped: set[int] = set()
         self._ids: list[list[int]] = [[] for _ in prompts]
 
-    def on_progress(self, tokens: Sequence[int | None]) -> Sequence[int]:
-        if self.streams:
+    def on_tokens(self, tokens: Sequence[int | None]) -> Sequence[int]:
+        if self.is_streaming:
             for row, token in enumerate(tokens):
                 if token is not None:
                     self._ids[row].append(token)
-                    self._add(row, "" if token in self.writing.stop else self.streamers[row].put(token))
-        if self.ended is not None and self.ended():
+                    self._add_text(
+                        row, "" if token in self.prompt_processor.stop_ids else self.streamers[row].put(token)
+                    )
+        if self.should_stop is not None and self.should_stop():
             return range(len(tokens))
         return sorted(self.stopped)
 
-    def _add(self, row: int, new: str) -> None:
+    def _add_text(self, row: int, new: str) -> None:
         if not new:
             return
-        before = self.texts[row]
+        previous_text = self.texts[row]
         self.texts[row] += new
-        for stop in self.stop:
+        for stop in self.stop_texts:
             # Only where it may just have been completed.
-            at = self.texts[row].find(stop, max(0, len(before) - len(stop) + 1))
-            if at >= 0:
-                self.texts[row] = self.texts[row][: at + len(stop)]
+            stop_index = self.texts[row].find(stop, max(0, len(previous_text) - len(stop) + 1))
+            if stop_index >= 0:
+                self.texts[row] = self.texts[row][: stop_index + len(stop)]
                 self.stopped.add(row)
         if self.callback is not None:
-            self.callback(self.first + row, self.texts[row][len(before) :])
+            self.callback(self.first_index + row, self.texts[row][len(previous_text) :])
 
-    def text(self, row: int, tokens: Sequence[int]) -> str:
+    def final_text(self, row: int, tokens: Sequence[int]) -> str:
         """The whole text of a row."""
-        if not self.streams:
+        if not self.is_streaming:
             for token in tokens:
-                if token not in self.writing.stop:
+                if token not in self.prompt_processor.stop_ids:
                     self.texts[row] += self.streamers[row].put(token)
         if row not in self.stopped:
-            self._add(row, self.streamers[row].rest())
+            self._add_text(row, self.streamers[row].flush())
         return self.texts[row]

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numerate.errors import UserError
-from numerate.evaluation.intervals import Floats, checked_level
+from numerate.evaluation.intervals import FloatArray, check_level
 
 
 @dataclass(frozen=True)
-class SeedSpread:
+class SeedSummary:
     """What several seeds gave: the median, the extremes, the quartiles, and how many there were."""
 
     median: float
@@ -25,34 +25,34 @@ class SeedSpread:
 
 
 @dataclass(frozen=True, eq=False)
-class Band:
+class SeedBand:
     """Curves of several seeds as one: at each of `steps` the median, the lowest and the highest."""
 
-    steps: Floats
-    median: Floats
-    low: Floats
-    high: Floats
+    steps: FloatArray
+    median: FloatArray
+    low: FloatArray
+    high: FloatArray
     count: int
 
 
-def median_spread(values: Sequence[float]) -> SeedSpread:
-    """Median, extremes and quartiles (linear between neighbours) of what several seeds gave.
+def summarize_seeds(values: Sequence[float]) -> SeedSummary:
+    """Median, extremes and quartiles (linear between neighbors) of what several seeds gave.
 
-    >>> median_spread([0.9, 0.1, 0.5]).median
+    >>> summarize_seeds([0.9, 0.1, 0.5]).median
     0.5
 
     Raises `UserError` without values, and for values that are no numbers.
     """
-    sample = checked_values(values, "the spread")
+    sample = check_values(values, "the spread")
     lower, middle, upper = np.quantile(sample, [0.25, 0.5, 0.75])
-    return SeedSpread(float(middle), float(sample.min()), float(sample.max()), float(lower), float(upper), len(sample))
+    return SeedSummary(float(middle), float(sample.min()), float(sample.max()), float(lower), float(upper), len(sample))
 
 
 @overload
 def interquartile_mean(values: Sequence[float]) -> float: ...
 @overload
-def interquartile_mean(values: Floats) -> Floats: ...
-def interquartile_mean(values: Sequence[float] | Floats) -> float | Floats:
+def interquartile_mean(values: FloatArray) -> FloatArray: ...
+def interquartile_mean(values: Sequence[float] | FloatArray) -> float | FloatArray:
     """The mean of the middle half; values on the border count in part. Agarwal et al. (2021), section 4,
     https://arxiv.org/abs/2108.13264, recommend it over the mean and the median for few runs.
 
@@ -66,7 +66,7 @@ def interquartile_mean(values: Sequence[float] | Floats) -> float | Floats:
     """
     sample = np.asarray(values, dtype=np.float64)
     if sample.size == 0:
-        raise UserError("values: the interquartile mean of nothing; give one value per seed")
+        raise UserError("values: must contain one value per seed")
     ordered = np.sort(sample, axis=-1)
     edges = np.arange(ordered.shape[-1] + 1) / ordered.shape[-1]
     inside = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
@@ -94,19 +94,19 @@ def bootstrap_interval(
     """
     from numerate.tasks import counter_rng
 
-    sample = checked_values(values, "the bootstrap")
-    checked_level(level)
-    drawn = counter_rng.CounterRNG(counter_rng.key("bootstrap", *key)).below(
+    sample = check_values(values, "the bootstrap")
+    check_level(level)
+    indices = counter_rng.CounterRNG(counter_rng.random_key("bootstrap", *key)).integers(
         len(sample), (resamples, len(sample)), np.int64
     )
-    found = np.array([statistic(row) for row in sample[drawn].tolist()])
-    return _percentiles(found, level)
+    statistics = np.array([statistic(row) for row in sample[indices].tolist()])
+    return _percentile_interval(statistics, level)
 
 
-def stratified_bootstrap(
+def stratified_bootstrap_interval(
     strata: Sequence[Sequence[float]],
     *key: object,
-    statistic: Callable[[Floats], Floats] = interquartile_mean,
+    statistic: Callable[[FloatArray], FloatArray] = interquartile_mean,
     level: float = 0.95,
     resamples: int = 2000,
 ) -> tuple[float, float]:
@@ -121,7 +121,8 @@ def stratified_bootstrap(
     strata would make the interval too narrow. Every value weighs the same, so a stratum with more seeds weighs more.
     With fewer than about five seeds in each of few strata it is too narrow.
 
-    >>> low, high = stratified_bootstrap([[0.1, 0.3], [0.9, 0.9]], "key", statistic=lambda rows: rows.mean(axis=-1))
+    >>> strata = [[0.1, 0.3], [0.9, 0.9]]
+    >>> low, high = stratified_bootstrap_interval(strata, "key", statistic=lambda rows: rows.mean(axis=-1))
     >>> round(low, 3), round(high, 3)
     (0.5, 0.6)
 
@@ -130,42 +131,44 @@ def stratified_bootstrap(
     from numerate.tasks import counter_rng
 
     if len(strata) == 0:
-        raise UserError("strata: the bootstrap of nothing; give one list of values per stratum")
-    samples = [checked_values(values, "the bootstrap") for values in strata]
-    checked_level(level)
-    source = counter_rng.CounterRNG(counter_rng.key("stratified bootstrap", *key))
-    drawn = [sample[source.below(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
-    return _percentiles(statistic(np.concatenate(drawn, axis=1)), level)
+        raise UserError("strata: must contain one list of values per stratum")
+    samples = [check_values(values, "the bootstrap") for values in strata]
+    check_level(level)
+    rng = counter_rng.CounterRNG(counter_rng.random_key("stratified bootstrap", *key))
+    resampled = [sample[rng.integers(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
+    return _percentile_interval(statistic(np.concatenate(resampled, axis=1)), level)
 
 
-def seeds_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Band:
+def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> SeedBand:
     """Several seeds' (steps, values) as one band, over the steps that every curve has.
 
-    >>> band = seeds_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
+    >>> band = seed_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
     >>> band.steps.tolist(), [round(float(value), 2) for value in band.median]
     ([1.0, 2.0], [0.3, 0.7])
 
     Raises `UserError` without curves.
     """
     if not curves:
-        raise UserError("curves: a band of no curves; give one (steps, values) per seed")
-    each = [dict(zip(steps, values, strict=True)) for steps, values in curves]
-    shared = sorted(set.intersection(*(set(curve) for curve in each)))
-    table = np.array([[curve[step] for step in shared] for curve in each], dtype=np.float64).reshape(len(each), -1)
-    steps = np.asarray(shared, dtype=np.float64)
-    return Band(steps, np.median(table, axis=0), table.min(axis=0), table.max(axis=0), len(each))
+        raise UserError("curves: must contain one (steps, values) pair per seed")
+    curve_values = [dict(zip(steps, values, strict=True)) for steps, values in curves]
+    shared_steps = sorted(set.intersection(*(set(curve) for curve in curve_values)))
+    table = np.array([[curve[step] for step in shared_steps] for curve in curve_values], dtype=np.float64).reshape(
+        len(curve_values), -1
+    )
+    steps = np.asarray(shared_steps, dtype=np.float64)
+    return SeedBand(steps, np.median(table, axis=0), table.min(axis=0), table.max(axis=0), len(curve_values))
 
 
-def checked_values(values: ArrayLike, what: str) -> Floats:
+def check_values(values: ArrayLike, caller: str) -> FloatArray:
     """One number per seed as an array. Raises `UserError` without any, and for what is no finite number."""
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or sample.size == 0:
-        raise UserError(f"values: {what} of nothing; give one value per seed")
+        raise UserError(f"values: {caller} needs one value per seed")
     if not np.all(np.isfinite(sample)):
-        raise UserError(f"values: {what} of {sample.tolist()}; each must be a finite number")
+        raise UserError(f"values: {caller} of {sample.tolist()}; each must be a finite number")
     return sample
 
 
-def _percentiles(found: Floats, level: float) -> tuple[float, float]:
-    low, high = np.quantile(found, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+def _percentile_interval(samples: FloatArray, level: float) -> tuple[float, float]:
+    low, high = np.quantile(samples, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return float(low), float(high)

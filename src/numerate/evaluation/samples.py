@@ -8,21 +8,27 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from numerate.batch import IGNORE, Batch, Model, StepContext, Tokens
-from numerate.evaluation.beams import PUBLISHED_SPARE, beam_search
-from numerate.evaluation.evaluation_data import SPARE, EvaluationData, chunks, pieces, prompts_of
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens
+from numerate.evaluation.beams import PUBLISHED_EXTRA_TOKENS, beam_search
+from numerate.evaluation.evaluation_data import (
+    EXTRA_TEXT_TOKENS,
+    EvaluationData,
+    extract_prompts,
+    make_batches,
+    split_batch,
+)
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.exact_match import MatchCounts, marked
-from numerate.evaluation.generate import greedy
-from numerate.evaluation.text_answers import plainly
-from numerate.tasks.plain import plain_text
+from numerate.evaluation.exact_match import MatchCounts, compare_with_targets
+from numerate.evaluation.generate import greedy_decode
+from numerate.evaluation.text_answers import restore_number_format
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
-from numerate.vocabulary import BEGIN, END
+from numerate.vocabulary import BOS, EOS
 
 
 @dataclass(frozen=True)
 class AnswerSample:
-    """One answer. `question`, `gold` and `said` (the prediction) as a person writes them; `as_written` in the model's
+    """One answer. `question`, `gold` and `said` (the prediction) in plain format; `as_written` in the model's
     own format.
 
     Numbers of a number head are inserted into the texts. `right` is the exact match of an evaluation, end and numbers
@@ -47,135 +53,152 @@ class AnswerSample:
         return {"cell": dict(cell), **fields}
 
 
-def answers(
+def sample_answers(
     model: Model,
-    exam: EvaluationData,
+    evaluation_data: EvaluationData,
     questions: Questions,
     position_offset: int = 0,
-    spare: int | None = None,
+    extra_tokens: int | None = None,
     *,
     method: Method = "one pass",
-    known: bool = True,
+    are_answers_known: bool = True,
 ) -> list[AnswerSample]:
     """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one
     pass.
 
-    `spare` tokens beyond the target's length are allowed: by default 2, and `SPARE` where answers are texts; beam
-    search has the published number at least. For aligned labels and masks the prediction is the argmax at every target
-    position. If the answers are not `known`, those of the questions only give the length.
+    `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `SPARE` where answers are texts;
+    beam search has the published number at least. For aligned labels and masks the prediction is the argmax at every
+    target position. If the answers are not `are_answers_known`, those of the questions only give the length.
     """
-    found: list[AnswerSample] = []
-    spare = (2 if questions.texts is None else SPARE) if spare is None else spare
-    for batch in chunks(exam, questions, model):
-        decoded = _decoded(model, exam, batch, position_offset, spare, method == "beams")
+    samples: list[AnswerSample] = []
+    extra_tokens = (2 if questions.texts is None else EXTRA_TEXT_TOKENS) if extra_tokens is None else extra_tokens
+    for batch in make_batches(evaluation_data, questions, model):
+        decoded = _decode_batch(model, evaluation_data, batch, position_offset, extra_tokens, method == "beams")
         for row in range(len(decoded.ids)):
-            question, answer = plain_text(questions, len(found))
-            ids, words = decoded.words(exam, row)
+            question, answer = format_question(questions, len(samples))
+            ids, answer_text = decoded.answer(evaluation_data, row)
             if questions.labels is not None:
-                words = _in_places(batch, row, ids, exam)
-            wrong = int(decoded.marks.first_wrong[row])
-            found.append(
+                answer_text = _labels_at_positions(batch, row, ids, evaluation_data)
+            first_wrong = int(decoded.match_counts.first_wrong[row])
+            samples.append(
                 AnswerSample(
                     question=question,
-                    gold=answer if known else None,
+                    gold=answer if are_answers_known else None,
                     # Digits of a task without numbers are text, which is never reversed.
-                    said=as_a_person_writes(exam, words) if questions.numbers.lengths.shape[1] else words,
-                    right=bool(decoded.marks.right[row]) if known else None,
-                    as_written=decoded.read(exam, row) + words,
+                    said=to_plain_format(evaluation_data, answer_text)
+                    if questions.numbers.lengths.shape[1]
+                    else answer_text,
+                    right=bool(decoded.match_counts.correct[row]) if are_answers_known else None,
+                    as_written=decoded.prompt_text(evaluation_data, row) + answer_text,
                     probability=math.exp(decoded.log_probability[row]),
-                    first_wrong=wrong if known and wrong >= 0 else None,
-                    ended=END in ids,
+                    first_wrong=first_wrong if are_answers_known and first_wrong >= 0 else None,
+                    ended=EOS in ids,
                 )
             )
-    return found
+    return samples
 
 
 @dataclass(frozen=True)
-class _Decoded:
+class _DecodedBatch:
     """The answers to a batch: ids, the number predicted with each, if any, and the prompts."""
 
     ids: list[list[int]]
-    values: list[list[float]] | None
+    number_values: list[list[float]] | None
     log_probability: list[float]
-    marks: MatchCounts
-    shown: Tokens | None
+    match_counts: MatchCounts
+    prompts: Tokens | None
 
-    def words(self, exam: EvaluationData, row: int) -> tuple[list[int], str]:
+    def answer(self, evaluation_data: EvaluationData, row: int) -> tuple[list[int], str]:
         """The ids of a row up to and with the end, and their text."""
         ids = self.ids[row]
-        if END in ids and (exam.layout.continues or exam.layout.masks):
-            ids = ids[: ids.index(END) + 1]
-        return ids, _text(exam, ids, None if self.values is None else self.values[row][: len(ids)])
+        if EOS in ids and (evaluation_data.layout.is_autoregressive or evaluation_data.layout.has_mask_tokens):
+            ids = ids[: ids.index(EOS) + 1]
+        return ids, _text(
+            evaluation_data, ids, None if self.number_values is None else self.number_values[row][: len(ids)]
+        )
 
-    def read(self, exam: EvaluationData, row: int) -> str:
+    def prompt_text(self, evaluation_data: EvaluationData, row: int) -> str:
         """The text of the prompt; empty where the answer is inside the row."""
-        if self.shown is None:
+        if self.prompts is None:
             return ""
-        length, values = int(self.shown.lengths[row]), self.shown.values
-        ids = self.shown.ids[row, :length].tolist()
-        return _text(exam, ids, None if values is None else values[row, :length].tolist())
+        length, values = int(self.prompts.lengths[row]), self.prompts.number_values
+        ids = self.prompts.ids[row, :length].tolist()
+        return _text(evaluation_data, ids, None if values is None else values[row, :length].tolist())
 
 
-def _text(exam: EvaluationData, ids: list[int], values: list[float] | None) -> str:
+def _text(evaluation_data: EvaluationData, ids: list[int], values: list[float] | None) -> str:
     if values is None:
-        return exam.tokenizer.decode(ids, exam.vocabulary)
-    return exam.tokenizer.decode_with_values(ids, values, exam.vocabulary)
+        return evaluation_data.tokenizer.decode(ids, evaluation_data.vocabulary)
+    return evaluation_data.tokenizer.decode_with_number_values(ids, values, evaluation_data.vocabulary)
 
 
-def _decoded(
-    model: Model, exam: EvaluationData, batch: Batch, position_offset: int, spare: int, beams: bool
-) -> _Decoded:
-    if not exam.layout.continues:
-        return _labels(model, exam, batch, position_offset)
-    prompts, most = prompts_of(batch)
-    search = beam_search if beams else greedy
-    more = max(spare, PUBLISHED_SPARE) if beams else spare
-    found = search(model, prompts, most + more, source=batch.source, position_offset=position_offset)
-    short = max(0, most - found.ids.shape[1])
-    ids = pad(found.ids, (0, short))
-    values = None if found.values is None else pad(found.values, (0, short), value=1.0)
-    return _Decoded(
-        found.ids.tolist(),
-        None if found.values is None else found.values.tolist(),
-        found.log_probability.tolist(),
-        marked(exam, ids[:, :most], batch, values),
+def _decode_batch(
+    model: Model,
+    evaluation_data: EvaluationData,
+    batch: Batch,
+    position_offset: int,
+    extra_tokens: int,
+    use_beam_search: bool,
+) -> _DecodedBatch:
+    if not evaluation_data.layout.is_autoregressive:
+        return _predict_labels(model, evaluation_data, batch, position_offset)
+    prompts, max_target_tokens = extract_prompts(batch)
+    search = beam_search if use_beam_search else greedy_decode
+    more = max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if use_beam_search else extra_tokens
+    generated = search(model, prompts, max_target_tokens + more, source=batch.source, position_offset=position_offset)
+    num_padding = max(0, max_target_tokens - generated.ids.shape[1])
+    ids = pad(generated.ids, (0, num_padding))
+    number_values = (
+        None if generated.number_values is None else pad(generated.number_values, (0, num_padding), value=1.0)
+    )
+    return _DecodedBatch(
+        generated.ids.tolist(),
+        None if generated.number_values is None else generated.number_values.tolist(),
+        generated.log_probability.tolist(),
+        compare_with_targets(evaluation_data, ids[:, :max_target_tokens], batch, number_values),
         prompts if batch.source is None else batch.source,
     )
 
 
-def _in_places(batch: Batch, row: int, ids: list[int], exam: EvaluationData) -> str:
+def _labels_at_positions(batch: Batch, row: int, ids: list[int], evaluation_data: EvaluationData) -> str:
     """Labels at the target positions, and dots elsewhere: `. 66 67`."""
     labels = dict(zip(batch.target_positions[row].tolist(), ids, strict=False))
     read = batch.tokens.ids[row, : int(batch.tokens.lengths[row])].tolist()
-    symbols = exam.vocabulary.symbols
-    return " ".join(symbols[labels[place]] if place in labels else "." for place, i in enumerate(read) if i != BEGIN)
+    symbols = evaluation_data.vocabulary.tokens
+    return " ".join(symbols[labels[place]] if place in labels else "." for place, i in enumerate(read) if i != BOS)
 
 
 @torch.no_grad()
-def _labels(model: Model, exam: EvaluationData, batch: Batch, position_offset: int) -> _Decoded:
+def _predict_labels(model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int) -> _DecodedBatch:
     """The predictions at the target positions of whole rows, in the pieces in which they are evaluated."""
     parts = [
         model(
-            model.assign_positions(piece.tokens, StepContext.fixed(position_offset)),
+            model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)),
             piece.source,
             target_positions=piece.target_positions,
         )
-        for piece in pieces(batch)
+        for piece in split_batch(batch)
     ]
-    best, ids = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
-    numbers = [part.values for part in parts] if exam.layout.masks or exam.carries else []
+    log_probability, ids = torch.cat([part.logits for part in parts]).float().log_softmax(-1).max(-1)
+    numbers = (
+        [part.number_predictions for part in parts]
+        if evaluation_data.layout.has_mask_tokens or evaluation_data.has_number_tokens
+        else []
+    )
     values = torch.cat([one for one in numbers if one is not None]) if numbers and numbers[0] is not None else None
-    target_mask = batch.target_ids != IGNORE
+    target_mask = batch.target_ids != IGNORE_INDEX
     counts = target_mask.sum(1).tolist()
-    return _Decoded(
+    return _DecodedBatch(
         [row[:count] for row, count in zip(ids.tolist(), counts, strict=True)],
-        None if values is None else [own[:count] for own, count in zip(values.tolist(), counts, strict=True)],
-        best.where(target_mask, 0.0).sum(1).tolist(),
-        marked(exam, ids, batch, values),
+        None
+        if values is None
+        else [row_values[:count] for row_values, count in zip(values.tolist(), counts, strict=True)],
+        log_probability.where(target_mask, 0.0).sum(1).tolist(),
+        compare_with_targets(evaluation_data, ids, batch, values),
         None,
     )
 
 
-def as_a_person_writes(exam: EvaluationData, words: str) -> str:
+def to_plain_format(evaluation_data: EvaluationData, text: str) -> str:
     """Numbers from the model's format back to plain ones: with `Digits(digit_order="reversed")`, `975` is `579`."""
-    return plainly(exam.tokenizer, words)
+    return restore_number_format(evaluation_data.tokenizer, text)

@@ -28,11 +28,20 @@ from torch import Tensor
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import Cached, Choose, Generated, ModelReader, OnTokens, Plain, most_probable, speak
-from numerate.tasks.counter_rng import mix
-from numerate.vocabulary import END
+from numerate.evaluation.generate import (
+    CachedDecoder,
+    GenerationOutput,
+    IncrementalDecoder,
+    NextTokenFunction,
+    TokensCallback,
+    UncachedDecoder,
+    decode_tokens,
+    greedy_token,
+)
+from numerate.tasks.counter_rng import mix_bits
+from numerate.vocabulary import EOS
 
-NEVER = float("-inf")
+EXCLUDED_SCORE = float("-inf")
 """The score of an excluded token."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -40,9 +49,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. The defaults are the model's own probabilities; `temperature=0` is `greedy=True`.
+    """How the next token is chosen. The defaults are the model's own probabilities; `temperature=0` is
+    `do_sample=False`.
 
-    >>> Sampling(temperature=0.8, top_p=0.95, seed=1).likeliest
+    >>> Sampling(temperature=0.8, top_p=0.95, seed=1).is_greedy
     False
     """
 
@@ -58,20 +68,20 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature: {self.temperature} is none; 0 (the most probable token) or more is right")
+            raise UserError(f"temperature: must be 0 (greedy) or more; it is {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k: {self.top_k} tokens leave nothing to sample; 1 or more is right, null for all")
+            raise UserError(f"top_k: must be at least 1, or null for all; it is {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p: {self.top_p} is not right; above 0 up to 1 is, null for all")
+            raise UserError(f"top_p: must be above 0 and at most 1, or null for all; it is {self.top_p}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p: {self.min_p} is not a share; 0 to 1 is right, null for all")
+            raise UserError(f"min_p: must be from 0 to 1, or null for none; it is {self.min_p}")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise UserError(f"repetition_penalty: {self.repetition_penalty} is none; above 0 is right, 1 is no penalty")
+            raise UserError(f"repetition_penalty: must be above 0 (1: no penalty); it is {self.repetition_penalty}")
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
+            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1; it is {self.seed}")
 
     @property
-    def likeliest(self) -> bool:
+    def is_greedy(self) -> bool:
         """Whether decoding is greedy."""
         return not self.do_sample or self.temperature == 0
 
@@ -80,19 +90,20 @@ class Sampling:
 def generate(
     model: Model,
     prompts: Tokens,
-    most: int,
+    max_new_tokens: int,
     sampling: Sampling,
     *,
-    stop: Sequence[int] = (END,),
-    on_progress: OnTokens | None = None,
+    stop_ids: Sequence[int] = (EOS,),
+    on_tokens: TokensCallback | None = None,
     window: int | None = None,
     position_offset: int = 0,
-) -> Generated:
-    """Generates up to `most` tokens after each prompt, or until one of `stop` (which is then the last of its `ids`).
+) -> GenerationOutput:
+    """Generates up to `max_new_tokens` tokens after each prompt, or until one of `stop_ids` (which is then the last of
+    its `ids`).
 
     Prompts may differ in length (padded on the right). A row's random numbers depend on (`sampling.seed`, its number in
-    `prompts.row`, its count of new tokens) and on nothing else. `on_progress` is called with every token as it comes.
-    `log_probability` is the model's own, before any setting of `sampling`.
+    `prompts.example_indices`, its count of new tokens) and on nothing else. `on_tokens` is called with every token as
+    it comes. `log_probability` is the model's own, before any setting of `sampling`.
 
     With a `window` only so many of a row's last tokens are read, as if the text started there: each token then costs a
     forward pass over the window. As long as no row is longer the cache is used.
@@ -103,134 +114,149 @@ def generate(
     Raises `UserError` for a model that cannot continue a text, and for places beyond its tables; `OperationalError`
     for NaN logits.
     """
-    reader: ModelReader
+    decoder: IncrementalDecoder
     if window is None:
-        reader = Cached(model, prompts, most, position_offset=position_offset)
+        decoder = CachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
     else:
-        reader = Windowed(model, prompts, most, window, position_offset)
-    return _generated(model, reader, prompts, most, sampling, stop, on_progress)
+        decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
+    return _decode(model, decoder, prompts, max_new_tokens, sampling, stop_ids, on_tokens)
 
 
 @torch.no_grad()
 def generate_uncached(
     model: Model,
     prompts: Tokens,
-    most: int,
+    max_new_tokens: int,
     sampling: Sampling,
     *,
-    stop: Sequence[int] = (END,),
+    stop_ids: Sequence[int] = (EOS,),
     position_offset: int = 0,
-) -> Generated:
+) -> GenerationOutput:
     """The same without a cache: the reference that `generate` is tested against."""
-    return _generated(
-        model, Plain(model, prompts, most, position_offset=position_offset), prompts, most, sampling, stop, None
+    return _decode(
+        model,
+        UncachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset),
+        prompts,
+        max_new_tokens,
+        sampling,
+        stop_ids,
+        None,
     )
 
 
-def _generated(
+def _decode(
     model: Model,
-    reader: ModelReader,
+    decoder: IncrementalDecoder,
     prompts: Tokens,
-    most: int,
+    max_new_tokens: int,
     sampling: Sampling,
-    stop: Sequence[int],
-    on_progress: OnTokens | None,
-) -> Generated:
-    if most < 1:
-        raise UserError(f"most: {most} tokens generate nothing; 1 or more is right")
-    choose: Choose = TokenSampler(sampling, prompts, most)
-    found = speak(model, reader, choose, len(prompts.ids), most, stop, on_progress=on_progress)
-    if bool(found.log_probability.isnan().any()):
+    stop_ids: Sequence[int],
+    on_tokens: TokensCallback | None,
+) -> GenerationOutput:
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens: must be at least 1; it is {max_new_tokens}")
+    next_token: NextTokenFunction = TokenSampler(sampling, prompts, max_new_tokens)
+    generated = decode_tokens(
+        model, decoder, next_token, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens
+    )
+    if bool(generated.log_probability.isnan().any()):
         raise OperationalError("model: its logits are NaN; its weights, or its precision, are broken")
-    return found
+    return generated
 
 
-class Windowed(ModelReader):
+class WindowedDecoder(IncrementalDecoder):
     """The last `window` tokens of every row are read, from the cache as long as that is all there is."""
 
-    def __init__(self, model: Model, prompts: Tokens, most: int, window: int, position_offset: int = 0) -> None:
+    def __init__(
+        self, model: Model, prompts: Tokens, max_new_tokens: int, window: int, position_offset: int = 0
+    ) -> None:
         if window < 1:
-            raise UserError(f"window: {window} tokens are nothing to read; 1 or more is right")
-        if prompts.values is not None or prompts.blocked_keys is not None:
-            raise UserError("window: rows with numbers beside their tokens, or with hidden tokens, cannot be cut")
+            raise UserError(f"window: must be at least 1; it is {window}")
+        if prompts.number_values is not None or prompts.blocked_keys is not None:
+            raise UserError("window: must be null for rows with number values or blocked keys")
         self.model, self.prompts, self.window, self.position_offset = model, prompts, window, position_offset
-        self.ids = torch.nn.functional.pad(prompts.ids, (0, most))
+        self.ids = torch.nn.functional.pad(prompts.ids, (0, max_new_tokens))
         self.lengths, self.longest = prompts.lengths, int(prompts.lengths.max())
-        self.cached: Cached | None = None
+        self.cached_decoder: CachedDecoder | None = None
         if self.longest <= window:
-            self.cached = Cached(model, prompts, min(most, window - self.longest), position_offset=position_offset)
-            self.output = self.cached.output
+            self.cached_decoder = CachedDecoder(
+                model, prompts, min(max_new_tokens, window - self.longest), position_offset=position_offset
+            )
+            self.output = self.cached_decoder.output
         else:
-            self.output = self._read()
+            self.output = self._forward()
 
-    def read(self, ids: Int[Tensor, " rows"], values: Tensor | None) -> None:
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
         self.ids.scatter_(1, self.lengths[:, None], ids[:, None])
         self.lengths, self.longest = self.lengths + 1, self.longest + 1
-        if self.cached is not None and self.longest <= self.window:
-            self.cached.read(ids, values)
-            self.output = self.cached.output
+        if self.cached_decoder is not None and self.longest <= self.window:
+            self.cached_decoder.step(ids, number_values)
+            self.output = self.cached_decoder.output
         else:
-            self.cached = None
-            self.output = self._read()
+            self.cached_decoder = None
+            self.output = self._forward()
 
-    def _read(self) -> Output:
-        places = torch.arange(min(self.window, self.longest), device=self.ids.device)
-        first = (self.lengths - self.window).clamp(min=0)
+    def _forward(self) -> Output:
+        offsets = torch.arange(min(self.window, self.longest), device=self.ids.device)
+        start = (self.lengths - self.window).clamp(min=0)
         lengths = self.lengths.clamp(max=self.window)
         tokens = replace(
-            self.prompts, ids=self.ids.gather(1, first[:, None] + places), lengths=lengths, position_ids=None
+            self.prompts, ids=self.ids.gather(1, start[:, None] + offsets), lengths=lengths, position_ids=None
         )
-        tokens = self.model.assign_positions(tokens, StepContext.fixed(self.position_offset))
+        tokens = self.model.assign_positions(tokens, StepContext.for_evaluation(self.position_offset))
         return self.model(tokens, target_positions=lengths[:, None] - 1)  # type: ignore[no-any-return]
 
 
 class TokenSampler:
     """Samples the next token of each row."""
 
-    def __init__(self, sampling: Sampling, prompts: Tokens, most: int) -> None:
+    def __init__(self, sampling: Sampling, prompts: Tokens, max_new_tokens: int) -> None:
         self.sampling = sampling
         self.device = prompts.ids.device
-        self.there: Tensor | None = None
+        self.occurred_mask: Tensor | None = None
         self.prompts = prompts
         # On a device without numbers of 64 bits those of 32 have to do.
-        self.kind = torch.float32 if self.device.type == "mps" else torch.float64
-        if not sampling.likeliest:
-            drawn = torch.from_numpy(uniforms(sampling.seed, prompts.row.cpu().numpy(), most))
-            self.drawn = drawn.to(self.kind).to(self.device)
+        self.dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        if not sampling.is_greedy:
+            uniform_samples = torch.from_numpy(
+                uniform_numbers(sampling.seed, prompts.example_indices.cpu().numpy(), max_new_tokens)
+            )
+            self.uniform_samples = uniform_samples.to(self.dtype).to(self.device)
 
-    def __call__(self, logits: Float[Tensor, "rows vocabulary"], place: int) -> Int[Tensor, " rows"]:
+    def __call__(self, logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
-            logits = penalised(logits, self._there(logits), sampling.repetition_penalty)
-        chosen = (
-            most_probable(logits, place)
-            if sampling.likeliest
-            else picked(allowed(logits, sampling), self.drawn[:, place], self.kind)
+            logits = apply_repetition_penalty(logits, self._get_occurred_mask(logits), sampling.repetition_penalty)
+        new_ids = (
+            greedy_token(logits, step)
+            if sampling.is_greedy
+            else sample_tokens(process_logits(logits, sampling), self.uniform_samples[:, step], self.dtype)
         )
-        if self.there is not None:
-            self.there.scatter_(1, chosen[:, None], True)
-        return chosen
+        if self.occurred_mask is not None:
+            self.occurred_mask.scatter_(1, new_ids[:, None], True)
+        return new_ids
 
-    def _there(self, logits: Tensor) -> Tensor:
+    def _get_occurred_mask(self, logits: Tensor) -> Tensor:
         """Which tokens each row has had."""
-        if self.there is None:
+        if self.occurred_mask is None:
             ids, lengths = self.prompts.ids, self.prompts.lengths
             real = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
             # Padding counts as the first token of the row.
             ids = torch.where(real, ids, ids[:, :1])
-            self.there = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
-        return self.there
+            self.occurred_mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
+        return self.occurred_mask
 
 
-def penalised(
-    logits: Float[Tensor, "rows vocabulary"], there: Tensor, penalty: float
+def apply_repetition_penalty(
+    logits: Float[Tensor, "rows vocabulary"], occurred_mask: Tensor, penalty: float
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Scores with those of tokens that are `there` already made smaller (for a penalty above 1)."""
-    return torch.where(there, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    """Scores with those of tokens that are `occurred_mask` already made smaller (for a penalty above 1)."""
+    return torch.where(occurred_mask, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def allowed(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:
-    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0; `NEVER` of excluded tokens.
+def process_logits(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:
+    """Scores after temperature, top-k, top-p and min-p, the highest of each row at 0; `EXCLUDED_SCORE` of excluded
+    tokens.
 
     The most probable token is always kept.
     """
@@ -238,55 +264,59 @@ def allowed(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Flo
     if sampling.temperature != 1:  # what a temperature near 0 makes of 0 is 0
         scores = scores / max(sampling.temperature, 1e-30)
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
-        scores = scores.masked_fill(scores < _highest(scores, sampling.top_k), NEVER)
+        scores = scores.masked_fill(scores < _kth_highest_score(scores, sampling.top_k), EXCLUDED_SCORE)
     if sampling.top_p is not None and sampling.top_p < 1:
-        scores = scores.masked_fill(scores < _least_of_nucleus(scores, sampling.top_p), NEVER)
+        scores = scores.masked_fill(scores < _nucleus_threshold(scores, sampling.top_p), EXCLUDED_SCORE)
     if sampling.min_p:
-        scores = scores.masked_fill(scores.exp() < sampling.min_p, NEVER)
+        scores = scores.masked_fill(scores.exp() < sampling.min_p, EXCLUDED_SCORE)
     return scores
 
 
-def _highest(scores: Float[Tensor, "rows vocabulary"], rank: int) -> Float[Tensor, "rows 1"]:
+def _kth_highest_score(scores: Float[Tensor, "rows vocabulary"], rank: int) -> Float[Tensor, "rows 1"]:
     """The score of the `rank`-th most probable token of each row."""
     if scores.device.type != "cpu":
         return scores.topk(rank).values[:, -1:]
-    below = scores.shape[-1] - rank  # numpy finds it in a fifth of the time
-    return torch.from_numpy(np.partition(scores.detach().numpy(), below, axis=-1)[:, below : below + 1])
+    num_lower = scores.shape[-1] - rank  # numpy finds it in a fifth of the time
+    return torch.from_numpy(np.partition(scores.detach().numpy(), num_lower, axis=-1)[:, num_lower : num_lower + 1])
 
 
-def _least_of_nucleus(scores: Float[Tensor, "rows vocabulary"], share: float) -> Float[Tensor, "rows 1"]:
-    """The score of the least probable token of the nucleus: those above it have less than `share` together."""
+def _nucleus_threshold(scores: Float[Tensor, "rows vocabulary"], top_p: float) -> Float[Tensor, "rows 1"]:
+    """The score of the least probable token of the nucleus: those above it have less than `top_p` together."""
     if scores.device.type == "cpu":  # numpy sorts 32,000 scores in 0.1 ms, torch in 2
-        found = torch.from_numpy(np.sort(scores.detach().numpy(), axis=-1)).flip(-1)
+        sorted_scores = torch.from_numpy(np.sort(scores.detach().numpy(), axis=-1)).flip(-1)
     else:
-        found = scores.sort(-1, descending=True).values
-    mass = found.exp().to(torch.float32 if scores.device.type == "mps" else torch.float64)
-    sums = mass.cumsum(-1)
-    needed = (sums - mass < share * sums[:, -1:]).sum(-1, keepdim=True)
-    return found.gather(-1, needed.clamp(min=1) - 1)
+        sorted_scores = scores.sort(-1, descending=True).values
+    probabilities = sorted_scores.exp().to(torch.float32 if scores.device.type == "mps" else torch.float64)
+    sums = probabilities.cumsum(-1)
+    nucleus_size = (sums - probabilities < top_p * sums[:, -1:]).sum(-1, keepdim=True)
+    return sorted_scores.gather(-1, nucleus_size.clamp(min=1) - 1)
 
 
-def picked(
-    scores: Float[Tensor, "rows vocabulary"], drawn: Float[Tensor, " rows"], kind: torch.dtype = torch.float64
+def sample_tokens(
+    scores: Float[Tensor, "rows vocabulary"],
+    uniform_samples: Float[Tensor, " rows"],
+    dtype: torch.dtype = torch.float64,
 ) -> Int[Tensor, " rows"]:
-    """The token of each row at which the sum of the probabilities, in the order of ids, goes over `drawn`.
+    """The token of each row at which the sum of the probabilities, in the order of ids, goes over `uniform_samples`.
 
-    >>> picked(torch.tensor([[0.0, NEVER, 0.0]]), torch.tensor([0.5], dtype=torch.float64)).tolist()
+    >>> sample_tokens(torch.tensor([[0.0, EXCLUDED_SCORE, 0.0]]), torch.tensor([0.5], dtype=torch.float64)).tolist()
     [2]
     """
-    sums = scores.exp().cumsum(-1, dtype=kind)
-    whole = sums[:, -1:]
-    wanted = torch.minimum(drawn[:, None].to(kind) * whole, torch.nextafter(whole, torch.zeros_like(whole)))
-    return torch.searchsorted(sums, wanted, right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
+    sums = scores.exp().cumsum(-1, dtype=dtype)
+    total = sums[:, -1:]
+    threshold = torch.minimum(
+        uniform_samples[:, None].to(dtype) * total, torch.nextafter(total, torch.zeros_like(total))
+    )
+    return torch.searchsorted(sums, threshold, right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
 
 
-def uniforms(seed: int, rows: NDArray[np.int64], most: int) -> NDArray[np.float64]:
-    """Numbers from 0 to below 1, `[rows, most]`: a hash (splitmix64) of the seed, the row's number and the step.
+def uniform_numbers(seed: int, rows: NDArray[np.int64], num_steps: int) -> NDArray[np.float64]:
+    """Numbers from 0 to below 1, `[rows, num_steps]`: a hash (splitmix64) of the seed, the row's number and the step.
 
-    >>> bool((uniforms(0, np.array([7, 8]), 3)[1] == uniforms(0, np.array([8]), 3)[0]).all())
+    >>> bool((uniform_numbers(0, np.array([7, 8]), 3)[1] == uniform_numbers(0, np.array([8]), 3)[0]).all())
     True
     """
-    start = mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
-    own = mix(mix(rows.astype(np.uint64) * _GOLDEN + start) + _GOLDEN)
-    words = mix(own[:, None] + np.arange(1, most + 1, dtype=np.uint64) * _GOLDEN)
+    start = mix_bits(np.array([seed], dtype=np.uint64) + _GOLDEN)
+    row_keys = mix_bits(mix_bits(rows.astype(np.uint64) * _GOLDEN + start) + _GOLDEN)
+    words = mix_bits(row_keys[:, None] + np.arange(1, num_steps + 1, dtype=np.uint64) * _GOLDEN)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -6,71 +6,71 @@ shares are fractions from 0 to 1.
 
 | To say | of | take |
 |---|---|---|
-| how well a model was measured | one cell | `wilson`; `clopper_pearson` where a claim must hold for certain |
+| how well a model was measured | one cell | `wilson_interval`; `clopper_pearson_interval` where it must hold |
 | the same | a region of cells | `region_mean` |
-| how far two models are apart | one seed each | `difference`; on the same questions `mcnemar` tests it |
+| how far two models are apart | one seed each | `newcombe_interval`; on the same questions `mcnemar_test` tests it |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
-| what a typical seed gives | seeds | `median_spread`, `interquartile_mean` |
-| how far that might move | five seeds or more | `bootstrap_interval`; over several tasks `stratified_bootstrap` |
-| whether two recipes differ | the same seeds | `paired_permutation`; over tasks of unlike scales `signed_rank` |
-| the same | other seeds each | `permutation`, and `probability_of_improvement` for how often |
+| what a typical seed gives | seeds | `summarize_seeds`, `interquartile_mean` |
+| how far that might move | five seeds or more | `bootstrap_interval`; over tasks `stratified_bootstrap_interval` |
+| whether two recipes differ | the same seeds | `paired_permutation_test`; over unlike tasks `wilcoxon_signed_rank` |
+| the same | other seeds each | `permutation_test`, and `probability_of_improvement` for how often |
 | any of several differences | several tests | `holm` of their p-values |
-| whether seeds are enough | before training | `smallest_p` |
-| curves of seeds as one | seeds | `seeds_band` |
+| whether seeds are enough | before training | `min_p_value` |
+| curves of seeds as one | seeds | `seed_band` |
 """
 
 from numerate.evaluation.comparisons import (
     fisher_exact,
     holm,
-    mcnemar,
-    paired_permutation,
-    permutation,
+    mcnemar_test,
+    min_p_value,
+    paired_permutation_test,
+    permutation_test,
     probability_of_improvement,
     sign_test,
-    signed_rank,
-    smallest_p,
+    wilcoxon_signed_rank,
 )
 from numerate.evaluation.intervals import (
     Proportion,
     binomial_tail,
-    clopper_pearson,
-    difference,
+    clopper_pearson_interval,
+    newcombe_interval,
     region_mean,
     success_rate,
-    wilson,
+    wilson_interval,
 )
 from numerate.evaluation.resampling import (
-    Band,
-    SeedSpread,
+    SeedBand,
+    SeedSummary,
     bootstrap_interval,
     interquartile_mean,
-    median_spread,
-    seeds_band,
-    stratified_bootstrap,
+    seed_band,
+    stratified_bootstrap_interval,
+    summarize_seeds,
 )
 
 __all__ = [
-    "Band",
     "Proportion",
-    "SeedSpread",
+    "SeedBand",
+    "SeedSummary",
     "binomial_tail",
     "bootstrap_interval",
-    "clopper_pearson",
-    "difference",
+    "clopper_pearson_interval",
     "fisher_exact",
     "holm",
     "interquartile_mean",
-    "mcnemar",
-    "median_spread",
-    "paired_permutation",
-    "permutation",
+    "mcnemar_test",
+    "min_p_value",
+    "newcombe_interval",
+    "paired_permutation_test",
+    "permutation_test",
     "probability_of_improvement",
     "region_mean",
-    "seeds_band",
+    "seed_band",
     "sign_test",
-    "signed_rank",
-    "smallest_p",
-    "stratified_bootstrap",
+    "stratified_bootstrap_interval",
     "success_rate",
-    "wilson",
+    "summarize_seeds",
+    "wilcoxon_signed_rank",
+    "wilson_interval",
 ]

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.numbers_in_texts import Found, last_number, whole_number
+from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number, parse_entire_text
 from numerate.evaluation.text_metrics import TextScores
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
-from numerate.vocabulary import END, Vocabulary
+from numerate.vocabulary import EOS, Vocabulary
 
 
-def plainly(tokenizer: Tokenizer, words: str) -> str:
+def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
     """Numbers from the model's format back to plain ones: with `Digits(digit_order="reversed")`, `975` is `579`."""
-    return tokenizer.number_format.plain(words, answer=True) if isinstance(tokenizer, Characters) else words
+    return (
+        tokenizer.number_format.normalize_numbers(text, is_answer=True) if isinstance(tokenizer, Characters) else text
+    )
 
 
-class TextAnswers:
+class AnswerScorer:
     """Collects the answers to the questions of a cell, batch by batch and in order, and computes their scores.
 
     Where questions are texts, the number of an answer is its last one, and there are scores of texts beside. Where
@@ -26,62 +28,66 @@ class TextAnswers:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
-        self.texts = questions.texts is not None
-        self.slots = questions.numbers.lengths.shape[1] > 0
+        self.has_texts = questions.texts is not None
+        self.has_number_slots = questions.numbers.lengths.shape[1] > 0
         if questions.texts is not None:
-            self.targets = [pair.answer for pair in questions.texts.pairs()]
+            self.targets = [pair.answer for pair in questions.texts.read_examples()]
         else:
-            self.targets = [plain_text(questions, row)[1] for row in range(len(questions))]
+            self.targets = [format_question(questions, row)[1] for row in range(len(questions))]
         self.predictions: list[str] = []
-        self.ended = self.tokens = self.tokens_right = 0
+        self.num_ended = self.num_tokens = self.num_correct_tokens = 0
         self.nll = 0.0
 
-    def add(self, ids: Sequence[Sequence[int]], values: Sequence[Sequence[float]] | None = None) -> None:
+    def add_predictions(
+        self, ids: Sequence[Sequence[int]], number_values: Sequence[Sequence[float]] | None = None
+    ) -> None:
         """Adds the answers to the next questions, as ids up to the end token, and the number predicted with each, of a
         model with a number head."""
         for row, row_ids in enumerate(ids):
-            ended = END in row_ids
-            row_ids = row_ids[: row_ids.index(END)] if ended else row_ids
-            if values is None:
-                words = self.tokenizer.decode(row_ids, self.vocabulary)
+            ended = EOS in row_ids
+            row_ids = row_ids[: row_ids.index(EOS)] if ended else row_ids
+            if number_values is None:
+                text = self.tokenizer.decode(row_ids, self.vocabulary)
             else:
-                words = self.tokenizer.decode_with_values(row_ids, values[row][: len(row_ids)], self.vocabulary)
-            self.predictions.append(plainly(self.tokenizer, words) if self.slots else words)
-            self.ended += ended
+                text = self.tokenizer.decode_with_number_values(
+                    row_ids, number_values[row][: len(row_ids)], self.vocabulary
+                )
+            self.predictions.append(restore_number_format(self.tokenizer, text) if self.has_number_slots else text)
+            self.num_ended += ended
 
-    def read(self, nll: float, tokens: int, tokens_right: int) -> None:
+    def add_likelihood(self, nll: float, num_tokens: int, num_correct_tokens: int) -> None:
         """Adds the likelihood of the targets of the next questions, `nll` in nats."""
         self.nll += nll
-        self.tokens += tokens
-        self.tokens_right += tokens_right
+        self.num_tokens += num_tokens
+        self.num_correct_tokens += num_correct_tokens
 
-    def record(self) -> dict[str, Any]:
-        """`numbers`, where right answers have any, and `texts` of questions that are texts."""
-        found: dict[str, Any] = {}
-        numbers = self._numbers()
+    def to_record(self) -> dict[str, Any]:
+        """`numbers`, where right answers have any, and `has_texts` of questions that are texts."""
+        result: dict[str, Any] = {}
+        numbers = self._number_scores()
         if numbers is not None and numbers.count:
-            found["numbers"] = numbers.record()
-        if self.texts:
-            scores = TextScores.of(
+            result["numbers"] = numbers.to_record()
+        if self.has_texts:
+            scores = TextScores.from_texts(
                 self.predictions,
                 self.targets,
                 nll=self.nll,
-                tokens=self.tokens,
-                tokens_right=self.tokens_right,
-                ended=self.ended,
+                num_tokens=self.num_tokens,
+                num_correct_tokens=self.num_correct_tokens,
+                num_ended=self.num_ended,
             )
-            found["texts"] = scores.record()
-        return found
+            result["texts"] = scores.to_record()
+        return result
 
-    def _numbers(self) -> NumberScores | None:
-        if self.texts:
-            return NumberScores.of_texts(self.predictions, self.targets)
-        targets = [whole_number(text) for text in self.targets]
+    def _number_scores(self) -> NumberScores | None:
+        if self.has_texts:
+            return NumberScores.from_texts(self.predictions, self.targets)
+        targets = [parse_entire_text(text) for text in self.targets]
         if any(number is None for number in targets):
             return None
-        whole = [whole_number(text) for text in self.predictions]
-        found = [
-            Found(number, invalid=number is None and not last_number(text).missing)
-            for number, text in zip(whole, self.predictions, strict=True)
+        predicted_numbers = [parse_entire_text(text) for text in self.predictions]
+        parsed = [
+            ParsedNumber(number, invalid=number is None and not last_number(text).missing)
+            for number, text in zip(predicted_numbers, self.predictions, strict=True)
         ]
-        return NumberScores.of(found, targets)
+        return NumberScores.from_numbers(parsed, targets)

@@ -12,84 +12,84 @@ from math import exp, log
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.sums import means_of_modules
+from numerate.evaluation.sums import cell_means
 
-ORDER = 4
+MAX_NGRAM_ORDER = 4
 """The maximum n-gram order of BLEU."""
 
-METRICS: dict[str, str] = {
+TEXT_METRICS: dict[str, str] = {
     "bleu": "BLEU of the corpus",
     "rouge1": "ROUGE-1",
     "rouge2": "ROUGE-2",
     "rougeL": "ROUGE-L",
     "perplexity": "perplexity per token",
-    "token_accuracy": "tokens right behind the right prefix",
-    "ended": "answers that came to an end",
+    "token_accuracy": "correct tokens after the correct prefix",
+    "ended": "answers with an end token",
 }
 """The metrics of texts and their names in reports; docs/metrics.md defines them."""
 
-ROUGES = ("rouge1", "rouge2", "rougeL")
+ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
 _ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
-_13A = tuple(
+_RULES_13A = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"([{-~\[-` -&(-+:-@/])", r" \1 "),  # punctuation but for apostrophe, comma, hyphen and point
-        (r"([^0-9])([.,])", r"\1 \2 "),  # points and commas, unless both neighbours are digits
+        (r"([^0-9])([.,])", r"\1 \2 "),  # points and commas, unless both neighbors are digits
         (r"([.,])([^0-9])", r" \1 \2"),
         (r"([0-9])(-)", r"\1 \2 "),  # a hyphen behind a digit
     )
 )
 
 
-def words_13a(text: str) -> list[str]:
-    """The words of a text as BLEU counts them: the tokenisation `13a`, that of the script mteval-v13a of NIST.
+def tokenize_13a(text: str) -> list[str]:
+    """The words of a text as BLEU counts them: the tokenization `13a`, that of the script mteval-v13a of NIST.
 
     As sacreBLEU has it (Post, 2018, https://aclanthology.org/W18-6319): what makes scores of two papers comparable.
 
-    >>> words_13a("It's 1,000.5, isn't it?")
+    >>> tokenize_13a("It's 1,000.5, isn't it?")
     ["It's", '1,000.5', ',', "isn't", 'it', '?']
     """
     text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
     for entity, character in _ENTITIES:
         text = text.replace(entity, character)
     text = f" {text} "
-    for pattern, replacement in _13A:
+    for pattern, replacement in _RULES_13A:
         text = pattern.sub(replacement, text)
     return text.split()
 
 
 @dataclass(frozen=True)
-class Bleu:
+class BleuCounts:
     """The sums of corpus BLEU: of the n-grams of predictions (n = 1 to 4) how many there are and how many match the
     reference; and the words of both.
 
-    >>> round(Bleu.of("the cat sat on the mat", "the cat sat on a mat").score(), 2)
+    >>> round(BleuCounts.from_pair("the cat sat on the mat", "the cat sat on a mat").score(), 2)
     53.73
     """
 
-    matches: tuple[int, ...] = (0,) * ORDER
-    totals: tuple[int, ...] = (0,) * ORDER
-    prediction_words: int = 0
-    reference_words: int = 0
+    matches: tuple[int, ...] = (0,) * MAX_NGRAM_ORDER
+    totals: tuple[int, ...] = (0,) * MAX_NGRAM_ORDER
+    prediction_length: int = 0
+    reference_length: int = 0
 
     @classmethod
-    def of(cls, prediction: str, reference: str) -> "Bleu":
+    def from_pair(cls, prediction: str, reference: str) -> "BleuCounts":
         """From one answer."""
-        predicted, expected = words_13a(prediction), words_13a(reference)
+        predicted, expected = tokenize_13a(prediction), tokenize_13a(reference)
         matches, totals = [], []
-        for order in range(1, ORDER + 1):
-            found, wanted = _runs(predicted, order), _runs(expected, order)
-            matches.append((found & wanted).total())
-            totals.append(found.total())
+        for order in range(1, MAX_NGRAM_ORDER + 1):
+            predicted_ngrams, reference_ngrams = _ngrams(predicted, order), _ngrams(expected, order)
+            matches.append((predicted_ngrams & reference_ngrams).total())
+            totals.append(predicted_ngrams.total())
         return cls(tuple(matches), tuple(totals), len(predicted), len(expected))
 
-    def __add__(self, other: "Bleu") -> "Bleu":
-        return Bleu(
+    def __add__(self, other: "BleuCounts") -> "BleuCounts":
+        return BleuCounts(
             tuple(map(sum, zip(self.matches, other.matches, strict=True))),
             tuple(map(sum, zip(self.totals, other.totals, strict=True))),
-            self.prediction_words + other.prediction_words,
-            self.reference_words + other.reference_words,
+            self.prediction_length + other.prediction_length,
+            self.reference_length + other.reference_length,
         )
 
     def score(self) -> float:
@@ -101,38 +101,38 @@ class Bleu:
         """
         if not any(self.matches) or not all(self.totals):
             return 0.0
-        logs, halvings = 0.0, 0
+        log_precision_sum, halvings = 0.0, 0
         for matches, total in zip(self.matches, self.totals, strict=True):
             halvings += not matches
-            logs += log((matches or 0.5**halvings) / total)
-        brevity = min(0.0, 1.0 - self.reference_words / self.prediction_words)
-        return 100.0 * exp(brevity + logs / ORDER)
+            log_precision_sum += log((matches or 0.5**halvings) / total)
+        brevity = min(0.0, 1.0 - self.reference_length / self.prediction_length)
+        return 100.0 * exp(brevity + log_precision_sum / MAX_NGRAM_ORDER)
 
 
-def _runs(words: Sequence[str], order: int) -> "Counter[tuple[str, ...]]":
+def _ngrams(words: Sequence[str], order: int) -> "Counter[tuple[str, ...]]":
     return Counter(tuple(words[i : i + order]) for i in range(len(words) - order + 1))
 
 
 # ROUGE ----------------------------------------------------------------------------------------------------------------
 
-Stem = Callable[[str], str]
+Stemmer = Callable[[str], str]
 
 
-def porter() -> Stem:
+def porter_stemmer() -> Stemmer:
     """Porter's stemmer of the package nltk, as rouge_score uses it. Raises `UserError` without nltk."""
     try:
         from nltk.stem.porter import PorterStemmer
     except ImportError:
         raise UserError("stemming: needs the package nltk; pip install nltk, or leave stemming off") from None
-    stem: Stem = PorterStemmer().stem
+    stem: Stemmer = PorterStemmer().stem
     return stem
 
 
-def rouge_words(text: str, stem: Stem | None = None) -> list[str]:
+def tokenize_rouge(text: str, stem: Stemmer | None = None) -> list[str]:
     """The words of a text as ROUGE counts them: runs of letters a to z and digits, in lower case; with a stemmer those
     of more than three letters by their stems. As the package rouge_score has it.
 
-    >>> rouge_words("It costs $1,000.")
+    >>> tokenize_rouge("It costs $1,000.")
     ['it', 'costs', '1', '000']
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
@@ -142,7 +142,7 @@ def rouge_words(text: str, stem: Stem | None = None) -> list[str]:
     return [word for word in stems if re.fullmatch(r"[a-z0-9]+", word)]
 
 
-def rouge(prediction: str, reference: str, stem: Stem | None = None) -> dict[str, float]:
+def rouge(prediction: str, reference: str, stem: Stemmer | None = None) -> dict[str, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-L of one answer, each the F of precision and recall, from 0 to 1.
 
     Lin (2004), https://aclanthology.org/W04-1013: runs of one and of two words that both have, and the longest common
@@ -151,31 +151,33 @@ def rouge(prediction: str, reference: str, stem: Stem | None = None) -> dict[str
     >>> {name: round(share, 3) for name, share in rouge("the cat sat", "the cat lay").items()}
     {'rouge1': 0.667, 'rouge2': 0.5, 'rougeL': 0.667}
     """
-    predicted, expected = rouge_words(prediction, stem), rouge_words(reference, stem)
-    found = {}
+    predicted, expected = tokenize_rouge(prediction, stem), tokenize_rouge(reference, stem)
+    scores = {}
     for order in (1, 2):
-        one, other = _runs(predicted, order), _runs(expected, order)
-        found[f"rouge{order}"] = _f((one & other).total(), one.total(), other.total())
-    return found | {"rougeL": _f(_common(predicted, expected), len(predicted), len(expected))}
+        predicted_ngrams, reference_ngrams = _ngrams(predicted, order), _ngrams(expected, order)
+        scores[f"rouge{order}"] = _f1(
+            (predicted_ngrams & reference_ngrams).total(), predicted_ngrams.total(), reference_ngrams.total()
+        )
+    return scores | {"rougeL": _f1(_lcs_length(predicted, expected), len(predicted), len(expected))}
 
 
-def _f(common: int, prediction: int, reference: int) -> float:
+def _f1(common: int, prediction: int, reference: int) -> float:
     """The harmonic mean of common / prediction and common / reference."""
     return 2.0 * common / (prediction + reference) if common else 0.0
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
+def _lcs_length(prediction: Sequence[str], reference: Sequence[str]) -> int:
     """The length of the longest common subsequence, a row of the usual table as the bits of one integer: Hyyrö (2004),
     "Bit-parallel LCS-length computation revisited"."""
     masks: dict[str, int] = {}
-    for index, word in enumerate(one):
+    for index, word in enumerate(prediction):
         masks[word] = masks.get(word, 0) | 1 << index
-    whole = (1 << len(one)) - 1
-    row = whole
-    for word in other:
+    mask = (1 << len(prediction)) - 1
+    row = mask
+    for word in reference:
         hits = row & masks.get(word, 0)
-        row = (row + hits | row - hits) & whole
-    return len(one) - row.bit_count()
+        row = (row + hits | row - hits) & mask
+    return len(prediction) - row.bit_count()
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -185,33 +187,33 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 class TextScores:
     """Scores of answers that are texts, as sums that can be merged.
 
-    `rouge` are the sums of F over `count` answers. `nll` is the teacher-forced sum of -ln(probability), in nats, over
-    all `tokens` of the references, ends included and padding not; `tokens_right` of them are the most probable. `ended`
-    answers stopped by themselves.
+    `rouge_sums` are the sums of F over `count` answers. `nll` is the teacher-forced sum of -ln(probability), in nats,
+    over all `num_tokens` of the references, ends included and padding not; `num_correct_tokens` of them are the most
+    probable. `num_ended` answers stopped by themselves.
 
-    >>> TextScores.of(["the cat sat"], ["the cat lay"]).measures()["rouge2"]
+    >>> TextScores.from_texts(["the cat sat"], ["the cat lay"]).metrics()["rouge2"]
     0.5
     """
 
     count: int = 0
-    bleu: Bleu = Bleu()
-    rouge: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    bleu: BleuCounts = BleuCounts()
+    rouge_sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
     nll: float = 0.0
-    tokens: int = 0
-    tokens_right: int = 0
-    ended: int = 0
+    num_tokens: int = 0
+    num_correct_tokens: int = 0
+    num_ended: int = 0
 
     @classmethod
-    def of(
+    def from_texts(
         cls,
         predictions: Sequence[str],
         references: Sequence[str],
         *,
         nll: float = 0.0,
-        tokens: int = 0,
-        tokens_right: int = 0,
-        ended: int = 0,
-        stem: Stem | None = None,
+        num_tokens: int = 0,
+        num_correct_tokens: int = 0,
+        num_ended: int = 0,
+        stem: Stemmer | None = None,
     ) -> "TextScores":
         """From predictions and references. Raises `UserError` for unequally many."""
         if len(predictions) != len(references):
@@ -222,98 +224,98 @@ class TextScores:
         shares = [rouge(*pair, stem) for pair in pairs]
         return cls(
             count=len(pairs),
-            bleu=sum((Bleu.of(*pair) for pair in pairs), Bleu()),
-            rouge=(
+            bleu=sum((BleuCounts.from_pair(*pair) for pair in pairs), BleuCounts()),
+            rouge_sums=(
                 sum(s["rouge1"] for s in shares),
                 sum(s["rouge2"] for s in shares),
                 sum(s["rougeL"] for s in shares),
             ),
             nll=nll,
-            tokens=tokens,
-            tokens_right=tokens_right,
-            ended=ended,
+            num_tokens=num_tokens,
+            num_correct_tokens=num_correct_tokens,
+            num_ended=num_ended,
         )
 
     def __add__(self, other: "TextScores") -> "TextScores":
-        first, second, longest = (one + more for one, more in zip(self.rouge, other.rouge, strict=True))
+        first, second, longest = (one + more for one, more in zip(self.rouge_sums, other.rouge_sums, strict=True))
         return TextScores(
             self.count + other.count,
             self.bleu + other.bleu,
             (first, second, longest),
             self.nll + other.nll,
-            self.tokens + other.tokens,
-            self.tokens_right + other.tokens_right,
-            self.ended + other.ended,
+            self.num_tokens + other.num_tokens,
+            self.num_correct_tokens + other.num_correct_tokens,
+            self.num_ended + other.num_ended,
         )
 
     @classmethod
-    def together(cls, several: Iterable["TextScores"]) -> "TextScores":
+    def merge(cls, scores_of_cells: Iterable["TextScores"]) -> "TextScores":
         """All questions of several cells as those of one."""
-        return sum(several, cls())
+        return sum(scores_of_cells, cls())
 
-    def measures(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, float | None]:
         """Every metric of `METRICS` by its name; None where there is nothing to measure. Perplexity is
         exp(nll / tokens), every token weighing the same."""
-        shares = (total / self.count if self.count else None for total in self.rouge)
+        shares = (total / self.count if self.count else None for total in self.rouge_sums)
         return {
             "bleu": self.bleu.score() if self.count else None,
-            **dict(zip(ROUGES, shares, strict=True)),
-            "perplexity": perplexity(self.nll, self.tokens),
-            "token_accuracy": self.tokens_right / self.tokens if self.tokens else None,
-            "ended": self.ended / self.count if self.count else None,
+            **dict(zip(ROUGE_METRICS, shares, strict=True)),
+            "perplexity": perplexity(self.nll, self.num_tokens),
+            "token_accuracy": self.num_correct_tokens / self.num_tokens if self.num_tokens else None,
+            "ended": self.num_ended / self.count if self.count else None,
         }
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """The entry of texts in the record of a cell: the sums, and the metrics for people to read."""
         return {
             "count": self.count,
             "matches": list(self.bleu.matches),
             "totals": list(self.bleu.totals),
-            "said_words": self.bleu.prediction_words,
-            "right_words": self.bleu.reference_words,
-            "rouge": dict(zip(ROUGES, (round(total, 9) for total in self.rouge), strict=True)),
+            "said_words": self.bleu.prediction_length,
+            "right_words": self.bleu.reference_length,
+            "rouge": dict(zip(ROUGE_METRICS, (round(total, 9) for total in self.rouge_sums), strict=True)),
             "nll": round(self.nll, 6),
-            "tokens": self.tokens,
-            "tokens_right": self.tokens_right,
-            "ended": self.ended,
-            "measures": {name: None if value is None else round(value, 6) for name, value in self.measures().items()},
+            "tokens": self.num_tokens,
+            "tokens_right": self.num_correct_tokens,
+            "ended": self.num_ended,
+            "measures": {name: None if value is None else round(value, 6) for name, value in self.metrics().items()},
         }
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "TextScores | None":
+    def from_record(cls, record: Mapping[str, Any]) -> "TextScores | None":
         """From the record of a cell; None for one without texts. Raises `KeyError`, `TypeError` or `ValueError` for an
         invalid record."""
         data = record.get("texts")
         if data is None:
             return None
         matches, totals = (tuple(map(int, data[name])) for name in ("matches", "totals"))
-        first, second, longest = (float(data["rouge"][name]) for name in ROUGES)
+        first, second, longest = (float(data["rouge"][name]) for name in ROUGE_METRICS)
         return cls(
             count=int(data["count"]),
-            bleu=Bleu(matches, totals, int(data["said_words"]), int(data["right_words"])),
-            rouge=(first, second, longest),
+            bleu=BleuCounts(matches, totals, int(data["said_words"]), int(data["right_words"])),
+            rouge_sums=(first, second, longest),
             nll=float(data["nll"]),
-            tokens=int(data["tokens"]),
-            tokens_right=int(data["tokens_right"]),
-            ended=int(data["ended"]),
+            num_tokens=int(data["tokens"]),
+            num_correct_tokens=int(data["tokens_right"]),
+            num_ended=int(data["ended"]),
         )
 
 
-def pooled(cells: Sequence[TextScores]) -> dict[str, float | None]:
+def pooled_metrics(cells: Sequence[TextScores]) -> dict[str, float | None]:
     """Every metric twice: over all questions of several cells, `bleu`, and as the mean over the cells that have it,
     each weighing the same, `bleu (mean of modules)`. Raises `UserError` for no cells."""
     if not cells:
-        raise UserError("text_metrics: there are no cells to take together")
-    each = [scores.measures() for scores in cells]
-    return TextScores.together(cells).measures() | means_of_modules(each, METRICS)
+        raise UserError("text_metrics: must be given at least one cell")
+    metrics_by_cell = [scores.metrics() for scores in cells]
+    return TextScores.merge(cells).metrics() | cell_means(metrics_by_cell, TEXT_METRICS)
 
 
-def perplexity(nll: float, tokens: int) -> float | None:
+def perplexity(nll: float, num_tokens: int) -> float | None:
     """exp(nll / tokens); None without tokens, and where a float overflows.
 
     >>> round(perplexity(2 * log(10), 2), 6)
     10.0
     """
-    if not tokens or nll / tokens > 709.0:
+    if not num_tokens or nll / num_tokens > 709.0:
         return None
-    return exp(nll / tokens)
+    return exp(nll / num_tokens)

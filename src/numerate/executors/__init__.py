@@ -1,6 +1,6 @@
 """Executors: work on many items in parallel, on this machine, a Ray cluster or Slurm."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {"Executor": {"Local": "local", "Ray": "ray", "Slurm": "slurm"}}
-__getattr__ = lazily("executors", CATALOGUE)
+__getattr__ = lazy_getattr("executors", CATALOGUE)

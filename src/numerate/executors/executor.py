@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from numerate.config import refuse_other_words, setting
+from numerate.config import check_choices, setting
 from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
-Kind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
+FailureKind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
 """How an item failed: a user error ("mistake", also an exception in a user's file), an environment error ("fault"), an
 unexpected exception ("error"), out of memory, its worker died, `timeout`, stopped, or never started since all was
 stopped."""
@@ -23,29 +23,29 @@ class Failure:
     `status` is the exit status that this alone would give a command.
     """
 
-    kind: Kind
+    kind: FailureKind
     text: str
     status: int = 1
     trace: str | None = None
 
     @classmethod
-    def of(cls, data: object) -> "Failure":
+    def from_dict(cls, data: object) -> "Failure":
         """From plain data, as `dataclasses.asdict` gives it. Raises `ValueError` for any other."""
-        if not isinstance(data, dict) or data.get("kind") not in get_args(Kind):
-            raise ValueError("this is no failure")
+        if not isinstance(data, dict) or data.get("kind") not in get_args(FailureKind):
+            raise ValueError("not a failure")
         kind, text, status, trace = (data.get(name) for name in ("kind", "text", "status", "trace"))
         if not isinstance(text, str) or not isinstance(status, int) or not isinstance(trace, str | None):
-            raise ValueError("this is no failure")
+            raise ValueError("not a failure")
         return cls(kind, text, status, trace)  # type: ignore[arg-type]
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the item may succeed when it is simply started again: it was stopped, not refused."""
         return self.kind in ("died", "stopped", "not begun")
 
 
 @dataclass(frozen=True)
-class Finished:
+class ItemOutcome:
     """An item that is over: its `index` among the items, its result or its failure.
 
     `seconds` are those that it took in its worker, without any waiting; `worker` is the name of that worker.
@@ -74,7 +74,7 @@ class WorkerContext:
 class Work(ABC):
     """What is done with each item. It is pickled to every worker and opened there once: what is costly (libraries, a
     model) is paid for in `open`, not per item. Items and results are pickled too, but for results on Slurm, which are
-    lines of JSON (`to_plain`).
+    lines of JSON (`to_json`).
 
     >>> class Square(Work):
     ...     def open(self, context):
@@ -85,20 +85,20 @@ class Work(ABC):
     def open(self, context: WorkerContext) -> Callable[[Any], Any]:
         """What does one item. An exception that it raises is that item's failure and nobody else's."""
 
-    def name_of(self, item: Any) -> str:
+    def item_name(self, item: Any) -> str:
         """The name of an item in errors and in `status`."""
         return str(item)
 
-    def to_plain(self, result: Any) -> Any:
+    def to_json(self, result: Any) -> Any:
         """A result as plain data (what JSON holds), by which it travels where files are all that is shared. What is
         plain data already needs none of this."""
         return result
 
-    def from_plain(self, data: Any) -> Any:
-        """A result from plain data. Raises `ValueError` for data that `to_plain` does not give."""
+    def from_json(self, data: Any) -> Any:
+        """A result from plain data. Raises `ValueError` for data that `to_json` does not give."""
         return data
 
-    def keeps(self, result: Any) -> bool:
+    def is_reusable(self, result: Any) -> bool:
         """Whether a result that an earlier start left is still good. Where it is not, its item is done again."""
         return True
 
@@ -117,25 +117,25 @@ class Executor(ABC):
     )
     threads: int = setting(1, "CPU threads per worker")
     timeout: float | None = setting(None, "time limit per item (a run, a shard of a grid), in seconds; null: none")
-    memory: float | None = setting(None, "memory limit per worker in bytes beside what it loads, as 4e9; null: none")
+    memory: float | None = setting(
+        None, "memory limit per worker in bytes, in addition to its libraries, such as 4e9; null: none"
+    )
     stack_size: int = setting(
         1, "how many runs that differ in seed or scalar settings only are trained as one stacked model"
     )
 
     def __post_init__(self) -> None:
-        refuse_other_words(self)
+        check_choices(self)
         for name in ("workers", "threads", "stack_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: must be at least 1, not {value}")
         for name, unit, example in (("timeout", "seconds", "600"), ("memory", "bytes", "4e9")):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UserError(
-                    f"{name}: {value:g} is nothing; {unit} above 0 are right, as {example}, or null for no limit"
-                )
+                raise UserError(f"{name}: must be above 0 {unit}, such as {example}, or null for no limit")
 
-    def ready(self) -> None:
+    def check_available(self) -> None:
         """Checks that this executor is available, before anything is written or started.
 
         Raises the `UserError` that `run` would raise for a package or a program that is not installed, or for an
@@ -151,16 +151,16 @@ class Executor(ABC):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
-        """Yields one `Finished` for every item, in the order in which they are completed.
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
+        """Yields one `ItemOutcome` for every item, in the order in which they are completed.
 
         `folder` is for files of the executor (logs, job scripts). When `stop` is requested, running items are stopped
-        and waiting ones end as "not begun". `tick` is called about twice a second while waiting. Raises `UserError`
+        and waiting ones end as "not begun". `on_tick` is called about twice a second while waiting. Raises `UserError`
         before anything is started where the executor is not available (a package that is not installed, an address
         that does not answer).
         """
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
         """The job script that would be submitted, for `--dry-run`. Nothing is started or written."""
-        raise UserError(f"{type(self).__name__} submits no script; executor=slurm does")
+        raise UserError(f"{type(self).__name__} has no job script; use executor=slurm")

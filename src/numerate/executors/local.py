@@ -18,19 +18,19 @@ from typing import Any
 from numerate.config import user_files
 from numerate.errors import UserError
 from numerate.executors import pool
-from numerate.executors.executor import Executor, Failure, Finished, Work
-from numerate.executors.memory import KernelKills
-from numerate.executors.worker import Reply, Worker, threads_in
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.memory import OOMKillCounter
+from numerate.executors.worker import Reply, Worker, thread_variables
 from numerate.training.stopping import Stop
 
-ORPHAN = 30.0
+ORPHAN_TIMEOUT = 30.0
 """Seconds that a worker may continue its item after the command is gone, until it ends itself."""
 
 _STOP = b"stop"
 _UNGUARDED = 87  # exit status of a worker that was about to start workers itself
-_GUARD = (
-    "a script that begins workers needs `if __name__ == '__main__':` around what it does, since each worker imports "
-    "the script anew"
+_GUARD_MESSAGE = (
+    "a script that starts workers needs `if __name__ == '__main__':` around its code, since each worker imports "
+    "the script again"
 )
 
 
@@ -50,58 +50,58 @@ class Local(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(_UNGUARDED)
         try:
-            packed = pickle.dumps((pickle.dumps(work), user_files()))
+            pickled_work = pickle.dumps((pickle.dumps(work), user_files()))
         except Exception as error:
             raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
-        return self._run(packed, work, items, stop or Stop(), tick)
+        return self._run(pickled_work, work, items, stop or Stop(), on_tick)
 
     def _run(
-        self, packed: bytes, work: Work, items: Sequence[Any], stop: Stop, tick: Callable[[], None]
-    ) -> Iterator[Finished]:
-        workers = min(self.workers or max(1, cores() // self.threads), max(1, len(items)))
-        backend = Processes(packed, self.threads, self.memory, gpus())
-        yield from pool.Pool(backend, work, items, workers, self.timeout, stop, tick).run()
+        self, pickled_work: bytes, work: Work, items: Sequence[Any], stop: Stop, on_tick: Callable[[], None]
+    ) -> Iterator[ItemOutcome]:
+        workers = min(self.workers or max(1, num_available_cpus() // self.threads), max(1, len(items)))
+        backend = ProcessBackend(pickled_work, self.threads, self.memory, visible_gpus())
+        yield from pool.Pool(backend, work, items, workers, self.timeout, stop, on_tick).run()
 
 
-class Processes(pool.Backend):
+class ProcessBackend(pool.Backend):
     """Worker processes. Each has a pipe of its own: no shared lock that a killed one could leave locked."""
 
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
         self._pipes: dict[Any, Connection] = {}
-        self._opened: set[Any] = set()
-        self._leaving: list[Any] = []
+        self._ready_workers: set[Any] = set()
+        self._exiting: list[Any] = []
         self._context = multiprocessing.get_context("spawn")
-        self._kills = KernelKills()
-        self._owner = os.getpid()
+        self._oom_kills = OOMKillCounter()
+        self._owner_pid = os.getpid()
         atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def hire(self, index: int) -> Hashable:
-        ours, theirs = self._context.Pipe()
-        changed = threads_in(self._threads)
+    def start_worker(self, slot: int) -> Hashable:
+        parent_end, child_end = self._context.Pipe()
+        variables = thread_variables(self._threads)
         if self._gpus:
-            changed["CUDA_VISIBLE_DEVICES"] = self._gpus[index % len(self._gpus)]
-        process = self._context.Process(target=_serve, args=(theirs, os.getpid(), self._threads, self._memory))
+            variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
+        process = self._context.Process(target=_worker_main, args=(child_end, os.getpid(), self._threads, self._memory))
         try:
-            with _environment(changed), _no_interrupt():
+            with _environment(variables), _block_interrupts():
                 process.start()
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()
-        self._pipes[process] = ours
+            child_end.close()
+        self._pipes[process] = parent_end
         return process
 
-    def pack(self, item: Any) -> bytes:
+    def serialize(self, item: Any) -> bytes:
         return pickle.dumps(item)
 
-    def give(self, worker: Any, item: bytes) -> None:
+    def send_item(self, worker: Any, item: bytes) -> None:
         with suppress(OSError):
             self._pipes[worker].send_bytes(item)
 
@@ -109,17 +109,17 @@ class Processes(pool.Backend):
         with suppress(OSError):
             self._pipes[worker].send_bytes(_STOP)
 
-    def wait(self, seconds: float) -> list[pool.Event]:
-        by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}
-        by_sentinel = {worker.sentinel: worker for worker in self._pipes}
-        there = wait([*by_pipe, *by_sentinel], seconds)
-        found = [by_pipe[one] if one in by_pipe else by_sentinel[one] for one in there]
-        if not found:  # a process that a dead worker left behind may hold its pipes open
-            found = [worker for worker in self._pipes if not worker.is_alive()]
-        self._leaving = [worker for worker in self._leaving if not _ended(worker, 0)]
-        return [event for worker in dict.fromkeys(found) if (event := self._event(worker)) is not None]
+    def wait(self, seconds: float) -> list[pool.WorkerEvent]:
+        worker_by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}
+        worker_by_sentinel = {worker.sentinel: worker for worker in self._pipes}
+        ready = wait([*worker_by_pipe, *worker_by_sentinel], seconds)
+        workers = [worker_by_pipe[one] if one in worker_by_pipe else worker_by_sentinel[one] for one in ready]
+        if not workers:  # a process that a dead worker left behind may hold its pipes open
+            workers = [worker for worker in self._pipes if not worker.is_alive()]
+        self._exiting = [worker for worker in self._exiting if not _has_exited(worker, 0)]
+        return [event for worker in dict.fromkeys(workers) if (event := self._receive_event(worker)) is not None]
 
-    def _event(self, worker: Any) -> pool.Event | None:
+    def _receive_event(self, worker: Any) -> pool.WorkerEvent | None:
         pipe = self._pipes[worker]
         try:
             if not pipe.poll() and worker.is_alive():
@@ -128,66 +128,69 @@ class Processes(pool.Backend):
         except (EOFError, OSError):
             message = None
         if message is None:
-            return self._gone(worker)
+            return self._handle_exit(worker)
         if isinstance(message, Reply):
-            return pool.Event(worker, "over", reply=message)
+            return pool.WorkerEvent(worker, "over", reply=message)
         if isinstance(message, Failure):
-            self.dismiss(worker)
-            return pool.Event(worker, "refused", failure=message)
+            self.release(worker)
+            return pool.WorkerEvent(worker, "refused", failure=message)
         if message == "here":
-            self.give(worker, self._work)
+            self.send_item(worker, self._work)
             return None
-        self._opened.add(worker)
-        return pool.Event(worker, "ready", name=message)
+        self._ready_workers.add(worker)
+        return pool.WorkerEvent(worker, "ready", name=message)
 
-    def _gone(self, worker: Any) -> pool.Event:
+    def _handle_exit(self, worker: Any) -> pool.WorkerEvent:
         worker.join(1.0)
         code = worker.exitcode
-        opened = worker in self._opened
+        was_ready = worker in self._ready_workers
         self.kill(worker)
-        if code == -9 and self._kills.one_more():
-            how = "the kernel killed its worker, since there was no memory left"
-            failure = Failure("out of memory", f"{how}; fewer workers at once, or a smaller batch or model, need less")
-            return pool.Event(worker, "gone", failure=failure)
-        if code == _UNGUARDED and not opened:
-            return pool.Event(worker, "refused", failure=Failure("mistake", _GUARD, 2))
-        if opened:
-            text = f"its worker {_how(code)}; the same command resumes"
+        if code == -9 and self._oom_kills.has_new_kill():
+            reason = "the kernel killed its worker, since there was no memory left"
+            failure = Failure(
+                "out of memory", f"{reason}; fewer workers at once, or a smaller batch or model, need less"
+            )
+            return pool.WorkerEvent(worker, "gone", failure=failure)
+        if code == _UNGUARDED and not was_ready:
+            return pool.WorkerEvent(worker, "refused", failure=Failure("mistake", _GUARD_MESSAGE, 2))
+        if was_ready:
+            text = f"its worker {_exit_text(code)}; the same command resumes"
         else:
             text = (
-                f"no worker could begin: its process {_how(code)} while it was starting. If this is a script: {_GUARD}"
+                f"no worker could start: its process {_exit_text(code)} while it was starting. "
+                f"If this is a script: {_GUARD_MESSAGE}"
             )
-        return pool.Event(worker, "gone", failure=Failure("died", text))
+        return pool.WorkerEvent(worker, "gone", failure=Failure("died", text))
 
-    def dismiss(self, worker: Any) -> None:
+    def release(self, worker: Any) -> None:
         self._pipes.pop(worker).close()
-        self._opened.discard(worker)
-        self._leaving.append(worker)
+        self._ready_workers.discard(worker)
+        self._exiting.append(worker)
 
     def kill(self, worker: Any) -> None:
         worker.kill()
-        self.dismiss(worker)
+        self.release(worker)
 
     def close(self) -> None:
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner_pid:
             return  # a fork of the command, which has no workers
         for worker in list(self._pipes):
-            self.dismiss(worker)
-        end = time.monotonic() + pool.GRACE
+            self.release(worker)
+        end = time.monotonic() + pool.STOP_TIMEOUT
         try:
-            while self._leaving:
-                if _ended(self._leaving[0], max(0.0, end - time.monotonic())):
-                    self._leaving.pop(0)
+            while self._exiting:
+                if _has_exited(self._exiting[0], max(0.0, end - time.monotonic())):
+                    self._exiting.pop(0)
                 elif time.monotonic() >= end:
-                    self._leaving[0].kill()
+                    self._exiting[0].kill()
                     end += 1.0
         finally:
-            for worker in self._leaving:
+            for worker in self._exiting:
                 worker.kill()
             atexit.unregister(self.close)
 
 
-def _ended(process: Any, seconds: float) -> bool:
+def _has_exited(process: Any, seconds: float) -> bool:
     """Whether a process has ended within so many seconds; its resources are then released."""
     process.join(seconds)
     if process.exitcode is None:
@@ -196,7 +199,7 @@ def _ended(process: Any, seconds: float) -> bool:
     return True
 
 
-def _how(code: int | None) -> str:
+def _exit_text(code: int | None) -> str:
     if code is None:
         return "no longer answered"
     if code >= 0:
@@ -207,14 +210,14 @@ def _how(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> None:
+def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: float | None) -> None:
     """A worker process: opens the work, then does one item after the other until there are none."""
-    worker = Worker(threads=threads, limit=limit)
+    worker = Worker(threads=threads, memory_limit=memory_limit)
     inbox: SimpleQueue[bytes | None] = SimpleQueue()
 
     def on_signal(number: int, frame: object) -> None:
         worker.stop.signal = signal.Signals(number)
-        worker.stop.ask()
+        worker.stop.request()
         inbox.put(None)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -223,7 +226,7 @@ def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_listen, args=(pipe, parent, worker.stop, inbox), daemon=True).start()
+    threading.Thread(target=_receive_messages, args=(pipe, parent, worker.stop, inbox), daemon=True).start()
     try:
         pipe.send_bytes(pickle.dumps("here"))
         work = inbox.get()
@@ -232,15 +235,15 @@ def _serve(pipe: Connection, parent: int, threads: int, limit: float | None) -> 
         failure = worker.open(*pickle.loads(work))
         pipe.send_bytes(pickle.dumps(failure or worker.name))
         while failure is None and not worker.stop.requested and (item := inbox.get()) is not None:
-            reply = worker.do(item)
+            reply = worker.run_item(item)
             pipe.send_bytes(pickle.dumps(reply))
-            if reply.last:
+            if reply.is_last:
                 return
     except OSError:
         return  # the command is gone
 
 
-def _listen(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQueue[bytes | None]") -> None:
+def _receive_messages(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQueue[bytes | None]") -> None:
     """Receives what the command sends, and stops the current item when the command is gone."""
     while True:
         try:
@@ -252,24 +255,24 @@ def _listen(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQueue[bytes
         except (EOFError, OSError):
             break
         if message == _STOP:
-            stop.ask()
+            stop.request()
         else:
             inbox.put(message)
-    stop.ask()
+    stop.request()
     inbox.put(None)
-    time.sleep(ORPHAN)
+    time.sleep(ORPHAN_TIMEOUT)
     os._exit(1)
 
 
 @contextmanager
-def _environment(changed: Mapping[str, str]) -> Iterator[None]:
-    """The environment changed while a process is begun: libraries read it before any line of ours runs there."""
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment changed while a process is begun: libraries read it when they are imported."""
+    old_values = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -277,7 +280,7 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """Holds Ctrl-C back while a process is begun, which inherits that until it is ready to ignore it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -285,20 +288,20 @@ def _no_interrupt() -> Iterator[None]:
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it would let signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-def cores() -> int:
+def num_available_cpus() -> int:
     """The CPUs that this process may use: those it is bound to, and no more than its control group grants."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(bound, granted(Path("/")) or bound))
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(num_cpus, cgroup_cpu_limit(Path("/")) or num_cpus))
 
 
-def granted(system: Path) -> int | None:
+def cgroup_cpu_limit(system: Path) -> int | None:
     """The CPUs that the control group of this process grants (`cpu.max`, or `cpu.cfs_quota_us`), rounded up; None
     where it grants all."""
     groups = system / "sys/fs/cgroup"
@@ -309,10 +312,10 @@ def granted(system: Path) -> int | None:
     return None
 
 
-def gpus(system: Path = Path("/")) -> list[str]:
+def visible_gpus(system: Path = Path("/")) -> list[str]:
     """The GPUs that this process may see, as `CUDA_VISIBLE_DEVICES` names them, found without any library."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [] if named.strip() in ("", "-1") else [name.strip() for name in named.split(",")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [] if visible.strip() in ("", "-1") else [name.strip() for name in visible.split(",")]
     cards = list((system / "proc/driver/nvidia/gpus").glob("*")) or list((system / "dev").glob("nvidia[0-9]*"))
     return [str(number) for number in range(len(cards))]

@@ -1,18 +1,18 @@
-"""Memory of workers: a limit of ours inside a worker, and whether the kernel killed a process since there was none."""
+"""Memory of workers: a memory limit inside a worker, and detection of processes killed by the kernel's OOM killer."""
 
 import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from numerate.training.disk import size
+from numerate.training.disk import format_bytes
 
-_RAN_OUT = re.compile(
+_OUT_OF_MEMORY_PATTERN = re.compile(
     r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc", re.IGNORECASE
 )
 
 
-class KernelKills:
+class OOMKillCounter:
     """How many processes the kernel has killed for memory, where this process is accounted.
 
     >>> kills = KernelKills()
@@ -26,12 +26,12 @@ class KernelKills:
 
     def __init__(self, system: Path = Path("/")) -> None:
         self.system = system
-        self._known = self.count()
+        self._last_count = self.count()
 
-    def one_more(self) -> bool:
+    def has_new_kill(self) -> bool:
         """Whether the kernel has killed another since the last call. Each kill is reported once."""
-        more = self.count() > self._known
-        self._known += more
+        more = self.count() > self._last_count
+        self._last_count += more
         return more
 
     def count(self) -> int:
@@ -55,8 +55,8 @@ class KernelKills:
         yield self.system / "proc/vmstat"
 
 
-def limit(count: float) -> bool:
-    """Lets this process take at most `count` bytes more than it holds now; False where the system cannot.
+def limit_memory(num_bytes: float) -> bool:
+    """Lets this process take at most `num_bytes` bytes more than it holds now; False where the system cannot.
 
     What it holds is its private writable memory (`VmData`), whether touched or not; a request beyond the limit then
     fails in the process, as `MemoryError` or as an error of torch, instead of taking the machine's last memory.
@@ -64,38 +64,40 @@ def limit(count: float) -> bool:
     try:
         import resource
 
-        found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        if found is None:
+        match = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        if match is None:
             return False
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = int(found[1]) * 1024 + int(count)
-        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+        hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft_limit = int(match[1]) * 1024 + int(num_bytes)
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (soft_limit if hard_limit < 0 else min(soft_limit, hard_limit), hard_limit)
+        )
     except (ImportError, OSError, ValueError):
         return False
     return True
 
 
-def ran_out(error: BaseException, *, limited: bool = False) -> BaseException | None:
+def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> BaseException | None:
     """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU.
 
-    Under a limit (`limited`) a thread that cannot be begun had no memory for its stack.
+    Under a limit (`is_memory_limited`) a thread that cannot be begun had no memory for its stack.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         names = {part.__name__ for part in type(cause).__mro__}
         if names & {"MemoryError", "OutOfMemoryError"}:
             return cause
-        if isinstance(cause, RuntimeError | OSError | ImportError) and _RAN_OUT.search(str(cause)):
+        if isinstance(cause, RuntimeError | OSError | ImportError) and _OUT_OF_MEMORY_PATTERN.search(str(cause)):
             return cause
-        if limited and isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
+        if is_limited and isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
             return cause
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def is_limited() -> bool:
+def is_memory_limited() -> bool:
     """Whether somebody has limited what this process may take (`ulimit -v`, `ulimit -d`)."""
     try:
         import resource
@@ -105,15 +107,15 @@ def is_limited() -> bool:
     return any(limit != resource.RLIM_INFINITY for limit in limits)
 
 
-def told(cause: BaseException, limit: float | None = None) -> str:
+def out_of_memory_text(cause: BaseException, limit: float | None = None) -> str:
     """Whose memory ran out and what needs less, in words; `limit` is what a worker may take, in bytes."""
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
     if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
-        return f"the GPU has no more ({message}); a smaller batch or model, or fewer workers on it, need less"
+        return f"the GPU is out of memory ({message}); a smaller batch or model, or fewer workers on it, need less"
     if limit is not None:
-        how = f"its worker may take {size(limit)} ({message})"
-        return f"{how}; a smaller batch or model needs less, executor.memory= gives more"
-    if is_limited():
-        how = f"this process is limited ({message})"
-        return f"{how}; a larger limit (`ulimit -v`) gives more, a smaller batch or model needs less"
-    return f"the machine gives no more ({message}); fewer workers at once, or a smaller batch or model, need less"
+        reason = f"its worker may take {format_bytes(limit)} ({message})"
+        return f"{reason}; a smaller batch or model needs less, executor.memory= gives more"
+    if is_memory_limited():
+        reason = f"this process is limited ({message})"
+        return f"{reason}; a larger limit (`ulimit -v`) gives more, a smaller batch or model needs less"
+    return f"the machine is out of memory ({message}); fewer workers at once, or a smaller batch or model, need less"

@@ -21,16 +21,18 @@ from typing import Any
 from numerate.config import UserFile, setting, user_files
 from numerate.errors import OperationalError, UserError
 from numerate.executors import pool
-from numerate.executors.executor import Executor, Failure, Finished, Work
-from numerate.executors.local import cores
-from numerate.executors.memory import KernelKills
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.local import num_available_cpus
+from numerate.executors.memory import OOMKillCounter
 from numerate.executors.worker import Reply, Worker
 from numerate.training.stopping import Stop
 
-PATIENCE = 30.0
+WARN_AFTER = 30.0
 """Seconds without any worker until a warning says what the cluster lacks."""
 
-_STORE = 256 * 2**20  # bytes of shared memory of a cluster of ours; items and results pass through one by one
+_OBJECT_STORE_MEMORY = (
+    256 * 2**20
+)  # bytes of shared memory of a cluster of ours; items and results pass through one by one
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,13 @@ class Ray(Executor):
         for name in ("num_cpus", "num_gpus"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise UserError(f"{name}: {value} cannot be reserved; a number from 0 is right, as 0.5")
+                raise UserError(f"{name}: must be 0 or more, such as 0.5, not {value}")
             if value is not None and value > 1 and value != int(value):
-                raise UserError(f"{name}: {value} is above 1 and no whole number; Ray shares one, or gives whole ones")
+                raise UserError(f"{name}: must be an integer if above 1, not {value:g}")
 
-    def ready(self) -> None:
-        if not _library().is_initialized():
-            _refuse_silence(_address(self.address))
+    def check_available(self) -> None:
+        if not _import_ray().is_initialized():
+            _check_reachable(_resolve_address(self.address))
 
     def run(
         self,
@@ -68,152 +70,156 @@ class Ray(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
-        self.ready()
-        ray = _library()
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
+        self.check_available()
+        ray = _import_ray()
         try:
-            packed: bytes = ray.cloudpickle.dumps(work)
+            pickled_work: bytes = ray.cloudpickle.dumps(work)
         except Exception as error:
             raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
-        return self._run(ray, packed, work, items, stop or Stop(), tick)
+        return self._run(ray, pickled_work, work, items, stop or Stop(), on_tick)
 
     def _run(
-        self, ray: Any, packed: bytes, work: Work, items: Sequence[Any], stop: Stop, tick: Callable[[], None]
-    ) -> Iterator[Finished]:
-        reserved = {"CPU": float(self.threads if self.num_cpus is None else self.num_cpus), "GPU": float(self.num_gpus)}
-        with _cluster(ray, self.address, (self.workers or 1) * reserved["CPU"]):
-            workers = min(self.workers or self._fitting(ray, reserved), max(1, len(items)))
-            backend = Actors(ray, packed, reserved, self.threads, self.memory)
-            yield from pool.Pool(backend, work, items, workers, self.timeout, stop, tick).run()
+        self, ray: Any, pickled_work: bytes, work: Work, items: Sequence[Any], stop: Stop, on_tick: Callable[[], None]
+    ) -> Iterator[ItemOutcome]:
+        resources = {
+            "CPU": float(self.threads if self.num_cpus is None else self.num_cpus),
+            "GPU": float(self.num_gpus),
+        }
+        with _connected_cluster(ray, self.address, (self.workers or 1) * resources["CPU"]):
+            workers = min(self.workers or self._max_workers(ray, resources), max(1, len(items)))
+            backend = ActorBackend(ray, pickled_work, resources, self.threads, self.memory)
+            yield from pool.Pool(backend, work, items, workers, self.timeout, stop, on_tick).run()
 
-    def _fitting(self, ray: Any, reserved: Mapping[str, float]) -> int:
+    def _max_workers(self, ray: Any, resources: Mapping[str, float]) -> int:
         """How many workers the nodes of the cluster hold at once, each whole on one node."""
         nodes = [node.get("Resources", {}) for node in ray.nodes() if node.get("Alive")]
-        requested = {name: amount for name, amount in reserved.items() if amount} or {"CPU": 1.0}
+        requested = {name: amount for name, amount in resources.items() if amount} or {"CPU": 1.0}
         count = sum(
             min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in requested.items()) for node in nodes
         )
         if not count:
-            there = {name: sum(node.get(name, 0.0) for node in nodes) for name in requested}
+            available = {name: sum(node.get(name, 0.0) for node in nodes) for name in requested}
             raise UserError(
-                f"executor: no node of the Ray cluster can hold a worker that reserves {_amounts(requested)}; all "
-                f"{len(nodes)} of them together have {_amounts(there)}. Set executor.num_cpus= and "
-                f"executor.num_gpus=, or "
-                "workers= if more nodes will join"
+                "executor: no node of the Ray cluster has room for a worker that reserves "
+                f"{_resources_text(requested)}; all {len(nodes)} of them together have {_resources_text(available)}. "
+                "Set executor.num_cpus= and executor.num_gpus=, or workers= if more nodes will join"
             )
         return count
 
 
-class Actors(pool.Backend):
+class ActorBackend(pool.Backend):
     """Ray actors as workers."""
 
     def __init__(
-        self, ray: Any, work: bytes, reserved: Mapping[str, float], threads: int, memory: float | None
+        self, ray: Any, work: bytes, resources: Mapping[str, float], threads: int, memory: float | None
     ) -> None:
-        self._ray, self._reserved = ray, reserved
+        self._ray, self._resources = ray, resources
         self._work = ray.put(work)
-        self._kills = KernelKills()
-        made = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], concurrency_groups={"control": 1})(
-            _actor(ray)
-        )
-        self._hire: Callable[[], Any] = lambda: made.remote(threads, memory)
+        self._oom_kills = OOMKillCounter()
+        actor_class = ray.remote(
+            num_cpus=resources["CPU"], num_gpus=resources["GPU"], concurrency_groups={"control": 1}
+        )(_make_actor_class(ray))
+        self._create_actor: Callable[[], Any] = lambda: actor_class.remote(threads, memory)
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
-        self._opened: set[int] = set()
-        self._hired = 0
-        self._begun = time.monotonic()
+        self._ready_workers: set[int] = set()
+        self._num_started = 0
+        self._start_time = time.monotonic()
 
-    def hire(self, index: int) -> Hashable:
-        self._hired += 1
-        actor = self._actors[self._hired] = self._hire()
-        self._pending[actor.open.remote([self._work], user_files(), list(sys.path), os.getcwd())] = self._hired
-        return self._hired
+    def start_worker(self, slot: int) -> Hashable:
+        self._num_started += 1
+        actor = self._actors[self._num_started] = self._create_actor()
+        self._pending[actor.open.remote([self._work], user_files(), list(sys.path), os.getcwd())] = self._num_started
+        return self._num_started
 
-    def pack(self, item: Any) -> bytes:
+    def serialize(self, item: Any) -> bytes:
         return self._ray.cloudpickle.dumps(item)  # type: ignore[no-any-return]
 
-    def give(self, worker: Any, item: bytes) -> None:
+    def send_item(self, worker: Any, item: bytes) -> None:
         self._pending[self._actors[worker].do.remote(item)] = worker
 
     def request_stop(self, worker: Any) -> None:
         self._actors[worker].request_stop.remote()
 
-    def wait(self, seconds: float) -> list[pool.Event]:
+    def wait(self, seconds: float) -> list[pool.WorkerEvent]:
         if not self._pending:
             time.sleep(seconds)
             return []
-        self._complain()
-        with _readable():
+        self._warn_no_workers()
+        with _explain_lost_cluster():
             ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=seconds)
             if ready and len(self._pending) > 1:
                 ready, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
-            return [self._event(reference, self._pending.pop(reference)) for reference in ready]
+            return [self._receive_event(reference, self._pending.pop(reference)) for reference in ready]
 
-    def _event(self, reference: Any, worker: int) -> pool.Event:
+    def _receive_event(self, reference: Any, worker: int) -> pool.WorkerEvent:
         try:
             message = self._ray.get(reference)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
-            return self._gone(worker, error)
+            return self._handle_exit(worker, error)
         except self._ray.exceptions.OutOfMemoryError as error:
-            return self._gone(worker, error)
+            return self._handle_exit(worker, error)
         if isinstance(message, Reply):
-            return pool.Event(worker, "over", reply=message)
+            return pool.WorkerEvent(worker, "over", reply=message)
         if isinstance(message, Failure):
-            self.dismiss(worker)
-            return pool.Event(worker, "refused", failure=message)
-        self._opened.add(worker)
-        return pool.Event(worker, "ready", name=message)
+            self.release(worker)
+            return pool.WorkerEvent(worker, "refused", failure=message)
+        self._ready_workers.add(worker)
+        return pool.WorkerEvent(worker, "ready", name=message)
 
-    def _gone(self, worker: int, error: Exception) -> pool.Event:
-        opened = worker in self._opened
+    def _handle_exit(self, worker: int, error: Exception) -> pool.WorkerEvent:
+        was_ready = worker in self._ready_workers
         self.kill(worker)
         text = str(error)
-        out = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "running low on memory" in text
-        if out or ("End of file" in text and self._kills.one_more()):
-            how = "its worker was killed, since its node had no memory left"
-            failure = Failure("out of memory", f"{how}; fewer workers at once, or a smaller batch or model, need less")
-        elif opened:
-            failure = Failure("died", f"its worker died ({_why(text)}); the same command resumes", trace=text)
+        is_out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "running low on memory" in text
+        if is_out_of_memory or ("End of file" in text and self._oom_kills.has_new_kill()):
+            reason = "its worker was killed, since its node had no memory left"
+            failure = Failure(
+                "out of memory", f"{reason}; fewer workers at once, or a smaller batch or model, need less"
+            )
+        elif was_ready:
+            failure = Failure("died", f"its worker died ({_exit_reason(text)}); the same command resumes", trace=text)
         else:
-            failure = Failure("died", f"no worker could begin on the Ray cluster: {_why(text)}", trace=text)
-        return pool.Event(worker, "gone", failure=failure)
+            failure = Failure("died", f"no worker could start on the Ray cluster: {_exit_reason(text)}", trace=text)
+        return pool.WorkerEvent(worker, "gone", failure=failure)
 
-    def dismiss(self, worker: Any) -> None:
+    def release(self, worker: Any) -> None:
         del self._actors[worker]  # an actor ends by itself when nobody holds it
-        self._opened.discard(worker)
-        for reference in [reference for reference, of in self._pending.items() if of == worker]:
+        self._ready_workers.discard(worker)
+        for reference in [reference for reference, owner in self._pending.items() if owner == worker]:
             del self._pending[reference]
 
     def kill(self, worker: Any) -> None:
         with contextlib.suppress(Exception):  # it may be gone already
             self._ray.kill(self._actors[worker])
-        self.dismiss(worker)
+        self.release(worker)
 
     def close(self) -> None:
         for worker in list(self._actors):
             self.kill(worker)
 
-    def _complain(self) -> None:
-        if self._opened or self._begun == math.inf or time.monotonic() - self._begun < PATIENCE:
+    def _warn_no_workers(self) -> None:
+        if self._ready_workers or self._start_time == math.inf or time.monotonic() - self._start_time < WARN_AFTER:
             return
-        self._begun = math.inf
-        free = {name: self._ray.available_resources().get(name, 0.0) for name in self._reserved}
+        self._start_time = math.inf
+        free = {name: self._ray.available_resources().get(name, 0.0) for name in self._resources}
         warnings.warn(
-            f"no worker has begun for {PATIENCE:.0f} s: each reserves {_amounts(self._reserved)}, and the Ray cluster "
-            f"has {_amounts(free)} free; waiting",
+            f"no worker has started for {WARN_AFTER:.0f} s: each reserves {_resources_text(self._resources)}, and the "
+            f"Ray cluster has {_resources_text(free)} free; waiting",
             stacklevel=2,
         )
 
 
-def _actor(ray: Any) -> type:
+def _make_actor_class(ray: Any) -> type:
     """The class of the actors, made here so that nothing of it is imported where there is no Ray."""
 
     class NumerateWorker:
         """A worker as a Ray actor. `request_stop` has its own thread, so that it is handled while an item is done."""
 
         def __init__(self, threads: int, memory: float | None) -> None:
-            self.worker = Worker(threads=threads, limit=memory, pack=_library().cloudpickle.dumps)
+            self.worker = Worker(threads=threads, memory_limit=memory, dumps=_import_ray().cloudpickle.dumps)
 
         def open(self, work: list[Any], files: Sequence[UserFile], path: list[str], folder: str) -> Any:
             """The worker's name, or the `Failure` of its start. `path` and `folder` are where the command finds
@@ -221,128 +227,126 @@ def _actor(ray: Any) -> type:
             sys.path.extend(entry for entry in path if entry not in sys.path)
             with contextlib.suppress(OSError):
                 os.chdir(folder)
-            return self.worker.open(_library().get(work[0]), files) or self.worker.name
+            return self.worker.open(_import_ray().get(work[0]), files) or self.worker.name
 
         def do(self, item: bytes) -> Reply:
-            return self.worker.do(item)
+            return self.worker.run_item(item)
 
         @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
         def request_stop(self) -> None:
-            self.worker.stop.ask()
+            self.worker.stop.request()
 
     return NumerateWorker
 
 
-def _library() -> Any:
+def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # it is reported as a failure
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UserError("executor: Ray needs the package ray; pip install 'numerate[ray]'") from error
+        raise UserError("executor: the package ray is not installed; pip install 'numerate[ray]'") from error
 
 
 @contextlib.contextmanager
-def _cluster(ray: Any, address: str | None, cpus: float) -> Iterator[None]:
+def _connected_cluster(ray: Any, address: str | None, cpus: float) -> Iterator[None]:
     """A cluster to work on: the one that this process is connected to, the one at an address, or one of our own."""
     if ray.is_initialized():
         yield
         return
-    address = _address(address)
-    _refuse_silence(address)
-    given: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    address = _resolve_address(address)
+    _check_reachable(address)
+    init_options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address == "local":
-        given |= {
-            "num_cpus": max(cores(), math.ceil(cpus)),
+        init_options |= {
+            "num_cpus": max(num_available_cpus(), math.ceil(cpus)),
             "include_dashboard": False,
-            "object_store_memory": _STORE,
+            "object_store_memory": _OBJECT_STORE_MEMORY,
             "_node_ip_address": "127.0.0.1",
         }
-    with _quiet(), _signals_kept():
+    with _silence_logging(), _preserve_signal_handlers():
         try:
-            ray.init(address, **given)
+            ray.init(address, **init_options)
         except Exception as error:
-            raise _no_cluster(address, error) from error
+            raise _connection_error(address, error) from error
     try:
         yield
     finally:
-        with _quiet(), _signals_kept():
+        with _silence_logging(), _preserve_signal_handlers():
             ray.shutdown()
 
 
-def _address(given: str | None) -> str:
-    return given or os.environ.get("RAY_ADDRESS") or "local"
+def _resolve_address(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
-def _refuse_silence(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raises `UserError` at once where nobody listens; Ray itself would try for minutes."""
-    found = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?(?::([0-9]+))?", address)
-    if address in ("local", "auto") or (found is None and "://" in address):
+    match = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?(?::([0-9]+))?", address)
+    if address in ("local", "auto") or (match is None and "://" in address):
         return
-    if found is None or (found[1] is None and found[3] is None):
-        raise UserError(f"executor.address: {address!r} is none; right are auto, host:port (6379) and ray://host:10001")
+    if match is None or (match[1] is None and match[3] is None):
+        raise UserError(f"executor.address: must be auto, host:port (6379) or ray://host:10001, not {address!r}")
     try:
-        socket.create_connection((found[2], int(found[3] or 10001)), timeout=10).close()
+        socket.create_connection((match[2], int(match[3] or 10001)), timeout=10).close()
     except (OSError, OverflowError) as error:
         message = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"executor.address: nobody answers at {address} ({message}); `ray status` there says more"
-        ) from error
+        raise UserError(f"executor.address: no answer from {address} ({message}); run `ray status` there") from error
 
 
-def _no_cluster(address: str, error: Exception) -> UserError | OperationalError:
+def _connection_error(address: str, error: Exception) -> UserError | OperationalError:
     message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if "InvalidAuthToken" in "".join(traceback.format_exception(error)):
         message = "it needs a token: put the cluster's into ~/.ray/auth_token and set RAY_AUTH_MODE=token"
     if address == "local":
-        return OperationalError(f"executor: no Ray cluster could be begun on this machine: {message}")
+        return OperationalError(f"executor: no Ray cluster could be started on this machine: {message}")
     return UserError(f"executor.address: no Ray cluster could be reached at {address}: {message}")
 
 
 @contextlib.contextmanager
-def _readable() -> Iterator[None]:
+def _explain_lost_cluster() -> Iterator[None]:
     """Turns the loss of a whole cluster into a fault."""
     try:
         yield
     except (ConnectionError, importlib.import_module("ray").exceptions.RaySystemError) as error:
         message = next(iter(str(error).splitlines()), "")
         raise OperationalError(
-            f"the Ray cluster is gone ({message}); what is done is kept, the same command resumes"
+            f"the Ray cluster is no longer reachable ({message}); finished items are kept, the same command resumes"
         ) from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_logging() -> Iterator[None]:
     """Keeps Ray's notices from the user while it begins or ends."""
     logger = logging.getLogger("ray")
-    before = logger.level
+    old_level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(old_level)
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
+def _preserve_signal_handlers() -> Iterator[None]:
     """Restores the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _resources_text(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={amount:g}" for name, amount in resources.items() if amount or name == "CPU")
 
 
-def _why(text: str) -> str:
+def _exit_reason(text: str) -> str:
     """What Ray's report says of how an actor ended, without its general advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray does not say how"]
     reason = next((line for line in reversed(lines) if "Worker exit detail:" in line or "Error: " in line), lines[-1])

@@ -13,23 +13,23 @@ from typing import Any, Literal
 
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError
-from numerate.executors.chunk import Carried, Chunk, dealt, finished_of
-from numerate.executors.executor import Executor, Failure, Finished, Work
-from numerate.executors.following import called, follow, many, pause, tell
+from numerate.executors.chunk import ArrayTask, PickledWork, outcome_from_record, split_round_robin
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.following import describe, pluralize, print_message, sleep_with_ticks, wait_for_items
 from numerate.executors.local import Local
-from numerate.executors.states import OVER, beginning, states_of
-from numerate.executors.submission import Submission, key_of, next_number
+from numerate.executors.states import ENDED_STATES, process_start_time, task_states
+from numerate.executors.submission import Submission, item_key, next_number
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
 
-WARNING = 120
+WARNING_SECONDS = 120
 """Seconds before its limit at which a task is warned, so that runs write checkpoints and it is queued again."""
 
-MOST = 1000
+MAX_ARRAY_TASKS = 1000
 """Tasks of an array at most, where their number is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
 
-_left_running: list[Any] = []
+_running_jobs: list[Any] = []
 """Tasks of the stand-in that still run: without them Python would warn of processes that nobody waits for."""
 
 
@@ -50,7 +50,7 @@ class Slurm(Executor):
     constraint: str | None = setting(None, "required node features")
     array_tasks: int | None = setting(None, "tasks of the job array; null: by items_per_task")
     items_per_task: int | None = setting(
-        None, "least number of items per task, where array_tasks is null; null: 4 per worker"
+        None, "minimum number of items per task, if array_tasks is null; null: 4 per worker"
     )
     array_parallelism: int | None = setting(None, "tasks running at the same time; null: no limit")
     minutes: int = setting(60, "time limit of a task in minutes; a task that reaches it is requeued and resumes")
@@ -75,23 +75,23 @@ class Slurm(Executor):
         for name in ("array_tasks", "items_per_task", "array_parallelism", "minutes", "cpus_per_task"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: must be at least 1, not {value}")
         for name in ("gpus_per_task", "max_requeues"):
             if getattr(self, name) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} is less than nothing")
+                raise UserError(f"{name}: must be at least 0, not {getattr(self, name)}")
         if self.mem_gb is not None and not self.mem_gb > 0:
-            raise UserError(f"mem_gb: {self.mem_gb} is nothing; a number above 0, or null for the cluster's default")
+            raise UserError("mem_gb: must be above 0, or null for the cluster's default")
         for name in ("sbatch_options", "setup"):
             for line in getattr(self, name):
                 if "\n" in line or not line.strip():
-                    raise UserError(f"{name}: {line!r} is no single line")
+                    raise UserError(f"{name}: must be a single line, not {line!r}")
 
-    def ready(self) -> None:
-        _submitit()
+    def check_available(self) -> None:
+        _import_submitit()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
             raise UserError(
-                "executor: slurm needs sbatch, and this machine has none; a login node of the cluster has it. "
-                "executor.cluster=local tries the same on this machine."
+                "executor: sbatch was not found; run this on a login node of the cluster. "
+                "executor.cluster=local runs the tasks on this machine."
             )
 
     def run(
@@ -101,31 +101,31 @@ class Slurm(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[Finished]:
-        self.ready()
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[ItemOutcome]:
+        self.check_available()
         if folder is None:
-            raise UserError("executor: slurm needs a folder that all machines of the cluster see")
-        return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), tick)
+            raise UserError("executor: slurm needs a folder shared by all machines of the cluster")
+        return self._run(work, items, folder.absolute() / "slurm", stop or Stop(), on_tick)
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
         root = folder.absolute() / "slurm"
         new = list(range(len(items)))
         if self.cluster == "local" or shutil.which("sbatch") is not None:
-            _, new = self._joined(root, work, [key_of(work, item) for item in items])
+            _, new = self._match_submissions(root, work, [item_key(work, item) for item in items])
         if not new:
             return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier start.\n"
-        tasks = dealt(len(new), self._tasks(len(new)))
+        tasks = split_round_robin(len(new), self._num_tasks(len(new)))
         text = self._script(root / str(next_number(root)) / "logs", len(tasks))
         first, *rest = text.splitlines()
-        names = [work.name_of(items[new[number]]) for number in tasks[0]]
+        names = [work.item_name(items[new[number]]) for number in tasks[0]]
         comments = [
-            f"# {many(len(new), 'item')} in {many(len(tasks), 'task')} of {len(tasks[0])} at most, on "
-            f"{many(self.pool.workers or 1, 'worker')} of {many(self.threads, 'thread')} each.",
+            f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of {len(tasks[0])} at most, on "
+            f"{pluralize(self.pool.workers or 1, 'worker')} of {pluralize(self.threads, 'thread')} each.",
             f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         ]
         if len(new) < len(items):
-            comments.insert(1, f"# {many(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
+            comments.insert(1, f"# {pluralize(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
         return "\n".join([first, *comments, *rest, ""])
 
     @property
@@ -134,137 +134,155 @@ class Slurm(Executor):
         workers = self.workers or self.gpus_per_task or max(1, self.cpus_per_task // self.threads)
         return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
 
-    def _tasks(self, count: int) -> int:
-        least = self.items_per_task or 4 * (self.pool.workers or 1)
-        return max(1, min(count, self.array_tasks or min(MOST, count // least)))
+    def _num_tasks(self, count: int) -> int:
+        min_items = self.items_per_task or 4 * (self.pool.workers or 1)
+        return max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
 
     def _run(
-        self, work: Work, items: Sequence[Any], root: Path, stop: Stop, tick: Callable[[], None]
-    ) -> Iterator[Finished]:
-        keys = [key_of(work, item) for item in items]
-        with _alone(root, stop, tick):
+        self, work: Work, items: Sequence[Any], root: Path, stop: Stop, on_tick: Callable[[], None]
+    ) -> Iterator[ItemOutcome]:
+        keys = [item_key(work, item) for item in items]
+        with _submission_lock(root, stop, on_tick):
             if stop.requested:
                 submissions: list[Submission] = []
                 new = list(range(len(items)))
             else:
-                submissions, new = self._joined(root, work, keys)
-                for one in submissions:
-                    tell(
-                        f"{many(len(one.waiting), 'item')} already submitted: {called(one)}; logs: {one.path / 'logs'}"
+                submissions, new = self._match_submissions(root, work, keys)
+                for submission in submissions:
+                    print_message(
+                        f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
+                        f"logs: {submission.path / 'logs'}"
                     )
                 if new:
                     submissions.append(self._submit(work, items, keys, new, root))
                 new = []
         for index in new:
-            yield Finished(
+            yield ItemOutcome(
                 index, failure=Failure("not begun", "not begun; the same command resumes", stop.status or 130)
             )
-        yield from follow(submissions, work, stop, tick, wait=self.wait)
+        yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
 
-    def _joined(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+    def _match_submissions(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
 
         An item is held where its task may still finish it, or where it has a result that no command was given and that
         the work keeps. What failed there is not held: requesting it means to do it again.
         """
-        wanted: dict[str, list[int]] = {}
+        indices_by_key: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
-            wanted.setdefault(key, []).append(index)
-        found = []
-        for one in Submission.all(root) if root.exists() else ():
-            open_numbers = [
+            indices_by_key.setdefault(key, []).append(index)
+        matched = []
+        for submission in Submission.load_all(root) if root.exists() else ():
+            unfinished = [
                 number
-                for number, item in enumerate(one.items)
-                if item["key"] in wanted and number not in one.records and item["task"] not in one.ended
+                for number, item in enumerate(submission.items)
+                if item["key"] in indices_by_key
+                and number not in submission.records
+                and item["task"] not in submission.ended
             ]
-            alive = self._alive(one, {one.items[number]["task"] for number in open_numbers})
-            ready = [
+            running_tasks = self._running_tasks(submission, {submission.items[number]["task"] for number in unfinished})
+            reusable = [
                 number
-                for number, record in one.records.items()
-                if one.items[number]["key"] in wanted and number not in one.handed and _kept(record, work)
+                for number, record in submission.records.items()
+                if submission.items[number]["key"] in indices_by_key
+                and number not in submission.delivered
+                and _is_reusable(record, work)
             ]
-            for number in [*ready, *(number for number in open_numbers if one.items[number]["task"] in alive)]:
-                indices = wanted.get(one.items[number]["key"])
+            for number in [
+                *reusable,
+                *(number for number in unfinished if submission.items[number]["task"] in running_tasks),
+            ]:
+                indices = indices_by_key.get(submission.items[number]["key"])
                 if indices:
-                    one.waiting[number] = indices.pop()
-            one.records = {number: record for number, record in one.records.items() if number in one.waiting}
-            if one.waiting:
-                found.append(one)
-        return found, sorted(index for indices in wanted.values() for index in indices)
+                    submission.pending[number] = indices.pop()
+            submission.records = {
+                number: record for number, record in submission.records.items() if number in submission.pending
+            }
+            if submission.pending:
+                matched.append(submission)
+        return matched, sorted(index for indices in indices_by_key.values() for index in indices)
 
-    def _alive(self, one: Submission, tasks: set[int]) -> set[int]:
+    def _running_tasks(self, submission: Submission, tasks: set[int]) -> set[int]:
         """Those tasks of a submission that Slurm has queued or running."""
         if not tasks:
             return set()
-        states = states_of(one, tasks)
+        states = task_states(submission, tasks)
         if states is None:
             raise OperationalError(
-                f"{one.path}: whether its jobs are over is unknown, since squeue does not answer; try again"
+                f"{submission.path}: squeue does not answer, so the state of its jobs is unknown; try again"
             )
-        return {task for task in tasks if states[task] not in OVER}
+        return {task for task in tasks if states[task] not in ENDED_STATES}
 
     def _submit(
         self, work: Work, items: Sequence[Any], keys: Sequence[str], new: Sequence[int], root: Path
     ) -> Submission:
-        carried = Carried.of(work)
-        names = [work.name_of(items[index]) for index in new]
-        parcels = [carried.parcel(name, items[index]) for name, index in zip(names, new, strict=True)]
-        tasks = dealt(len(new), self._tasks(len(new)))
-        path = Submission.prepare(root, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks)
-        chunks = [
-            Chunk(
-                str(path / "tasks" / f"{task:04d}.jsonl"), carried, tuple((n, parcels[n]) for n in numbers), self.pool
+        pickled_work = PickledWork.from_work(work)
+        names = [work.item_name(items[index]) for index in new]
+        pickled_items = [pickled_work.pickle_item(name, items[index]) for name, index in zip(names, new, strict=True)]
+        tasks = split_round_robin(len(new), self._num_tasks(len(new)))
+        path = Submission.create_folder(
+            root, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks
+        )
+        array_tasks = [
+            ArrayTask(
+                str(path / "tasks" / f"{task:04d}.jsonl"),
+                pickled_work,
+                tuple((n, pickled_items[n]) for n in numbers),
+                self.pool,
             )
             for task, numbers in enumerate(tasks)
         ]
         try:
-            jobs = self._jobs(path / "logs", chunks)
+            jobs = self._submit_tasks(path / "logs", array_tasks)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)  # a job that came to be nevertheless finds nothing to do, and ends
             raise
         ids = [job.job_id for job in jobs]
-        started = [beginning(job) if self.cluster == "local" else None for job in ids]
-        one = Submission.submitted(path, self.cluster, ids, started)
-        one.waiting = dict(enumerate(new))
-        tell(f"submitted {many(len(new), 'item')} in {many(len(tasks), 'task')}: {called(one)}; logs: {path / 'logs'}")
+        process_start_times = [process_start_time(job) if self.cluster == "local" else None for job in ids]
+        submission = Submission.create(path, self.cluster, ids, process_start_times)
+        submission.pending = dict(enumerate(new))
+        print_message(
+            f"submitted {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')}: {describe(submission)}; "
+            f"logs: {path / 'logs'}"
+        )
         if self.cluster == "debug":
             for job in jobs:
                 job.results()
-        return one
+        return submission
 
-    def _jobs(self, logs: Path, chunks: Sequence[Chunk]) -> list[Any]:
-        submitit = _submitit()
+    def _submit_tasks(self, logs: Path, array_tasks: Sequence[ArrayTask]) -> list[Any]:
+        submitit = _import_submitit()
         executor: Any
         if self.cluster == "debug":
             from submitit.local.debug import DebugExecutor
 
-            return list(DebugExecutor(logs).submit_array(chunks))
+            return list(DebugExecutor(logs).submit_array(array_tasks))
         if self.cluster == "local":
             executor = submitit.LocalExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
             executor.update_parameters(
                 timeout_min=self.minutes,
-                signal_delay_s=self._warning(),
+                signal_delay_s=self._warning_seconds(),
                 gpus_per_node=self.gpus_per_task,
                 setup=list(self.setup),
             )
-            with _uninterrupted():
-                jobs: list[Any] = executor.submit_array(chunks)
-            _left_running.extend(jobs)
+            with _ignore_interrupts():
+                jobs: list[Any] = executor.submit_array(array_tasks)
+            _running_jobs.extend(jobs)
             return jobs
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
                 executor = submitit.SlurmExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
-                executor.update_parameters(**self._parameters(len(chunks)))
-                return list(executor.submit_array(chunks))
+                executor.update_parameters(**self._parameters(len(array_tasks)))
+                return list(executor.submit_array(array_tasks))
         except RuntimeError as error:
-            raise OperationalError(f"executor: slurm did not take the job: {str(error).strip()}") from error
+            raise OperationalError(f"executor: sbatch rejected the job: {str(error).strip()}") from error
 
     def _parameters(self, tasks: int) -> dict[str, Any]:
         """What submitit makes the lines of the job script of."""
-        extra: dict[str, Any] = {"requeue": True}
+        additional_parameters: dict[str, Any] = {"requeue": True}
         for text in self.sbatch_options:
-            name, given, value = text.strip().lstrip("-").partition("=")
-            extra[name] = value if given else True
+            name, has_value, value = text.strip().lstrip("-").partition("=")
+            additional_parameters[name] = value if has_value else True
         return {
             "job_name": "numerate",
             "partition": self.partition,
@@ -277,23 +295,23 @@ class Slurm(Executor):
             "cpus_per_task": self.cpus_per_task,
             "gpus_per_node": self.gpus_per_task or None,
             "mem": None if self.mem_gb is None else f"{round(self.mem_gb * 1024)}M",
-            "signal_delay_s": self._warning(),
+            "signal_delay_s": self._warning_seconds(),
             "array_parallelism": self.array_parallelism or tasks,
             "setup": list(self.setup) or None,
             "srun_args": [
                 f"--cpus-per-task={self.cpus_per_task}"
             ],  # srun does not take it from sbatch since Slurm 22.05
             "wckey": None,
-            "additional_parameters": extra,
+            "additional_parameters": additional_parameters,
         }
 
-    def _warning(self) -> int:
-        return min(WARNING, 20 * self.minutes)
+    def _warning_seconds(self) -> int:
+        return min(WARNING_SECONDS, 20 * self.minutes)
 
     def _script(self, logs: Path, tasks: int) -> str:
         """The job script as submitit writes it, by private names of submitit; the parameters if these are gone."""
         parameters = self._parameters(tasks)
-        submitit = _submitit()
+        submitit = _import_submitit()
 
         class Shown(submitit.SlurmExecutor):  # type: ignore[misc, name-defined]
             @classmethod
@@ -307,31 +325,31 @@ class Slurm(Executor):
                 executor.parameters["map_count"] = tasks
             return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
         except (AttributeError, TypeError):
-            plain = {name: value for name, value in parameters.items() if value is not None}
-            lines = [f"# {name}: {value}" for name, value in sorted(plain.items())]
+            non_null = {name: value for name, value in parameters.items() if value is not None}
+            lines = [f"# {name}: {value}" for name, value in sorted(non_null.items())]
             return "\n".join(["#!/bin/bash", "# what submitit makes the job script of:", *lines, ""])
 
 
-def _kept(record: Mapping[str, Any], work: Work) -> bool:
+def _is_reusable(record: Mapping[str, Any], work: Work) -> bool:
     """Whether what an earlier submission wrote of an item is a result that is still good."""
-    finished = finished_of(record, 0, work)
-    return finished.failure is None and work.keeps(finished.result)
+    outcome = outcome_from_record(record, 0, work)
+    return outcome.failure is None and work.is_reusable(outcome.result)
 
 
-def _submitit() -> Any:
+def _import_submitit() -> Any:
     """The package. Raises `UserError` where it is not installed."""
     try:
         import submitit
     except ImportError as error:
-        raise UserError("executor: slurm needs the package submitit; pip install 'numerate[slurm]'") from error
+        raise UserError("executor: the package submitit is not installed; pip install 'numerate[slurm]'") from error
     return submitit
 
 
 @contextlib.contextmanager
-def _alone(root: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
+def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Iterator[None]:
     """Looks and submits while no other command does, so that nothing is submitted twice. Raises `UserError` naming who
     is at it where that takes minutes."""
-    with disk.explained(root):
+    with disk.convert_os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     lock, end = Lock(root / "lock"), time.monotonic() + 120
     with contextlib.ExitStack() as stack:
@@ -342,18 +360,18 @@ def _alone(root: Path, stop: Stop, tick: Callable[[], None]) -> Iterator[None]:
             except UserError:
                 if stop.requested or time.monotonic() > end:
                     raise
-                pause(0.5, stop, tick)
+                sleep_with_ticks(0.5, stop, on_tick)
         yield
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Processes begun inside do not end by a Ctrl-C at the terminal, as tasks on another machine do not."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)

@@ -1,4 +1,4 @@
-"""Settings that change how a trained model is run, and leave its weights as they are."""
+"""Settings that change how a trained model is run without changing its weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,20 +7,20 @@ from typing import Any
 from numerate.config import override, to_tree
 from numerate.errors import UserError
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.file_sources import of_hashes
+from numerate.text.tasks.file_sources import combine_hashes
 from numerate.training.recipe import Recipe
 
-ONLY = "task.task_index"
+TASK_INDEX = "task.task_index"
 """Which task of a `Mixture` is evaluated."""
 
-FILE = "task.path"
+TASK_PATH = "task.path"
 """The file with the rows to evaluate, where a model was trained on rows of a file (`ExampleFile`)."""
 
 CONTENTS = "task.contents"
 """Hash of the rows of that file, which may change over time."""
 
 
-def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
 
     >>> changed(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
@@ -29,47 +29,53 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     Of the task, only the index within a `Mixture` (`task.task_index=1`) and the file of an `ExampleFile`
     (`task.path=other.txt`) may change. Raises `UserError` for any other setting.
     """
-    of_task = (ONLY, FILE) if isinstance(recipe.task, ExampleFile) else (ONLY,)
+    task_settings = (TASK_INDEX, TASK_PATH) if isinstance(recipe.task, ExampleFile) else (TASK_INDEX,)
     for text in settings:
         path = text.partition("=")[0].strip()
-        if not path.startswith("model.") and path not in of_task:
+        if not path.startswith("model.") and path not in task_settings:
             raise UserError(
                 f"{path}: an evaluation changes how the model is run, by settings below model. (such as "
-                "model.mixer.dropout=0.1); with any other it would be another run, which `numerate train` makes"
+                "model.mixer.dropout=0.1); any other setting defines another run; train it with `numerate train`"
             )
-    found = override(recipe, settings)
+    overridden = override(recipe, settings)
     if (
         isinstance(recipe.task, ExampleFile)
-        and isinstance(found.task, ExampleFile)
-        and found.task.path != recipe.task.path
+        and isinstance(overridden.task, ExampleFile)
+        and overridden.task.path != recipe.task.path
     ):
-        return replace(found, task=recipe.task.of_file(str(found.task.path)))
-    return found
+        return replace(overridden, task=recipe.task.with_path(str(overridden.task.path)))
+    return overridden
 
 
-def differences(trained: Recipe, run: Recipe) -> dict[str, Any]:
+def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     """The settings that differ from those it was trained with, as path and plain value, by path.
 
-    What is set to the value that it has anyway is no difference: `{}` is the model as trained.
+    Settings with unchanged values are left out: `{}` is the model as trained.
     """
-    found: dict[str, Any] = {}
-    _compare("model", to_tree(trained.model), to_tree(run.model), found)
-    only, before = getattr(run.task, "task_index", None), getattr(trained.task, "task_index", None)
-    if only != before:
-        found[ONLY] = only
-    if isinstance(run.task, ExampleFile) and run.task.trained_on is not None:
-        found[FILE], found[CONTENTS] = run.task.path, of_hashes(run.task.contents().values())[:12]
-    return dict(sorted(found.items()))
+    changes: dict[str, Any] = {}
+    _compare("model", to_tree(trained.model), to_tree(evaluated.model), changes)
+    task_index, trained_task_index = (
+        getattr(evaluated.task, "task_index", None),
+        getattr(trained.task, "task_index", None),
+    )
+    if task_index != trained_task_index:
+        changes[TASK_INDEX] = task_index
+    if isinstance(evaluated.task, ExampleFile) and evaluated.task.training_task is not None:
+        changes[TASK_PATH], changes[CONTENTS] = (
+            evaluated.task.path,
+            combine_hashes(evaluated.task.file_hashes().values())[:12],
+        )
+    return dict(sorted(changes.items()))
 
 
-def _compare(path: str, before: Any, after: Any, found: dict[str, Any]) -> None:
+def _compare(path: str, before: Any, after: Any, changes: dict[str, Any]) -> None:
     if before == after and type(before) is type(after):
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("kind") == after.get("kind"):
         for name in dict.fromkeys([*before, *after]):
-            _compare(f"{path}.{name}", before.get(name), after.get(name), found)
+            _compare(f"{path}.{name}", before.get(name), after.get(name), changes)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            _compare(f"{path}.{number}", one, other, found)
+            _compare(f"{path}.{number}", one, other, changes)
     else:
-        found[path] = after
+        changes[path] = after

@@ -7,16 +7,23 @@ from dataclasses import dataclass, replace
 
 from numerate.batch import Model
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import Cell, cut
-from numerate.experiments.plan import CellRequest, Cost, EvaluatedModel, EvaluationPlan, EvaluationRequest, Missing
-from numerate.experiments.store import Store
-from numerate.training.budget import flop_text
-from numerate.training.progress import duration
+from numerate.evaluation.grid import Cell, split_by_cost
+from numerate.experiments.plan import (
+    CellRequest,
+    Cost,
+    EvaluatedModel,
+    EvaluationPlan,
+    EvaluationRequest,
+    MissingRequests,
+)
+from numerate.experiments.store import EvaluationStore
+from numerate.training.budget import format_flops
+from numerate.training.progress import format_duration
 
-SAMPLES = 6
+MAX_SAMPLED_CELLS = 6
 """Sampled cells: the time of a cell is not quite proportional to its operations, so small and large ones are timed."""
 
-SAMPLED = 1e10
+MAX_SAMPLE_FLOPS = 1e10
 """Floating-point operations of a sampled cell, a fraction of a second on a core; larger cells use fewer questions."""
 
 
@@ -24,105 +31,121 @@ SAMPLED = 1e10
 class EvaluationEstimate:
     """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
-    `cells` of the `grid` cells are to be evaluated, each `times` times (placements, checkpoints, settings); `left` of
-    these are not recorded yet. `questions` (of running text chunks), `flops` (floating-point operations of their
-    forwards) and `seconds` are those of what is left; `samples` cells were tried for it.
+    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (placements,
+    checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (for language modeling,
+    chunks), `flops` (floating-point operations of their forwards) and `seconds` are those of what is left;
+    `num_sampled_cells` cells were tried for it.
     """
 
-    cells: int
-    grid: int
-    times: int
-    left: int
-    questions: int
+    num_cells: int
+    num_grid_cells: int
+    evaluations_per_cell: int
+    num_remaining: int
+    num_questions: int
     flops: int
     seconds: float
-    samples: int
+    num_sampled_cells: int
     method: Method
-    running: bool
+    is_language_modeling: bool
 
     def __str__(self) -> str:
-        total = self.cells * self.times
-        each = f", each {self.times} times (placements, checkpoints, settings)" if self.times > 1 else ""
+        total = self.num_cells * self.evaluations_per_cell
+        each = (
+            f", each {self.evaluations_per_cell} times (position offsets, checkpoints, settings)"
+            if self.evaluations_per_cell > 1
+            else ""
+        )
         lines = [
-            f"cells       {self.cells:,} of {self.grid:,} of the grid{each}",
-            f"left        {self.left:,} of {total:,}; {total - self.left:,} are recorded",
+            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{each}",
+            f"remaining   {self.num_remaining:,} of {total:,}; {total - self.num_remaining:,} are recorded",
         ]
-        if self.left:
+        if self.num_remaining:
             least = "at least " if self.method == "beams" else ""
-            about = duration(math.ceil(self.seconds))
+            about = format_duration(math.ceil(self.seconds))
             lines += [
-                f"{'chunks' if self.running else 'questions':<11} {self.questions:,}, method {self.method}",
-                f"arithmetic  {least}{flop_text(self.flops)}",
-                f"time        about {about} here, by a sample of {self.samples} cell{'s' * (self.samples != 1)}",
+                f"{'chunks' if self.is_language_modeling else 'questions':<11} {self.num_questions:,}, method "
+                f"{self.method}",
+                f"compute     {least}{format_flops(self.flops)}",
+                f"time        about {about} here, estimated from a sample of {self.num_sampled_cells} "
+                f"cell{'s' * (self.num_sampled_cells != 1)}",
             ]
         return "\n".join(lines)
 
 
 def estimate(
-    inquiry: EvaluationRequest, cells: Sequence[Cell], store: Store, *, predictions: bool
+    request: EvaluationRequest, cells: Sequence[Cell], store: EvaluationStore, *, predictions: bool
 ) -> EvaluationEstimate:
     """Estimates the cost of these cells of a grid by evaluating a few of them in memory; writes nothing."""
-    missing = inquiry.missing(cells, store, predictions)
-    cell_costs = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(inquiry.plans)}
-    left = [(way, one) for way, pending in missing for one in pending]
-    seconds, samples = _seconds(missing, cell_costs)
+    missing = request.missing_requests(cells, store, predictions)
+    cell_costs = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(request.plans)}
+    remaining = [(evaluated_model, cell_request) for evaluated_model, pending in missing for cell_request in pending]
+    seconds, samples = _estimate_seconds(missing, cell_costs)
     return EvaluationEstimate(
-        cells=len(cells),
-        grid=len(inquiry.cells()),
-        times=sum(way.plan.position_offsets for way in inquiry.ways),
-        left=len(left),
-        questions=sum(way.plan.count_of(way.run, one.cell) for way, one in left),
-        flops=round(sum(cell_costs[way.number][one.cell].forward * (one.score + one.say) for way, one in left)),
+        num_cells=len(cells),
+        num_grid_cells=len(request.cells()),
+        evaluations_per_cell=sum(way.plan.position_offsets for way in request.models),
+        num_remaining=len(remaining),
+        num_questions=sum(way.plan.num_questions(way.run, one.cell) for way, one in remaining),
+        flops=round(
+            sum(
+                cell_costs[way.plan_index][one.cell].forward * (one.needs_score + one.needs_predictions)
+                for way, one in remaining
+            )
+        ),
         seconds=seconds,
-        samples=samples,
-        method=inquiry.plans[0][1].method,
-        running=inquiry.plans[0][0].exam.running,
+        num_sampled_cells=samples,
+        method=request.plans[0][1].method,
+        is_language_modeling=request.plans[0][0].evaluation_data.is_language_modeling,
     )
 
 
-def _seconds(missing: Missing, cell_costs: Mapping[int, Mapping[Cell, Cost]]) -> tuple[float, int]:
-    """Estimated seconds and the number of samples: missing cells are sorted by cost and cut into stretches of equal
+def _estimate_seconds(missing: MissingRequests, cell_costs: Mapping[int, Mapping[Cell, Cost]]) -> tuple[float, int]:
+    """Estimated seconds and the number of samples: missing cells are sorted by cost and split into ranges of equal
     cost; the middle cell of each is timed."""
-    every = [(way, one, _cost(cell_costs[way.number][one.cell], one)) for way, pending in missing for one in pending]
-    every.sort(key=lambda each: (each[0].name, each[2]))
-    costs = [cost for _, _, cost in every]
-    seconds, tried = 0.0, None
+    requests_with_costs = [
+        (evaluated_model, cell_request, _cost(cell_costs[evaluated_model.plan_index][cell_request.cell], cell_request))
+        for evaluated_model, pending in missing
+        for cell_request in pending
+    ]
+    requests_with_costs.sort(key=lambda each: (each[0].model_id, each[2]))
+    costs = [cost for _, _, cost in requests_with_costs]
+    seconds, loaded_model_id = 0.0, None
     model: Model | None = None
-    stretches = cut(costs, SAMPLES) if every else []
-    for stretch in stretches:
-        way, one, _ = every[stretch[len(stretch) // 2]]
-        small = _small(way, one.cell)
-        if tried != way.name:
+    ranges = split_by_cost(costs, MAX_SAMPLED_CELLS) if requests_with_costs else []
+    for cost_range in ranges:
+        way, one, _ = requests_with_costs[cost_range[len(cost_range) // 2]]
+        small_model = _with_few_questions(way, one.cell)
+        if loaded_model_id != way.model_id:
             model = None  # its memory is free before the next one takes some
-            model, tried = way.run.model(way.found), way.name
-            _try(small, model, one)  # the first forward of a model takes longer than the others
+            model, loaded_model_id = way.run.load_model(way.checkpoint), way.model_id
+            _evaluate_once(small_model, model, one)  # the first forward of a model takes longer than the others
         assert model is not None
-        began = time.perf_counter()
-        _try(small, model, one)
-        taken = time.perf_counter() - began
+        start_time = time.perf_counter()
+        _evaluate_once(small_model, model, one)
+        elapsed = time.perf_counter() - start_time
         seconds += (
-            taken
-            / _cost(small.plan.costs(way.run, [one.cell])[one.cell], one)
-            * sum(costs[stretch.start : stretch.stop])
+            elapsed
+            / _cost(small_model.plan.costs(way.run, [one.cell])[one.cell], one)
+            * sum(costs[cost_range.start : cost_range.stop])
         )
-    return seconds, len(stretches)
+    return seconds, len(ranges)
 
 
 def _cost(cost: Cost, request: CellRequest) -> float:
-    return cost.score * request.score + cost.say * request.say
+    return cost.score * request.needs_score + cost.predict * request.needs_predictions
 
 
-def _small(way: EvaluatedModel, cell: Cell) -> EvaluatedModel:
+def _with_few_questions(evaluated_model: EvaluatedModel, cell: Cell) -> EvaluatedModel:
     """The same with so few questions per cell that it runs in a fraction of a second."""
-    plan: EvaluationPlan = way.plan
-    count = plan.count_of(way.run, cell)
-    share = SAMPLED / max(SAMPLED, plan.costs(way.run, [cell])[cell].score)
-    few = max(1, int(count * share))
-    return replace(way, plan=replace(plan, count=few, counts={cell: few}))
+    plan: EvaluationPlan = evaluated_model.plan
+    count = plan.num_questions(evaluated_model.run, cell)
+    fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, plan.costs(evaluated_model.run, [cell])[cell].score)
+    num_questions = max(1, int(count * fraction))
+    return replace(evaluated_model, plan=replace(plan, count=num_questions, cell_counts={cell: num_questions}))
 
 
-def _try(way: EvaluatedModel, model: Model, request: CellRequest) -> None:
-    if request.score:
-        way.score(model, request.cell, request.position_offset)
-    if request.say:
-        way.say(model, request.cell, request.position_offset)
+def _evaluate_once(evaluated_model: EvaluatedModel, model: Model, request: CellRequest) -> None:
+    if request.needs_score:
+        evaluated_model.score(model, request.cell, request.position_offset)
+    if request.needs_predictions:
+        evaluated_model.predict(model, request.cell, request.position_offset)

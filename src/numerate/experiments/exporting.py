@@ -13,61 +13,63 @@ from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.run import Run
-from numerate.experiments.weight_files import TOLERANCE, LogitCheck, read_weights
+from numerate.experiments.weight_files import DEFAULT_TOLERANCE, LogitCheck, read_weights
 from numerate.models.decoder import Decoder
-from numerate.models.strict_weights import StrictWeights, weights_of
+from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tokenizers.layout import Continuation, NextToken
 from numerate.training import checkpoint, disk, provenance
-from numerate.training.preflight import fingerprint_of
+from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, runs_directory
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 
-def export(run: Run, out: str | Path, *, name: str = "final", tokenizer: bool = True) -> Path:
+def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokenizer: bool = True) -> Path:
     """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
 
-    `name` is final, best or a step. The folder comes into being by one rename, so that a half-written one never has its
-    name. Raises `UserError` for a run whose model is no causal decoder, for a tokenizer that Hugging Face cannot have
-    (`tokenizer=False` leaves it out), and where something stands at `out` already.
+    `checkpoint_name` is final, best or a step. The folder is created by one rename, so that a partial export never has
+    its name. Raises `UserError` for a run whose model is not a causal decoder, for a tokenizer that cannot be converted
+    to Hugging Face (`tokenizer=False` leaves it out), and if `out` already exists.
     """
     recipe, path = run.recipe, Path(out).expanduser()
     if os.path.lexists(path):
-        raise UserError(f"out: {path} is there already and is not written over; a new name is right")
-    _refuse(recipe)
+        raise UserError(f"out: {path} already exists; out= must be a new path")
+    _check_exportable(recipe)
     hf = _hugging_face()
-    vocabulary = run.exam.vocabulary
-    special = hf.special_ids(recipe.tokenizer, vocabulary)
-    context = recipe.task.context_length if isinstance(recipe.task, LanguageModeling) else None
-    theirs = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context) if tokenizer else None
-    found = run.checkpoints(name)
-    if len(found) != 1:
-        raise UserError(f"checkpoint: {name} are {len(found)} of them; final, best or a step is right")
+    vocabulary = run.evaluation_data.vocabulary
+    special_ids = hf.special_ids(recipe.tokenizer, vocabulary)
+    context_length = recipe.task.context_length if isinstance(recipe.task, LanguageModeling) else None
+    hf_tokenizer = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context_length) if tokenizer else None
+    checkpoints = run.checkpoints(checkpoint_name)
+    if len(checkpoints) != 1:
+        raise UserError(
+            f"checkpoint: {checkpoint_name} means {len(checkpoints)} checkpoints; must be final, best or a step"
+        )
     config = hf.config_of(
         to_tree(recipe),
         vocabulary,
-        step=found[0].step,
-        begin=special.begin,
-        end=[*special.end],
-        pad=special.pad,
-        context=context,
+        step=checkpoints[0].step,
+        bos_token_id=special_ids.bos_token_id,
+        eos_token_id=[*special_ids.eos_token_ids],
+        pad_token_id=special_ids.pad_token_id,
+        max_length=context_length,
     )
-    model = run.model(found[0]).cpu()
-    new = disk.beside(path)
-    with disk.explained(path):
+    model = run.load_model(checkpoints[0]).cpu()
+    temporary_folder = disk.temporary_path(path)
+    with disk.convert_os_errors(path):
         try:
-            new.mkdir(parents=True)
-            hf.fill(new, config, model, special, theirs, path.name)
-            mode = (new / "config.json").stat().st_mode
-            for file in new.iterdir():
+            temporary_folder.mkdir(parents=True)
+            hf.write_folder(temporary_folder, config, model, special_ids, hf_tokenizer, path.name)
+            mode = (temporary_folder / "config.json").stat().st_mode
+            for file in temporary_folder.iterdir():
                 os.chmod(file, mode)  # safetensors lets only the owner read; the user's umask is to decide
-                disk.sync(file)
-            disk.sync(new)
-            os.rename(new, path)
-            disk.sync(path.absolute().parent)
+                disk.fsync(file)
+            disk.fsync(temporary_folder)
+            os.rename(temporary_folder, path)
+            disk.fsync(path.absolute().parent)
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(temporary_folder, ignore_errors=True)
     return path
 
 
@@ -78,7 +80,7 @@ def import_folder(
     name: str | None = None,
     settings: Sequence[str] = (),
     check: str | Path | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = DEFAULT_TOLERANCE,
 ) -> Run:
     """Makes a run of a folder that Hugging Face saved, such as one that was exported and then fine-tuned.
 
@@ -89,20 +91,24 @@ def import_folder(
     (see `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
     """
     hf, path = _hugging_face(), Path(folder).expanduser()
-    config = hf.configuration(path)
-    file = read_weights(path)
-    recipe = from_tree((config.recipe or {}), path / "config.json", declared=Recipe)
+    config = hf.read_configuration(path)
+    weight_file = read_weights(path)
+    recipe = from_tree((config.recipe or {}), path / "config.json", expected_class=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    known = (config.vocabulary or {}).get("fingerprint")
-    if known != hf.fingerprint(exam.vocabulary):
+    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    exported_fingerprint = (config.vocabulary or {}).get("fingerprint")
+    if exported_fingerprint != hf.fingerprint(evaluation_data.vocabulary):
         raise UserError(
-            f"{path}: was exported with other tokens than its {type(recipe.task).__name__} has here; the tokenizer "
-            "and texts that it was trained with are right (task.tokenizer= says where they are)"
+            f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
+            "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
-    weights = StrictWeights(file.weights, str(path), plain=lambda tensor: tensor.removeprefix("model.")).tensors
-    return _run(recipe, exam, weights, config.step, file.checked_by(check, tolerance), path, runs_dir)
+    weights = StrictWeights(
+        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
+    ).tensors
+    return _create_run(
+        recipe, evaluation_data, weights, config.step, weight_file.logit_check(check, tolerance), path, runs_dir
+    )
 
 
 def import_published(
@@ -112,7 +118,7 @@ def import_published(
     runs_dir: str | Path | None = None,
     name: str | None = None,
     check: str | Path | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = DEFAULT_TOLERANCE,
 ) -> Run:
     """Makes a run of weights of the published code of dual attention, for a recipe whose model is their architecture.
 
@@ -127,33 +133,33 @@ def import_published(
     """
     path = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
-        raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; one with a Decoder is right")
-    found = read_weights(path)
-    weights = from_published(found.weights, recipe.model, where=str(path))
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+        raise UserError(f"recipe: its model is a {type(recipe.model).__name__}; must be a Decoder")
+    weight_file = read_weights(path)
+    weights = from_published(weight_file.weights, recipe.model, where=str(path))
+    evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     recipe = replace(recipe, name=name)
-    return _run(recipe, exam, weights, 0, found.checked_by(check, tolerance), path, runs_dir)
+    return _create_run(recipe, evaluation_data, weights, 0, weight_file.logit_check(check, tolerance), path, runs_dir)
 
 
-def _run(
+def _create_run(
     recipe: Recipe,
-    exam: EvaluationData,
+    evaluation_data: EvaluationData,
     weights: dict[str, Tensor],
     step: int,
     check: LogitCheck | None,
     path: Path,
     runs_dir: str | Path | None,
 ) -> Run:
-    """The run of a recipe and weights that came from elsewhere, made where it is not there yet."""
-    model = recipe.model.rebuild(exam.vocabulary, recipe.seed, None)
-    weights = weights_of(model, weights, str(path))
+    """The run of a recipe and weights that came from elsewhere, created unless it exists."""
+    model = recipe.model.rebuild(evaluation_data.vocabulary, recipe.seed, None)
+    weights = match_state_dict(model, weights, str(path))
     if check is not None:
         model.load_state_dict(weights)
-        check.compare(model, exam.vocabulary.size)
-    came = str(path.resolve())
-    state = {"tokenizer": fingerprint_of(recipe.tokenizer, recipe.task), "imported_from": came}
-    made = RunFolder.create(
-        runs_directory(runs_dir),
+        check.check(model, evaluation_data.vocabulary.size)
+    source = str(path.resolve())
+    state = {"tokenizer": tokenizer_fingerprint(recipe.tokenizer, recipe.task), "imported_from": source}
+    run_folder = RunFolder.create(
+        resolve_runs_dir(runs_dir),
         recipe.title,
         hashlib.sha256(f"{identity(recipe)} {_digest(weights)}".encode()).hexdigest()[:12],
         {
@@ -163,13 +169,13 @@ def _run(
             "group": recipe.group,
             **provenance.provenance(),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "imported_from": came,
+            "imported_from": source,
         },
     )
-    with made.lock("importing"):
-        if checkpoint.latest_good(made.checkpoints)[0] is None:
-            checkpoint.write(made.checkpoints, step, {"weights": weights}, state)
-    return Run(made)
+    with run_folder.lock("importing"):
+        if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:
+            checkpoint.write(run_folder.checkpoints, step, {"weights": weights}, state)
+    return Run(run_folder)
 
 
 class _HuggingFace:
@@ -178,9 +184,9 @@ class _HuggingFace:
     def __init__(self) -> None:
         from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
-        self.fill, self.configuration = hf_folders.fill, hf_folders.configuration
-        self.config_of, self.fingerprint = hf_models.config_of, hf_models.fingerprint
-        self.special_ids, self.tokenizer_of = hf_tokenizers.special_ids, hf_tokenizers.tokenizer_of
+        self.write_folder, self.read_configuration = hf_folders.write_folder, hf_folders.read_configuration
+        self.config_of, self.fingerprint = hf_models.make_config, hf_models.fingerprint
+        self.special_ids, self.tokenizer_of = hf_tokenizers.special_ids, hf_tokenizers.to_fast_tokenizer
 
 
 def _hugging_face() -> _HuggingFace:
@@ -188,27 +194,27 @@ def _hugging_face() -> _HuggingFace:
         return _HuggingFace()
     except ImportError as error:
         raise UserError(
-            f"export: the package {error.name} is not here; pip install 'numerate[huggingface]' installs it"
+            f"export: the package {error.name} is not installed; install it with pip install 'numerate[huggingface]'"
         ) from error
 
 
-def _refuse(recipe: Recipe) -> None:
+def _check_exportable(recipe: Recipe) -> None:
     """Raises `UserError` for a run that is not autoregressive."""
     if not isinstance(recipe.model, Decoder):
         raise UserError(
-            f"export: {type(recipe.model).__name__} is no causal decoder of numerate; a run of a Decoder is right "
-            "(what a model holds of Hugging Face is saved by its own save_pretrained)"
+            f"export: {type(recipe.model).__name__} is not a causal decoder of numerate; the model must be a Decoder "
+            "(save a Hugging Face model inside it with its own save_pretrained)"
         )
     if not isinstance(recipe.layout, Continuation | NextToken):
         raise UserError(
             f"export: with the layout {type(recipe.layout).__name__} this run does not predict the next token; "
-            "a run with the layout Continuation or NextToken is right"
+            "the layout must be Continuation or NextToken"
         )
 
 
 def _digest(weights: dict[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].contiguous().cpu().numpy().tobytes())
-    return found.hexdigest()
+        sha256.update(name.encode())
+        sha256.update(weights[name].contiguous().cpu().numpy().tobytes())
+    return sha256.hexdigest()

@@ -3,13 +3,18 @@
 from collections.abc import Callable, Sequence
 
 from numerate.errors import UserError
-from numerate.evaluation.passages import Listen, Passage, passages_after
-from numerate.evaluation.prompts import context_of, most_of, refuse_too_long, writing_of
+from numerate.evaluation.passages import Passage, TextCallback, generate_passages
+from numerate.evaluation.prompts import (
+    check_lengths,
+    make_prompt_processor,
+    resolve_max_new_tokens,
+    training_context_length,
+)
 from numerate.evaluation.sampling import Sampling
 from numerate.experiments.stored_run import StoredRun
 
 
-def continued(
+def generate_continuations(
     run: StoredRun,
     prompts: Sequence[str],
     sampling: Sampling,
@@ -19,37 +24,39 @@ def continued(
     checkpoint: str = "final",
     stop: Sequence[str] = (),
     context_length: int | None = None,
-    on_text: Listen | None = None,
-    ended: Callable[[], bool] | None = None,
+    on_text: TextCallback | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> list[Passage]:
     """`Run.generate`: validates all arguments before the weights are read."""
     if count < 1:
-        raise UserError(f"count: {count} samples are none; 1 or more is right")
-    if count > 1 and sampling.likeliest:
-        raise UserError(f"count: greedy decoding gives the same text each time; count=1 is right, and not {count}")
+        raise UserError(f"count: {count} must be at least 1")
+    if count > 1 and sampling.is_greedy:
+        raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
     if context_length is not None and context_length < 1:
-        raise UserError(f"context_length: {context_length} tokens are nothing to read; 1 or more is right")
+        raise UserError(f"context_length: {context_length} must be at least 1")
     if any(not text for text in stop):
-        raise UserError("stop: is empty; a text such as 'The end' is right, or none")
+        raise UserError("stop: must not be empty; for example stop='The end'")
     if checkpoint == "all":
-        raise UserError("checkpoint: all are several, and one of them generates; final, best or a step is right")
-    writing = writing_of(run.exam)
-    if (ahead := run.blank.sees_future()) is not None:
-        raise UserError(f"model: {ahead}; it cannot continue a text")
-    read = [writing.read(prompt) for prompt in prompts or ("",)]
-    context = context_of(run.exam)
-    allowed = most_of(read, max_new_tokens, context, context_length)
-    for warning in refuse_too_long(run.blank, run.exam, read, allowed, context, context_length):
+        raise UserError("checkpoint: must be final, best or a step, not all")
+    text_encoder = make_prompt_processor(run.evaluation_data)
+    if (reason := run.untrained_model.non_causal_reason()) is not None:
+        raise UserError(f"model: {reason}; it cannot continue a text")
+    encoded_prompts = [text_encoder.encode(prompt) for prompt in prompts or ("",)]
+    trained_length = training_context_length(run.evaluation_data)
+    max_tokens = resolve_max_new_tokens(encoded_prompts, max_new_tokens, trained_length, context_length)
+    for warning in check_lengths(
+        run.untrained_model, run.evaluation_data, encoded_prompts, max_tokens, trained_length, context_length
+    ):
         run.warn(warning)
-    return passages_after(
-        run.model(checkpoint),
-        writing,
-        read,
+    return generate_passages(
+        run.load_model(checkpoint),
+        text_encoder,
+        encoded_prompts,
         sampling,
-        allowed,
+        max_tokens,
         count=count,
-        stop=stop,
+        stop_texts=stop,
         window=context_length,
-        told=on_text,
-        ended=ended,
+        on_text=on_text,
+        should_stop=should_stop,
     )

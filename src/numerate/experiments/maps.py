@@ -13,28 +13,28 @@ from numpy.typing import NDArray
 
 from numerate.batch import Batch, Model, StepContext, Tokens
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import SPARE, prompts_of
-from numerate.evaluation.generate import greedy
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_prompts
+from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.stored_run import StoredRun
-from numerate.mixers.attention_maps import LayerMaps, Sort, observed
-from numerate.reports.map_records import FOLDER, FORMAT, packed
+from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
+from numerate.reports.map_records import FOLDER, FORMAT_VERSION, pack_weights
 from numerate.tasks.questions import Questions
 from numerate.text.models.hugging_face import HuggingFaceModel
-from numerate.vocabulary import END
+from numerate.vocabulary import EOS
 
-MOST = 256
+DEFAULT_MAX_TOKENS = 256
 """Default maximum of tokens in a prompt: every pair of them has a number in every head."""
 
-BEGINNING = 64
-"""Tokens of running text that are read where no prompt is given."""
+DEFAULT_TEXT_TOKENS = 64
+"""Number of tokens of text that are read without a prompt, for language modeling."""
 
 
 @dataclass(frozen=True)
 class Head:
     """One head: `weights[i, j]` says how much token i takes of token j, or how the two relate (`relations`)."""
 
-    sort: Sort
-    number: int
+    sort: MapKind
+    index: int
     weights: NDArray[np.float32]
 
 
@@ -51,15 +51,15 @@ class Layer:
     part: str
     heads: tuple[Head, ...]
 
-    def sorts(self) -> tuple[Sort, ...]:
-        """The sorts of its maps: attention, relational attention, relations, symbols, cross attention."""
+    def map_types(self) -> tuple[MapKind, ...]:
+        """The types of its maps: attention, relational attention, relations, symbols, cross attention."""
         return tuple(dict.fromkeys(head.sort for head in self.heads))
 
-    def of(self, sort: Sort) -> NDArray[np.float32]:
+    def weights(self, map_type: MapKind) -> NDArray[np.float32]:
         """All heads of a sort: heads x query x key. Raises `UserError` where it has none."""
-        if sort not in self.sorts():
-            raise UserError(f"{self.name}: has no maps of {sort!r}; there are: {', '.join(self.sorts())}")
-        return np.stack([head.weights for head in self.heads if head.sort == sort])
+        if map_type not in self.map_types():
+            raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.map_types())}")
+        return np.stack([head.weights for head in self.heads if head.sort == map_type])
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class AttentionMaps:
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
     - `answered`: index of the first generated token; None where nothing was generated.
     - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer reversed" or "normal".
-    - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 where nothing is seen.
+    - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 at masked keys.
     """
 
     prompt: str
@@ -84,7 +84,7 @@ class AttentionMaps:
     order: str = "normal"
 
     @property
-    def name(self) -> str:
+    def file_stem(self) -> str:
         """Base name of its files: the same for the same prompt, checkpoint and settings."""
         content = [
             self.prompt,
@@ -110,12 +110,12 @@ class AttentionMaps:
                 "layer": layer.layer,
                 "turn": layer.turn,
                 "part": layer.part,
-                "maps": [{"sort": sort, **packed(layer.of(sort))} for sort in layer.sorts()],
+                "maps": [{"sort": sort, **pack_weights(layer.weights(sort))} for sort in layer.map_types()],
             }
             for layer in self.layers
         ]
         return {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "prompt": self.prompt,
             "tokens": list(self.tokens),
             "source": None if self.source is None else list(self.source),
@@ -129,159 +129,181 @@ class AttentionMaps:
         }
 
     def _repr_html_(self) -> str:
-        from numerate.reports.attention_maps import fragment
+        from numerate.reports.attention_maps import maps_iframe
 
-        return fragment([self.record()])
+        return maps_iframe([self.record()])
 
 
-def maps_of(
+def compute_attention_maps(
     run: StoredRun,
     prompt: str,
     *,
     checkpoint: str = "final",
     layers: Sequence[int] | None = None,
     answer: bool = True,
-    max_tokens: int = MOST,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
     position_offset: int = 0,
 ) -> AttentionMaps:
     """Implements `Run.maps`."""
     if checkpoint == "all":
-        raise UserError("checkpoint: all are several, and maps are of one; final, best or a step is right")
-    found = run.checkpoints(checkpoint)[0]
-    model = run.model(found)
+        raise UserError("checkpoint: must be final, best or a step, not all")
+    loaded_checkpoint = run.checkpoints(checkpoint)[0]
+    model = run.load_model(loaded_checkpoint)
     with torch.no_grad():
-        tokens, source, answered = _read(run, model, prompt, answer, max_tokens, position_offset)
-        for part, read in (("", tokens), ("source: ", source)):
-            if read is not None and read.ids.shape[1] > max_tokens:
+        tokens, source, answer_start = _prepare_inputs(run, model, prompt, answer, max_tokens, position_offset)
+        for prefix, input_tokens in (("", tokens), ("source: ", source)):
+            if input_tokens is not None and input_tokens.ids.shape[1] > max_tokens:
                 raise UserError(
-                    f"prompt: {part}{read.ids.shape[1]:,} tokens are more than {max_tokens}, and every pair of "
-                    f"them is a "
-                    f"number in every head; a shorter prompt, or max_tokens={read.ids.shape[1]}, is right"
+                    f"prompt: {prefix}{input_tokens.ids.shape[1]:,} tokens are more than {max_tokens}, and every pair "
+                    "of them is a number in every head; shorten the prompt, or set "
+                    f"max_tokens={input_tokens.ids.shape[1]}"
                 )
-        for warning in model.check(tokens):
+        for warning in model.check_tokens(tokens):
             run.warn(warning)
-        seen = _observed(model, tokens, source, position_offset)
-    if not seen:
-        raise UserError(_without(run))
-    chosen = [one for one in seen if layers is None or one.layer in layers]
-    if not chosen:
-        there = sorted({one.layer for one in seen})
-        raise UserError(f"layer: {_listed(layers or ())} has no maps; there are: {_listed(there)}")
-    looped = max(one.turn for one in seen) > 0
+        layer_maps = _collect_maps(model, tokens, source, position_offset)
+    if not layer_maps:
+        raise UserError(_no_maps_message(run))
+    selected = [layer_map for layer_map in layer_maps if layers is None or layer_map.layer in layers]
+    if not selected:
+        available_layers = sorted({one.layer for one in layer_maps})
+        raise UserError(
+            f"layer: {_join_numbers(layers or ())} has no maps; there are: {_join_numbers(available_layers)}"
+        )
+    is_looped = max(one.loop for one in layer_maps) > 0
     return AttentionMaps(
         prompt,
         _symbols(run, tokens),
-        tuple(_layer(one, looped) for one in chosen),
+        tuple(_make_layer(one, is_looped) for one in selected),
         source=None if source is None else _symbols(run, source),
-        answered=answered,
+        answered=answer_start,
         checkpoint=str(checkpoint),
-        step=found.step,
+        step=loaded_checkpoint.step,
         position_offset=position_offset,
-        settings=tuple(sorted(run.settings.items())),
+        settings=tuple(sorted(run.changed_settings.items())),
         order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
     )
 
 
-def keep(run: StoredRun, maps: AttentionMaps) -> None:
+def save_maps(run: StoredRun, maps: AttentionMaps) -> None:
     """Writes the record into the run's folder, from which reports draw it."""
     (run.path / FOLDER).mkdir(exist_ok=True)
-    run.folder.write(f"{FOLDER}/{maps.name}.json", json.dumps(maps.record(), ensure_ascii=False))
+    run.folder.write(f"{FOLDER}/{maps.file_stem}.json", json.dumps(maps.record(), ensure_ascii=False))
 
 
-def _observed(model: Model, tokens: Tokens, source: Tokens | None, position_offset: int) -> list[LayerMaps]:
-    placed = model.assign_positions(tokens, StepContext.fixed(position_offset))
+def _collect_maps(model: Model, tokens: Tokens, source: Tokens | None, position_offset: int) -> list[LayerMaps]:
+    positioned_tokens = model.assign_positions(tokens, StepContext.for_evaluation(position_offset))
     if isinstance(model, HuggingFaceModel):
-        return model.maps(placed, source)
-    with observed(model) as seen:
-        model(placed, source)
-    return seen.layers
+        return model.attention_maps(positioned_tokens, source)
+    with record_maps(model) as collector:
+        model(positioned_tokens, source)
+    return collector.layers
 
 
-def _read(
-    run: StoredRun, model: Model, prompt: str, answer: bool, most: int, position_offset: int
+def _prepare_inputs(
+    run: StoredRun, model: Model, prompt: str, answer: bool, max_tokens: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """The tokens of the model and of its encoder, and the index of the first generated token."""
-    exam, device = run.exam, next(model.parameters()).device
-    task = exam.task
-    questions = task.read(prompt) if prompt else task.examples("test", run.recipe.seed, 0, 1)
+    evaluation_data, device = run.evaluation_data, next(model.parameters()).device
+    task = evaluation_data.task
+    questions = task.parse_question(prompt) if prompt else task.examples("test", run.recipe.seed, 0, 1)
     if questions.tokens is not None:
-        # All of a prompt; of running text so much as can be looked at.
-        wanted = int(questions.tokens.lengths[0]) + 1 if prompt else min(BEGINNING, most)
-        ids = torch.from_numpy(np.array(questions.tokens.ids[:1, :wanted])).to(device)
-        return _row(ids), None, None
-    batch = exam.batch(questions).to(device)
-    if not exam.layout.continues or exam.layout.masks:
+        # All of a prompt; otherwise as much text as can be shown.
+        num_tokens = int(questions.tokens.lengths[0]) + 1 if prompt else min(DEFAULT_TEXT_TOKENS, max_tokens)
+        ids = torch.from_numpy(np.array(questions.tokens.ids[:1, :num_tokens])).to(device)
+        return _single_row(ids), None, None
+    batch = evaluation_data.batch(questions).to(device)
+    if not evaluation_data.layout.is_autoregressive or evaluation_data.layout.has_mask_tokens:
         return batch.tokens, batch.source, None
-    prompts, _ = prompts_of(batch)
-    room = most - prompts.ids.shape[1]
-    if not answer or room < 1:
+    prompts, _ = extract_prompts(batch)
+    max_new_tokens = max_tokens - prompts.ids.shape[1]
+    if not answer or max_new_tokens < 1:
         return prompts, batch.source, None
-    return _with_answer(model, prompts, batch, min(room, _longest(questions, batch)), position_offset)
+    return _with_answer(
+        model, prompts, batch, min(max_new_tokens, _max_answer_tokens(questions, batch)), position_offset
+    )
 
 
-def _longest(questions: Questions, batch: Batch) -> int:
+def _max_answer_tokens(questions: Questions, batch: Batch) -> int:
     """Maximum tokens of an answer: two more than the correct one, which is unknown for a text."""
-    return batch.target_ids.shape[1] + (2 if questions.texts is None else SPARE)
+    return batch.target_ids.shape[1] + (2 if questions.texts is None else EXTRA_TEXT_TOKENS)
 
 
 def _with_answer(
-    model: Model, prompts: Tokens, batch: Batch, most: int, position_offset: int
+    model: Model, prompts: Tokens, batch: Batch, max_new_tokens: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
     """The prompt and the generated answer without its END token, which the model never reads."""
-    generated = greedy(model, prompts, most, source=batch.source, position_offset=position_offset)
+    generated = greedy_decode(model, prompts, max_new_tokens, source=batch.source, position_offset=position_offset)
     ids = generated.ids[:, : int(generated.lengths[0])]
-    if int(ids[0, -1]) == END:
+    if int(ids[0, -1]) == EOS:
         ids = ids[:, :-1]
-    values = None
-    if prompts.values is not None:
-        more = torch.ones_like(ids, dtype=prompts.values.dtype)
-        more = more if generated.values is None else generated.values[:, : ids.shape[1]].to(more.dtype)
-        values = torch.cat([prompts.values, more], dim=1)
-    hidden = None
+    number_values = None
+    if prompts.number_values is not None:
+        answer_values = torch.ones_like(ids, dtype=prompts.number_values.dtype)
+        answer_values = (
+            answer_values
+            if generated.number_values is None
+            else generated.number_values[:, : ids.shape[1]].to(answer_values.dtype)
+        )
+        number_values = torch.cat([prompts.number_values, answer_values], dim=1)
+    blocked_keys = None
     if prompts.blocked_keys is not None:
-        hidden = torch.cat([prompts.blocked_keys, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
-    whole = torch.cat([prompts.ids, ids], dim=1)
-    read = replace(prompts, ids=whole, lengths=prompts.lengths + ids.shape[1], values=values, blocked_keys=hidden)
-    return read, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
+        blocked_keys = torch.cat([prompts.blocked_keys, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
+    full_ids = torch.cat([prompts.ids, ids], dim=1)
+    full_tokens = replace(
+        prompts,
+        ids=full_ids,
+        lengths=prompts.lengths + ids.shape[1],
+        number_values=number_values,
+        blocked_keys=blocked_keys,
+    )
+    return full_tokens, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
 
 
-def _row(ids: torch.Tensor) -> Tokens:
+def _single_row(ids: torch.Tensor) -> Tokens:
     count = torch.tensor([ids.shape[1]], device=ids.device)
     return Tokens(ids, count, torch.zeros_like(count))
 
 
 def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
     """The symbols of a row; a number stored beside its [NUM] token replaces it."""
-    symbols = run.exam.vocabulary.symbols
+    symbols = run.evaluation_data.vocabulary.tokens
     length = int(tokens.lengths[0])
-    named = [symbols[i] for i in tokens.ids[0, :length].tolist()]
-    if tokens.values is not None:
-        values = tokens.values[0, :length].tolist()
-        named = [f"{value:g}" if name == "[NUM]" else name for name, value in zip(named, values, strict=True)]
-    return tuple(named)
+    token_texts = [symbols[i] for i in tokens.ids[0, :length].tolist()]
+    if tokens.number_values is not None:
+        number_values = tokens.number_values[0, :length].tolist()
+        token_texts = [
+            f"{value:g}" if name == "[NUM]" else name for name, value in zip(token_texts, number_values, strict=True)
+        ]
+    return tuple(token_texts)
 
 
-def _layer(one: LayerMaps, looped: bool) -> Layer:
+def _make_layer(layer_maps: LayerMaps, is_looped: bool) -> Layer:
     heads = [
         Head(sort, number, weights)
-        for sort, found in one.maps.items()
-        for number, weights in enumerate(found[0].float().cpu().numpy())
+        for sort, weights_of_type in layer_maps.maps.items()
+        for number, weights in enumerate(weights_of_type[0].float().cpu().numpy())
     ]
-    name = " ".join(part for part in (one.part, f"layer {one.layer}") if part)
-    return Layer(f"{name}, turn {one.turn}" if looped else name, one.layer, one.turn, one.part, tuple(heads))
+    name = " ".join(part for part in (layer_maps.component, f"layer {layer_maps.layer}") if part)
+    return Layer(
+        f"{name}, loop {layer_maps.loop}" if is_looped else name,
+        layer_maps.layer,
+        layer_maps.loop,
+        layer_maps.component,
+        tuple(heads),
+    )
 
 
-def _without(run: StoredRun) -> str:
+def _no_maps_message(run: StoredRun) -> str:
     """Why there are no maps, and which mixers have some."""
     from numerate import catalogue
 
-    names = catalogue.kinds()["Mixer"]
-    attending = [name for name in names if catalogue.find("Mixer", name)().attends()]
+    names = catalogue.parts_by_kind()["Mixer"]
+    attending = [name for name in names if catalogue.get_class("Mixer", name)().has_attention()]
     mixer = getattr(run.recipe.model, "mixer", None)
     what = "model" if mixer is None else "model.mixer"
     name = type(run.recipe.model if mixer is None else mixer).__name__
-    return f"{what}: {name} does not attend, so there is nothing to show; mixers that do: {', '.join(attending)}"
+    return f"{what}: {name} has no attention, so there are no maps; mixers with attention: {', '.join(attending)}"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))

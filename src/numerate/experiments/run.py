@@ -6,31 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
-from numerate.evaluation.evaluation_data import SPARE, questions_of
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import Cell, parse_shard
-from numerate.evaluation.passages import Listen, Passage
-from numerate.evaluation.samples import AnswerSample, answers
+from numerate.evaluation.passages import Passage, TextCallback
+from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
 from numerate.experiments.estimating import EvaluationEstimate, estimate
-from numerate.experiments.generating import continued
-from numerate.experiments.maps import MOST, AttentionMaps, maps_of
+from numerate.experiments.generating import generate_continuations
+from numerate.experiments.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
 from numerate.experiments.plan import (
     EvaluatedModel,
     EvaluationPlan,
     EvaluationRequest,
     ProgressCallback,
-    ProgressMessage,
+    ProgressReporter,
 )
 from numerate.experiments.results import Results
-from numerate.experiments.shards import refuse_shard, script, spread
-from numerate.experiments.store import Key, Store, lines_of
+from numerate.experiments.shards import check_no_shard, evaluate_shards, script
+from numerate.experiments.store import EvaluationStore, RecordKey, json_lines
 from numerate.experiments.stored_run import StoredRun
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
 from numerate.training import checkpoint
-from numerate.training.run_folder import find, runs_directory
+from numerate.training.run_folder import find_run, resolve_runs_dir
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
@@ -39,7 +39,7 @@ def load(address: str | Path, runs_dir: str | Path | None = None, device: str | 
     >>> run = numerate.load("latest")
     >>> run.ask("321+654=")
     """
-    return Run(find(address, runs_directory(runs_dir)), device=device)
+    return Run(find_run(address, resolve_runs_dir(runs_dir)), device=device)
 
 
 class Run(StoredRun):
@@ -60,48 +60,50 @@ class Run(StoredRun):
         on_progress: ProgressCallback | None = None,
         executor: Executor | None = None,
     ) -> Results:
-        """Exact match on a grid of cells, with intervals, at every fixed placement of the model.
+        """Exact match on a grid of cells, with intervals, at every fixed position offset of the model.
 
         >>> results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
         >>> results.regions()[0]["mean"]
         >>> run.evaluate("equal:1:18", settings=["model.backbone.num_loops=4,8,16"])
         >>> run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
-        Cells that `evaluation.jsonl` has already are not computed again. `checkpoint` is final, best, all or a step.
-        `shard="2/4"` computes the second of four pieces of equal cost into a file of its own; evaluating without a
+        Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
+        `shard="2/4"` computes the second of four shards of equal cost into its own file; evaluating without a
         shard afterwards gathers them. `predictions` also writes the answer to every question. `settings` change how
         the model is run, several values of one are a sweep; records then carry in what they differ from training.
-        Twice the same call leaves the same bytes. Raises `UserError` for a grid that the model cannot read, and for
+        The same call twice writes the same bytes. Raises `UserError` for a grid that the model cannot read, and for
         settings that would need other weights, before any work is done.
 
         An `executor` spreads what is missing over its workers, in pieces of equal cost, and leaves the same bytes. What
         a worker has recorded is kept, however it ended: the same call resumes by cell. Where a piece fails, the others
         are done first; then an error names it: `UserError` for one of the user's, else `OperationalError`.
         """
-        refuse_shard(executor, shard)
-        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
-        cells = inquiry.cells(shard)
+        check_no_shard(executor, shard)
+        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
+        cells = request.cells(shard)
         store = self._store(shard)
         with store.lock():
-            store.relabel(inquiry.steps())
-            read_metrics(self.path, self.folder.head(), self.warn)
-            missing = inquiry.missing(cells, store, predictions)
-            progress = ProgressMessage(on_progress, inquiry.count(cells, predictions), missing)
+            store.load(request.steps_by_label())
+            read_metrics(self.path, self.folder.metadata(), self.warn)
+            missing_requests = request.missing_requests(cells, store, predictions)
+            progress = ProgressReporter(on_progress, request.num_work_units(cells, predictions), missing_requests)
             if executor is None:
-                inquiry.score(missing, store, progress)
+                request.score_missing(missing_requests, store, progress)
             else:
-                spread(inquiry, cells, missing, store, progress, executor, predictions=predictions)
-            gathered: set[Key] = set()
-            for way in inquiry.ways if predictions else ():
-                gathered |= _write_predictions(way, cells, store, progress)
+                evaluate_shards(request, cells, missing_requests, store, progress, executor, predictions=predictions)
+            gathered_keys: set[RecordKey] = set()
+            for evaluated_model in request.models if predictions else ():
+                gathered_keys |= _write_predictions(evaluated_model, cells, store, progress)
             if shard is None:
-                for run, plan in inquiry.plans:
-                    if not plan.settings and not run.exam.running:  # of running text samples are drawn in training
-                        _write_samples(run, plan, inquiry.checkpoints[-1])
-            store.settle()
-            store.clear(gathered)
-        results = [store.known[key] for way in inquiry.ways for key in way.keys(cells)]
-        return Results(results, inquiry.checkpoints, self._best())
+                for run, plan in request.plans:
+                    if (
+                        not plan.settings and not run.evaluation_data.is_language_modeling
+                    ):  # of running text samples are drawn in training
+                        _write_samples(run, plan, request.checkpoints[-1])
+            store.finalize()
+            store.remove_worker_folders(gathered_keys)
+        results = [store.records[key] for way in request.models for key in way.keys(cells)]
+        return Results(results, request.checkpoints, self._best_checkpoint())
 
     def script(
         self,
@@ -115,12 +117,17 @@ class Run(StoredRun):
         settings: Sequence[str] = (),
     ) -> str:
         """The script that `evaluate` would submit with this executor. Nothing is started or written."""
-        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
-        store = Store(self.folder, None)
-        store.relabel(inquiry.steps())
-        cells = inquiry.cells()
+        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
+        store = EvaluationStore(self.folder, None)
+        store.load(request.steps_by_label())
+        cells = request.cells()
         return script(
-            inquiry, cells, inquiry.missing(cells, store, predictions), store, executor, predictions=predictions
+            request,
+            cells,
+            request.missing_requests(cells, store, predictions),
+            store,
+            executor,
+            predictions=predictions,
         )
 
     def estimate(
@@ -140,22 +147,27 @@ class Run(StoredRun):
 
         Cells that are recorded already take nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        inquiry = EvaluationRequest.of(self, grid, count, method, checkpoint, settings)
+        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
         store = self._store(shard)
-        store.relabel(inquiry.steps())
-        return estimate(inquiry, inquiry.cells(shard), store, predictions=predictions)
+        store.load(request.steps_by_label())
+        return estimate(request, request.cells(shard), store, predictions=predictions)
 
-    def _store(self, shard: str | None) -> Store:
+    def _store(self, shard: str | None) -> EvaluationStore:
         """The records of the run, or those of a shard."""
-        return Store(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
+        return EvaluationStore(self.folder, "{}-of-{}".format(*parse_shard(shard)) if shard is not None else None)
 
-    def _best(self) -> Mapping[str, Any] | None:
-        """The best step so far and what it was chosen on, from the last valid checkpoint."""
-        known = self.checkpoints("final")[0].state.get("progress", {})
-        if known.get("best") is None:
+    def _best_checkpoint(self) -> Mapping[str, Any] | None:
+        """The best step so far and the metric it was selected by, from the last valid checkpoint."""
+        progress = self.checkpoints("final")[0].state.get("progress", {})
+        if progress.get("best") is None:
             return None
-        by = known.get("best_by", "accuracy")
-        return {"step": known["best"], "score": known["best_score"], "chosen_on": known["best_split"], "by": by}
+        metric = progress.get("best_by", "accuracy")
+        return {
+            "step": progress["best"],
+            "score": progress["best_score"],
+            "chosen_on": progress["best_split"],
+            "by": metric,
+        }
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
 
@@ -165,24 +177,31 @@ class Run(StoredRun):
         >>> run.ask("321+654=").said
         '975'
 
-        A task of texts takes any text, whose correct answer is unknown: `gold` and `right` are None. Answers may then
-        be somewhat longer than those of its longest rows. A run on running text continues the text by greedy decoding;
-        `generate` has more options. `settings` change how the model is run, as in `evaluate`, one value each.
+        A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.
+        Answers may then be somewhat longer than those of its longest rows. A run on running text continues the text by
+        greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
+        value each.
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
-        if self.exam.running:
+        if self.evaluation_data.is_language_modeling:
             return self._continue_text(question, checkpoint)
-        self.refuse_other_contents()
-        questions = self.exam.task.read(question)
-        batch = self.exam.batch(questions)
-        for warning in self.blank.check(batch.tokens, self.exam.longest(self.recipe.task)):
+        self.check_data_unchanged()
+        questions = self.evaluation_data.task.parse_question(question)
+        batch = self.evaluation_data.batch(questions)
+        for warning in self.untrained_model.check_tokens(
+            batch.tokens, self.evaluation_data.longest_rows(self.recipe.task)
+        ):
             self.warn(warning)
         if questions.texts is None:
-            return answers(self.model(checkpoint), self.exam, questions)[0]
-        most = self.exam.batch(self._longest()).target_ids.shape[1] + SPARE
-        spare = max(0, most - batch.target_ids.shape[1])
-        return answers(self.model(checkpoint), self.exam, questions, spare=spare, known=False)[0]
+            return sample_answers(self.load_model(checkpoint), self.evaluation_data, questions)[0]
+        max_answer_tokens = (
+            self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
+        )
+        spare = max(0, max_answer_tokens - batch.target_ids.shape[1])
+        return sample_answers(
+            self.load_model(checkpoint), self.evaluation_data, questions, extra_tokens=spare, are_answers_known=False
+        )[0]
 
     def generate(
         self,
@@ -200,8 +219,8 @@ class Run(StoredRun):
         checkpoint: str = "final",
         stop: str | Sequence[str] = (),
         context_length: int | None = None,
-        told: Listen | None = None,
-        ended: Callable[[], bool] | None = None,
+        on_text: TextCallback | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> list[Passage]:
         """Continues texts: `count` passages after each prompt; without one, from the start of a document.
 
@@ -211,14 +230,14 @@ class Run(StoredRun):
         '46'
 
         `max_new_tokens` defaults to 200, or what the context has room for. `stop` are strings that end a passage. With
-        `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding. `told` is
-        called with the text of each passage as it is generated; when `ended` returns True, generation stops. Passages
-        depend on prompts, samples and seed alone, not on what else is in the batch (except for rounding).
+        `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding. `on_text` is
+        called with the text of each passage as it is generated; when `should_stop` returns True, generation stops.
+        Passages depend on prompts, samples and seed alone, not on what else is in the batch (except for rounding).
 
-        Raises `UserError` for a run that continues no texts, and for more tokens than its position tables have.
+        Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
         sampling = Sampling(temperature, top_k, top_p, min_p, do_sample, repetition_penalty, seed)
-        return continued(
+        return generate_continuations(
             self,
             [prompts] if isinstance(prompts, str) else prompts,
             sampling,
@@ -227,21 +246,21 @@ class Run(StoredRun):
             checkpoint=checkpoint,
             stop=[stop] if isinstance(stop, str) else stop,
             context_length=context_length,
-            on_text=told,
-            ended=ended,
+            on_text=on_text,
+            should_stop=should_stop,
         )
 
     def _continue_text(self, text: str, checkpoint: str) -> AnswerSample:
         """The continuation of a text by greedy decoding."""
-        (found,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
-        sure = exp(max(found.log_probability, -700.0))
-        return AnswerSample(text, None, found.text, None, str(found), sure, None, found.stopped)
+        (passage,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
+        probability = exp(max(passage.log_probability, -700.0))
+        return AnswerSample(text, None, passage.text, None, str(passage), probability, None, passage.stopped)
 
-    def _longest(self) -> Questions:
+    def _longest_questions(self) -> Questions:
         """Questions of the task, the longest there are where that is known."""
         task = self.recipe.task
-        known = task.longest()
-        return task.examples("development", 0, 0, 64) if known is None else known
+        longest = task.longest_questions()
+        return task.examples("development", 0, 0, 64) if longest is None else longest
 
     def maps(
         self,
@@ -250,7 +269,7 @@ class Run(StoredRun):
         *,
         layers: Sequence[int] | None = None,
         answer: bool = True,
-        max_tokens: int = MOST,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
         position_offset: int = 0,
         settings: Sequence[str] = (),
     ) -> AttentionMaps:
@@ -261,15 +280,15 @@ class Run(StoredRun):
         (('1', '2', '3', '+'), (4, 12, 12))
         >>> maps.layers[0].heads[2].weights[7]
 
-        Without a prompt a question of the test split is read, or the beginning of the text held out. `layers` are those
-        wanted, all without; with `answer=False` no answer is generated. Raises `UserError` for a model that does
-        not attend, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
+        Without a prompt a question of the test split is read, or the start of the validation text. `layers` are the
+        requested ones, all by default; with `answer=False` no answer is generated. Raises `UserError` for a model that
+        does not attend, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
         """
         if settings:
             return self.with_settings(*settings).maps(
                 prompt, checkpoint, layers=layers, answer=answer, max_tokens=max_tokens, position_offset=position_offset
             )
-        return maps_of(
+        return compute_attention_maps(
             self,
             prompt,
             checkpoint=checkpoint,
@@ -281,45 +300,53 @@ class Run(StoredRun):
 
     def report(self) -> Path:
         """Writes `report.html`, one self-contained page, and returns its path."""
-        from numerate.reports.page import write_page
+        from numerate.reports.page import write_run_report
 
-        return write_page(self.path)
+        return write_run_report(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        from numerate.reports.page import fragment
+        from numerate.reports.page import run_iframe
 
-        return fragment(self.path)
+        return run_iframe(self.path)
 
 
-def _write_predictions(way: EvaluatedModel, cells: Sequence[Cell], store: Store, progress: ProgressMessage) -> set[Key]:
+def _write_predictions(
+    evaluated_model: EvaluatedModel, cells: Sequence[Cell], store: EvaluationStore, progress: ProgressReporter
+) -> set[RecordKey]:
     """Writes the answer to every question; returns the keys that workers had recorded already."""
     model: Model | None = None
     lines: list[dict[str, Any]] = []
-    there: set[Key] = set()
-    for key, (cell, position_offset) in zip(way.keys(cells), way.placements(cells), strict=True):
-        predictions = store.predictions_of(key)
+    recorded_keys: set[RecordKey] = set()
+    for key, (cell, position_offset) in zip(
+        evaluated_model.keys(cells), evaluated_model.cells_with_offsets(cells), strict=True
+    ):
+        predictions = store.find_predictions(key)
         if predictions is None:
-            model = model or way.run.model(way.found)
-            predictions = way.say(model, cell, position_offset)
-            progress.one()
+            model = model or evaluated_model.run.load_model(evaluated_model.checkpoint)
+            predictions = evaluated_model.predict(model, cell, position_offset)
+            progress.increment()
         else:
-            there.add(key)
+            recorded_keys.add(key)
         lines += predictions
     store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
-    return there
+    return recorded_keys
 
 
-def _write_samples(run: StoredRun, planned: EvaluationPlan, found: checkpoint.Checkpoint, each: int = 4) -> None:
+def _write_samples(
+    run: StoredRun, plan: EvaluationPlan, last_checkpoint: checkpoint.Checkpoint, examples_per_cell: int = 4
+) -> None:
     """A few answers in and out of distribution, for the report."""
-    cells = planned.telling(run.recipe)
-    model = run.model(found)
+    cells = plan.representative_cells(run.recipe)
+    model = run.load_model(last_checkpoint)
     records = []
     for cell in cells:
-        questions = questions_of(run.exam.task, dict(cell), count=each, seed=planned.seed)
-        predictions = answers(model, run.exam, questions, method=planned.method)
-        records += [one.record(dict(cell)) | {"step": found.step} for one in predictions]
-    drawn, _ = run.folder.parted("samples.jsonl", lambda record: "prompt" in record)  # in training
-    run.folder.write("samples.jsonl", drawn + lines_of(records).encode())
+        questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
+        predictions = sample_answers(model, run.evaluation_data, questions, method=plan.method)
+        records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in predictions]
+    generated_in_training, _ = run.folder.split_records(
+        "samples.jsonl", lambda record: "prompt" in record
+    )  # in training
+    run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())

@@ -9,30 +9,30 @@ from typing import Any
 
 from numerate.batch import Model
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.grid import Cell, cut, mixed
+from numerate.evaluation.grid import Cell, interleave_by_cost, split_by_cost
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
 from numerate.experiments.plan import (
     CellRequest,
     EvaluatedModel,
     EvaluationPlan,
     EvaluationRequest,
-    Missing,
-    ProgressMessage,
+    MissingRequests,
+    ProgressReporter,
 )
-from numerate.experiments.store import PREDICTIONS, RECORDS, Lines, Store, directory_of
+from numerate.experiments.store import PREDICTIONS, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
 from numerate.experiments.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
-EACH = 6
+SHARDS_PER_WORKER = 6
 """Pieces per worker: where one is slower than the others, these wait for a sixth of the time at most."""
 
-SMALLEST = 2e10
+MIN_SHARD_FLOPS = 2e10
 """Floating-point operations below which a piece is not worth handing to a worker: half a second of a core."""
 
-MANY = 64
+DEFAULT_NUM_WORKERS = 64
 """Workers to cut for where it is not known how many there will be: more pieces than needed cost little."""
 
 
@@ -40,15 +40,15 @@ MANY = 64
 class ModelShare:
     """The cells of one model in a piece: the index of its plan, and a checkpoint by its label and step.
 
-    `left` are those not recorded yet. It is excluded from comparison, so that jobs of an earlier start of the same
-    command are recognised.
+    `remaining` are those not recorded yet. It is excluded from comparison, so that jobs of an earlier start of the same
+    command are recognized.
     """
 
     plan: int
     label: str
     step: int
     cells: tuple[tuple[Cell, int], ...]
-    left: tuple[CellRequest, ...] = field(compare=False)
+    remaining: tuple[CellRequest, ...] = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class GridShard:
     shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
-        left = [(request.cell, share.step) for share in self.shares for request in share.left]
+        left = [(request.cell, share.step) for share in self.shares for request in share.remaining]
         steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
         some = sorted({tuple(size for _, size in cell) for cell, _ in left})
         shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
-        return f"piece {self.number} of {self.of} ({_counted(len(left), 'cell')}: {shown} at step {steps})"
+        return f"shard {self.number} of {self.of} ({_pluralize(len(left), 'cell')}: {shown} at step {steps})"
 
 
-def pieces_of(
-    inquiry: EvaluationRequest, cells: Sequence[Cell], missing: Missing, workers: int, predictions: bool
+def make_shards(
+    request: EvaluationRequest, cells: Sequence[Cell], missing: MissingRequests, workers: int, predictions: bool
 ) -> list[GridShard]:
     """Cuts an evaluation into pieces of about equal cost, and returns those of which something is missing.
 
@@ -79,49 +79,62 @@ def pieces_of(
 
     Cuts depend on what is evaluated and on `workers`, not on what is known already.
     """
-    every: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
+    model_cells: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
     costs: list[float] = []
-    cell_costs = {way.number: way.plan.costs(way.run, cells) for way in inquiry.ways[:: len(inquiry.checkpoints)]}
-    for way in inquiry.ways:
-        own = {cell: cost.score + cost.say * predictions for cell, cost in cell_costs[way.number].items()}
-        for one in mixed(way.placements(cells), lambda one, own=own: own[one[0]]):  # type: ignore[misc]
-            every.append((way, one))
-            costs.append(own[one[0]])
-    wanted = min(workers * max(EACH, len(inquiry.ways)), round(sum(costs) / SMALLEST))
-    stretches = cut(costs, max(1, wanted))
-    left = {(*way.name, one.cell, one.position_offset): one for way, ones in missing for one in ones}
-    pieces = [
-        GridShard(number, len(stretches), predictions, tuple(_shares(every[stretch.start : stretch.stop], left)))
-        for number, stretch in enumerate(stretches, 1)
+    cell_costs = {
+        evaluated_model.plan_index: evaluated_model.plan.costs(evaluated_model.run, cells)
+        for evaluated_model in request.models[:: len(request.checkpoints)]
+    }
+    for way in request.models:
+        costs_by_cell = {
+            cell: cost.score + cost.predict * predictions for cell, cost in cell_costs[way.plan_index].items()
+        }
+        for one in interleave_by_cost(way.cells_with_offsets(cells), lambda one, own=costs_by_cell: own[one[0]]):  # type: ignore[misc]
+            model_cells.append((way, one))
+            costs.append(costs_by_cell[one[0]])
+    num_shards = min(workers * max(SHARDS_PER_WORKER, len(request.models)), round(sum(costs) / MIN_SHARD_FLOPS))
+    ranges = split_by_cost(costs, max(1, num_shards))
+    requests_by_key = {
+        (*way.model_id, one.cell, one.position_offset): one for way, cell_requests in missing for one in cell_requests
+    }
+    shards = [
+        GridShard(
+            number,
+            len(ranges),
+            predictions,
+            tuple(_group_by_model(model_cells[cost_range.start : cost_range.stop], requests_by_key)),
+        )
+        for number, cost_range in enumerate(ranges, 1)
     ]
-    return [piece for piece in pieces if any(share.left for share in piece.shares)]
+    return [grid_shard for grid_shard in shards if any(share.remaining for share in grid_shard.shares)]
 
 
-def _shares(
-    every: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]], left: Mapping[tuple[int, str, Cell, int], CellRequest]
+def _group_by_model(
+    model_cells: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]],
+    requests_by_key: Mapping[tuple[int, str, Cell, int], CellRequest],
 ) -> Iterator[ModelShare]:
-    for (plan, label), own in groupby(every, lambda one: one[0].name):
-        ways, cells = zip(*own, strict=True)
-        pending = tuple(left[key] for one in cells if (key := (plan, label, *one)) in left)
-        yield ModelShare(plan, label, ways[0].step, cells, pending)
+    for (plan, label), group in groupby(model_cells, lambda one: one[0].model_id):
+        models, cells = zip(*group, strict=True)
+        pending = tuple(requests_by_key[key] for one in cells if (key := (plan, label, *one)) in requests_by_key)
+        yield ModelShare(plan, label, models[0].step, cells, pending)
 
 
-def refuse_shard(executor: Executor | None, shard: str | None) -> None:
+def check_no_shard(executor: Executor | None, shard: str | None) -> None:
     """Raises `UserError` where a grid would be cut twice."""
     if executor is not None and shard is not None:
-        raise UserError("shard: an executor cuts the grid by itself; leave out one of the two")
+        raise UserError("shard: an executor splits the grid into shards itself; give either shard= or an executor")
 
 
-def workers_of(executor: Executor) -> int:
+def num_workers(executor: Executor) -> int:
     """How many workers an executor will have at once, as far as known before they start."""
-    from numerate.executors.local import Local, cores
+    from numerate.executors.local import Local, num_available_cpus
     from numerate.executors.slurm import Slurm
 
     if isinstance(executor, Slurm):
-        return executor.array_tasks * (executor.pool.workers or 1) if executor.array_tasks else MANY
+        return executor.array_tasks * (executor.pool.workers or 1) if executor.array_tasks else DEFAULT_NUM_WORKERS
     if isinstance(executor, Local):
-        return executor.workers or max(1, cores() // executor.threads)
-    return executor.workers or MANY
+        return executor.workers or max(1, num_available_cpus() // executor.threads)
+    return executor.workers or DEFAULT_NUM_WORKERS
 
 
 @dataclass(frozen=True)
@@ -137,32 +150,32 @@ class Measuring(Work):
     plans: tuple[tuple[tuple[str, ...], EvaluationPlan], ...]
 
     @classmethod
-    def of(cls, inquiry: EvaluationRequest) -> "Measuring":
-        run, _ = inquiry.plans[0]
-        plans = tuple((one.changes, replace(plan, counts={})) for one, plan in inquiry.plans)
+    def from_request(cls, request: EvaluationRequest) -> "Measuring":
+        run, _ = request.plans[0]
+        plans = tuple((one.changes, replace(plan, cell_counts={})) for one, plan in request.plans)
         return cls(str(run.path.absolute()), run.device, plans)
 
     def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
-        return _PieceWorker(self, context).measure
+        return _ShardWorker(self, context).evaluate
 
-    def name_of(self, item: GridShard) -> str:
+    def item_name(self, item: GridShard) -> str:
         return str(item)
 
 
-class _PieceWorker:
+class _ShardWorker:
     """The state of a worker: the loaded model, and what had been recorded when it started."""
 
     def __init__(self, work: Measuring, context: WorkerContext) -> None:
         self.folder, self.stop = RunFolder.open(Path(work.path)), context.stop
         runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
         self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
-        self.directory = directory_of(self.folder, context.worker)
-        store = Store(self.folder, None)
-        store.gather()
-        self.known, self.predicted = set(store.known), set(store.predictions)
+        self.directory = worker_directory(self.folder, context.worker)
+        store = EvaluationStore(self.folder, None)
+        store.load_worker_records()
+        self.scored_keys, self.predicted_keys = set(store.records), set(store.predictions)
         self._loaded: tuple[tuple[int, int], Model] | None = None
 
-    def measure(self, piece: GridShard) -> int:
+    def evaluate(self, grid_shard: GridShard) -> int:
         """Evaluates all cells of a piece and returns their number. Raises `KeyboardInterrupt` when stop is requested.
 
         What had been recorded before is not computed again: Slurm may requeue a piece on another worker.
@@ -171,36 +184,38 @@ class _PieceWorker:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (
             Lock(self.directory / "lock").hold("evaluation"),
-            Lines(self.directory / RECORDS) as records,
-            Lines(self.directory / PREDICTIONS) as predictions,
+            RecordWriter(self.directory / RECORDS_FILE) as records,
+            RecordWriter(self.directory / PREDICTIONS) as predictions,
         ):
-            for share in piece.shares:
-                way = self._way(share)
-                for cell, position_offset, score, say in share.left:
+            for model_cells in grid_shard.shares:
+                evaluated_model = self._evaluated_model(model_cells)
+                for cell, position_offset, needs_score, needs_predictions in model_cells.remaining:
                     if self.stop.requested:
                         raise KeyboardInterrupt
-                    key = way.key(cell, position_offset)
-                    if score and key not in self.known:
-                        records.add(way.score(self._model(way), cell, position_offset))
-                    if say and key not in self.predicted:
-                        predictions.add(self._answers(way, cell, position_offset))
+                    key = evaluated_model.key(cell, position_offset)
+                    if needs_score and key not in self.scored_keys:
+                        records.add(evaluated_model.score(self._model(evaluated_model), cell, position_offset))
+                    if needs_predictions and key not in self.predicted_keys:
+                        predictions.add(self._predictions_record(evaluated_model, cell, position_offset))
                     done += 1
         return done
 
-    def _way(self, share: ModelShare) -> EvaluatedModel:
-        found = checkpoint.open_checkpoint(self.folder.checkpoints / checkpoint.name_of(share.step))
-        return EvaluatedModel(*self.plans[share.plan], share.plan, share.label, found)
+    def _evaluated_model(self, model_cells: ModelShare) -> EvaluatedModel:
+        stored_checkpoint = checkpoint.read_checkpoint(
+            self.folder.checkpoints / checkpoint.step_folder(model_cells.step)
+        )
+        return EvaluatedModel(*self.plans[model_cells.plan], model_cells.plan, model_cells.label, stored_checkpoint)
 
-    def _model(self, way: EvaluatedModel) -> Model:
-        wanted = way.number, way.step
-        if self._loaded is None or self._loaded[0] != wanted:
+    def _model(self, evaluated_model: EvaluatedModel) -> Model:
+        model_id = evaluated_model.plan_index, evaluated_model.step
+        if self._loaded is None or self._loaded[0] != model_id:
             self._loaded = None  # its memory is free before the next one takes some
-            self._loaded = wanted, way.run.model(way.found)
+            self._loaded = model_id, evaluated_model.run.load_model(evaluated_model.checkpoint)
         return self._loaded[1]
 
-    def _answers(self, way: EvaluatedModel, cell: Cell, position_offset: int) -> dict[str, Any]:
+    def _predictions_record(self, evaluated_model: EvaluatedModel, cell: Cell, position_offset: int) -> dict[str, Any]:
         """All answers of a cell as one record, so that it is there whole or not at all."""
-        label, step, _, _, _, count, seed, method = way.key(cell, position_offset)
+        label, step, _, _, _, count, seed, method = evaluated_model.key(cell, position_offset)
         record = {
             "cell": dict(cell),
             "checkpoint": label,
@@ -209,17 +224,17 @@ class _PieceWorker:
             "count": count,
             "questions": seed,
             "method": method,
-            **({"settings": dict(way.plan.settings)} if way.plan.settings else {}),
+            **({"settings": dict(evaluated_model.plan.settings)} if evaluated_model.plan.settings else {}),
         }
-        return record | {"lines": way.say(self._model(way), cell, position_offset)}
+        return record | {"lines": evaluated_model.predict(self._model(evaluated_model), cell, position_offset)}
 
 
-def spread(
-    inquiry: EvaluationRequest,
+def evaluate_shards(
+    request: EvaluationRequest,
     cells: Sequence[Cell],
-    missing: Missing,
-    store: Store,
-    progress: ProgressMessage,
+    missing: MissingRequests,
+    store: EvaluationStore,
+    progress: ProgressReporter,
     executor: Executor,
     *,
     predictions: bool,
@@ -231,60 +246,64 @@ def spread(
     """
     if not missing:
         return
-    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), predictions)
-    count = _Count(store)
+    shards = make_shards(request, cells, missing, num_workers(executor), predictions)
+    num_new_lines = _LineCounter(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
-        ended = executor.run(
-            Measuring.of(inquiry), pieces, folder=_jobs(store), stop=stop, tick=lambda: progress.new(count())
+        outcomes = executor.run(
+            Measuring.from_request(request),
+            shards,
+            folder=_jobs_folder(store),
+            stop=stop,
+            on_tick=lambda: progress.set_done(num_new_lines()),
         )
-        for one in ended:
-            if one.failure is not None:
-                failed.append((pieces[one.index], one.failure))
-            progress.new(count())
-    store.gather()
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                failed.append((shards[outcome.index], outcome.failure))
+            progress.set_done(num_new_lines())
+    store.load_worker_records()
     if failed:
-        store.settle()
+        store.finalize()
         if stop.signal is not None:
             signal.raise_signal(stop.signal)
             raise KeyboardInterrupt
-        raise _error(failed, inquiry, store)
-    for piece in pieces:
-        if _kept(piece, inquiry, store) < _whole(piece):
+        raise _failed_shards_error(failed, request, store)
+    for grid_shard in shards:
+        if _num_recorded(grid_shard, request, store) < _num_cells(grid_shard):
             raise OperationalError(
-                f"{piece}: its worker says that it is done, but {store.folder.path / 'pieces'} does not hold what it "
-                "recorded; all workers must see this folder"
+                f"{grid_shard}: its worker finished, but {store.folder.path / 'pieces'} lacks the records that it "
+                "wrote; all workers must share this folder"
             )
 
 
 def script(
-    inquiry: EvaluationRequest,
+    request: EvaluationRequest,
     cells: Sequence[Cell],
-    missing: Missing,
-    store: Store,
+    missing: MissingRequests,
+    store: EvaluationStore,
     executor: Executor,
     *,
     predictions: bool,
 ) -> str:
     """The script that `spread` would submit."""
-    pieces = pieces_of(inquiry, cells, missing, workers_of(executor), predictions)
-    return executor.script(Measuring.of(inquiry), pieces, _jobs(store))
+    shards = make_shards(request, cells, missing, num_workers(executor), predictions)
+    return executor.script(Measuring.from_request(request), shards, _jobs_folder(store))
 
 
-def _jobs(store: Store) -> Path:
+def _jobs_folder(store: EvaluationStore) -> Path:
     """The folder for files of the executor."""
     return store.folder.path / "pieces" / "jobs"
 
 
-def _error(
-    failed: Sequence[tuple[GridShard, Failure]], inquiry: EvaluationRequest, store: Store
+def _failed_shards_error(
+    failed: Sequence[tuple[GridShard, Failure]], request: EvaluationRequest, store: EvaluationStore
 ) -> UserError | OperationalError:
-    piece, failure = min(failed, key=lambda one: (one[1].passing, one[0].number))
+    grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
     resume = "; the same command resumes"
-    others = f"; {_counted(len(failed) - 1, 'more piece')} failed" if len(failed) > 1 else ""
+    others = f"; {_pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
     text = (
-        f"{piece}: {failure.text.removesuffix(resume)}{others}. {_kept(piece, inquiry, store):,} of its "
-        f"{_counted(_whole(piece), 'cell')} are kept, and all that other pieces recorded{resume}"
+        f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {_num_recorded(grid_shard, request, store):,} of "
+        f"its {_pluralize(_num_cells(grid_shard), 'cell')} are kept, and so are the records of the other shards{resume}"
     )
     error = UserError(text) if failure.kind == "mistake" else OperationalError(text)
     if failure.trace is not None:
@@ -292,38 +311,40 @@ def _error(
     return error
 
 
-def _whole(piece: GridShard) -> int:
-    return sum(len(share.left) for share in piece.shares)
+def _num_cells(grid_shard: GridShard) -> int:
+    return sum(len(share.remaining) for share in grid_shard.shares)
 
 
-def _kept(piece: GridShard, inquiry: EvaluationRequest, store: Store) -> int:
+def _num_recorded(grid_shard: GridShard, request: EvaluationRequest, store: EvaluationStore) -> int:
     """How many of the cells that a piece was to do are recorded."""
-    ways = {way.name: way for way in inquiry.ways}
-    kept = 0
-    for share in piece.shares:
-        for cell, position_offset, score, say in share.left:
-            key = ways[share.plan, share.label].key(cell, position_offset)
-            kept += (key in store.known or not score) and (store.has_predictions(key) or not say)
-    return kept
+    models_by_id = {way.model_id: way for way in request.models}
+    num_recorded = 0
+    for share in grid_shard.shares:
+        for cell, position_offset, needs_score, needs_predictions in share.remaining:
+            key = models_by_id[share.plan, share.label].key(cell, position_offset)
+            num_recorded += (key in store.records or not needs_score) and (
+                store.has_predictions(key) or not needs_predictions
+            )
+    return num_recorded
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+def _pluralize(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-class _Count:
+class _LineCounter:
     """Counts the lines that workers have added to their files since it was made."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: EvaluationStore) -> None:
         self.store = store
-        self._read = {path: path.stat().st_size for path in store.written()}
-        self._lines = 0
+        self._read_bytes = {path: path.stat().st_size for path in store.worker_files()}
+        self._num_lines = 0
 
     def __call__(self) -> int:
-        for path in self.store.written():
+        for path in self.store.worker_files():
             with open(path, "rb") as file:
-                file.seek(self._read.get(path, 0))
+                file.seek(self._read_bytes.get(path, 0))
                 new = file.read()
-            self._lines += new.count(b"\n")
-            self._read[path] = self._read.get(path, 0) + len(new)
-        return self._lines
+            self._num_lines += new.count(b"\n")
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(new)
+        return self._num_lines

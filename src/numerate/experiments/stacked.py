@@ -9,7 +9,7 @@ from typing import Any
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.start import Listener, Start, TrainedRun
+from numerate.experiments.start import RecordCallback, TrainedRun, TrainingSession
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
 from numerate.stacking.stacked_trainer import StackedTrainer
@@ -22,74 +22,74 @@ from numerate.training import provenance
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.run_folder import runs_directory
+from numerate.training.run_folder import resolve_runs_dir
 from numerate.training.schedule import Constant
 from numerate.training.stopping import Stop
-from numerate.training.trainer import Outcome
+from numerate.training.trainer import TrainingResult
 
-SHAPE = ("batch_size", "precision", "threads")
+SHARED_SETTINGS = ("batch_size", "precision", "threads")
 """Of the settings of training, those that runs of one stack have in common."""
 
 
 def stack_key(recipe: Recipe) -> Hashable | None:
     """What runs that can be trained as one have in common; None for a run that cannot be stacked.
 
-    They may differ in seed, initialisation, optimiser, schedule, budget, what is logged, evaluated and saved when, and
-    in their names.
+    They may differ in seed, initialization, optimizer, schedule, budget, logging, evaluation and checkpoint intervals,
+    and in their names.
     """
     if why_not_stacked(recipe) is not None:
         return None
     model = recipe.model
     if isinstance(model, Decoder):
         model = replace(model, initialization=FanIn())
-    same = Training(**{name: getattr(recipe.training, name) for name in SHAPE})
-    plain = replace(
+    shared_training = Training(**{name: getattr(recipe.training, name) for name in SHARED_SETTINGS})
+    shared_recipe = replace(
         recipe,
         seed=0,
         model=model,
         optimizer=AdamW(),
         schedule=Constant(),
-        training=same,
+        training=shared_training,
         evaluation=Evaluation(),
         init_from=None,
         paper=None,
     )
-    return identity(plain), recipe.device, recipe.training.threads
+    return identity(shared_recipe), recipe.device, recipe.training.threads
 
 
 def why_not_stacked(recipe: Recipe) -> str | None:
     """Why a run cannot be trained in a stack, in words; None for one that can."""
     training = recipe.training
     if type(recipe.optimizer) is not AdamW:
-        return f"optimizer: {type(recipe.optimizer).__name__} has no step for several models at once; AdamW has"
+        return f"optimizer: {type(recipe.optimizer).__name__} has no stacked step; must be AdamW"
     if training.compile:
         return "training.compile: a stack is not compiled"
     if training.precision == "fp16":
-        return "training.precision: each model would need a loss scale of its own; fp32 and bf16 need none"
+        return "training.precision: each model would need its own loss scale; must be fp32 or bf16"
     if recipe.optimizer.decay_parameters != "parts":
-        return "optimizer.decay_parameters: the models of a stack decay in one way"
+        return "optimizer.decay_parameters: all models of a stack must use the same weight decay rule, 'parts'"
     if training.tf32:
-        return "training.tf32: products of stacks stay in float32"
+        return "training.tf32: matrix products of a stack are computed in float32"
     if training.log_layer_grad_norms:
-        return "training.log_layer_grad_norms: the layers of a stack are those of several models"
+        return "training.log_layer_grad_norms: a stack has no gradient norms per layer of one model"
     if training.gradient_accumulation_steps > 1 or training.micro_batch_size is not None:
-        return "training.gradient_accumulation_steps: a stack holds whole batches of all its models at once"
+        return "training.gradient_accumulation_steps: a stack uses full batches; must be 1, without micro-batches"
     if training.initial_batch_size is not None:
-        return "training.initial_batch_size: batches that grow would have another size in each run"
+        return "training.initial_batch_size: batch size warmup is not supported in a stack"
     if recipe.trackers:
         return "trackers: a tracker follows one run of a process at a time"
     if recipe.device == "mps":
-        return "device: mps is not tried with stacks; cpu and cuda are"
+        return "device: must be cpu or cuda for a stack"
     if isinstance(recipe.layout, TokenClassification) and recipe.layout.blocked_tokens:
-        return "layout.blocked_tokens: what is hidden is not stacked"
-    if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.carries:
-        return "tokenizer.number_format: tokens that carry numbers are not stacked"
-    if (where := _dropout(recipe, "")) is not None:
-        return f"{where}: what is dropped is drawn for one model at a time; 0 drops nothing"
+        return "layout.blocked_tokens: blocked keys are not supported in a stack"
+    if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.has_number_values:
+        return "tokenizer.number_format: number values are not supported in a stack"
+    if (where := _find_dropout(recipe, "")) is not None:
+        return f"{where}: dropout is not supported in a stack; must be 0"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
     if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer):
-        return f"model: a {type(recipe.model).__name__} is trained alone; a Decoder stacks"
+        return f"model: a {type(recipe.model).__name__} is not supported in a stack; must be a Decoder"
     return None
 
 
@@ -97,8 +97,8 @@ def train_stacked(
     recipes: Sequence[Recipe],
     *,
     runs_dir: str | Path | None = None,
-    listen: Callable[[int, str, Mapping[str, Any]], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    on_record: Callable[[int, str, Mapping[str, Any]], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
     stop: Stop | None = None,
     command: str | None = None,
 ) -> list[TrainedRun | Exception]:
@@ -106,87 +106,89 @@ def train_stacked(
 
     Every run has its folder, under its lock, as if it were trained alone, and either way of training resumes what the
     other started. An error of one run (a locked folder, a loss that is not finite) ends that one; the others continue.
-    `listen` is called with the index of the run. Raises `UserError` for recipes that are not one stack, and whatever
+    `on_record` is called with the index of the run. Raises `UserError` for recipes that are not one stack, and whatever
     the step of all raises.
     """
     if not recipes:
         return []
-    _refuse(recipes)
-    runs, stop = runs_directory(runs_dir), stop or Stop()
-    ended: dict[int, TrainedRun | Exception] = {}
-    with World.joined(recipes[0].device) as world, contextlib.ExitStack() as resources:
+    _check_stackable(recipes)
+    runs, stop = resolve_runs_dir(runs_dir), stop or Stop()
+    outcomes: dict[int, TrainedRun | Exception] = {}
+    with World.connect(recipes[0].device) as world, contextlib.ExitStack() as resources:
         if world.size > 1:
-            raise UserError("stack: a stack is trained by one process; several (torchrun) train one run at a time")
-        found = provenance.provenance()
-        starts: dict[int, Start] = {}
+            raise UserError("stack: a stack must be trained by one process, not by torchrun")
+        provenance_info = provenance.provenance()
+        starts: dict[int, TrainingSession] = {}
         for index, recipe in enumerate(recipes):
-            with _kept(ended, index):
-                start = Start(
+            with _capture_error(outcomes, index):
+                start = TrainingSession(
                     recipe,
                     world,
                     runs,
-                    shown=False,
-                    listen=_about(index, listen),
-                    on_message=say,
+                    show_progress=False,
+                    on_record=_with_run_index(index, on_record),
+                    on_message=on_message,
                     command=command,
-                    found=found,
+                    provenance_info=provenance_info,
                 )
                 starts[index] = resources.enter_context(start)
-        going = [index for index, start in starts.items() if _begun(index, start, ended)]
+        running = [index for index, start in starts.items() if _start_run(index, start, outcomes)]
 
-        def over(position: int, outcome: Outcome | Exception) -> None:
-            index = going[position]
+        def on_finished(position: int, outcome: TrainingResult | Exception) -> None:
+            index = running[position]
             if isinstance(outcome, Exception):
-                ended[index] = outcome
+                outcomes[index] = outcome
                 starts[index].__exit__()
                 return
-            with _kept(ended, index):
-                ended[index] = starts[index].end(outcome)
+            with _capture_error(outcomes, index):
+                outcomes[index] = starts[index].finish(outcome)
 
-        if going:
+        if running:
             with stop:
-                StackedTrainer([starts[index].trainer for index in going]).train(stop, over)
-    return [ended[index] for index in range(len(recipes))]
+                StackedTrainer([starts[index].trainer for index in running]).train(stop, on_finished)
+    return [outcomes[index] for index in range(len(recipes))]
 
 
-def _refuse(recipes: Sequence[Recipe]) -> None:
+def _check_stackable(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         if (why := why_not_stacked(recipe)) is not None:
             raise UserError(f"stack: {why}")
     if len({stack_key(recipe) for recipe in recipes}) > 1:
-        raise UserError("stack: the runs differ in more than seed, optimiser, schedule, initialisation and budget")
+        raise UserError("stack: the runs may only differ in seed, optimizer, schedule, initialization and budget")
 
 
-def _begun(index: int, start: Start, ended: dict[int, TrainedRun | Exception]) -> bool:
+def _start_run(index: int, start: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
     """Starts a run; False where there is nothing to do, or it failed."""
-    with _kept(ended, index):
-        if start.begin():
+    with _capture_error(outcomes, index):
+        if start.start():
             return True
-        ended[index] = start.nothing()
+        outcomes[index] = start.finish_untrained()
     return False
 
 
 @contextlib.contextmanager
-def _kept(ended: dict[int, TrainedRun | Exception], index: int) -> Iterator[None]:
+def _capture_error(outcomes: dict[int, TrainedRun | Exception], index: int) -> Iterator[None]:
     """Stores the error of one run as its outcome."""
     try:
         yield
     except Exception as error:
-        ended[index] = error
+        outcomes[index] = error
 
 
-def _about(index: int, listen: Callable[[int, str, Mapping[str, Any]], None] | None) -> Listener | None:
-    if listen is None:
+def _with_run_index(
+    index: int, on_record: Callable[[int, str, Mapping[str, Any]], None] | None
+) -> RecordCallback | None:
+    if on_record is None:
         return None
-    return lambda kind, record: listen(index, kind, record)
+    return lambda kind, record: on_record(index, kind, record)
 
 
-def _dropout(spec: Any, path: str) -> str | None:
+def _find_dropout(spec: Any, path: str) -> str | None:
     """Where something is dropped in training: the path of a setting `...dropout` above 0."""
     for field in fields(spec):
-        value, where = getattr(spec, field.name), f"{path}{field.name}"
+        value, setting_path = getattr(spec, field.name), f"{path}{field.name}"
         if field.name.endswith("dropout") and value:
-            return where
-        if is_dataclass(value) and (found := _dropout(value, f"{where}.")) is not None:
+            return setting_path
+        if is_dataclass(value) and (found := _find_dropout(value, f"{setting_path}.")) is not None:
             return found
     return None

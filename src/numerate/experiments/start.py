@@ -12,38 +12,39 @@ from numerate.config import identity, to_tree
 from numerate.errors import UserError
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
-from numerate.models.strict_weights import weights_of
+from numerate.models.strict_weights import match_state_dict
 from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
-from numerate.text.data.prepared import ready
+from numerate.text.data.prepared import tokenize_sources
 from numerate.training import checkpoint, provenance
-from numerate.training.budget import flop_text
+from numerate.training.budget import format_flops
 from numerate.training.distributed import World
-from numerate.training.preflight import refuse_other_contents
-from numerate.training.progress import Nowhere, ProgressBar, beside
+from numerate.training.preflight import check_unchanged_files
+from numerate.training.progress import NullStream, ProgressBar, format_values
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, find, folder_name
-from numerate.training.timings import speed_text
-from numerate.training.trainer import Outcome, Trainer
+from numerate.training.run_folder import RunFolder, find_run, folder_name
+from numerate.training.timings import format_throughput
+from numerate.training.trainer import Trainer, TrainingResult
 
-Listener = Callable[[str, Mapping[str, Any]], None]
+RecordCallback = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run and how this start of it ended: `why` is budget, target, minutes, stopped, or done (nothing was left)."""
+    """A run and how this start of it ended: `stop_reason` is budget, target, minutes, stopped, or done (nothing was
+    left)."""
 
     run: Run
-    why: str
-    status: int = 0
+    stop_reason: str
+    exit_status: int = 0
 
 
-class Start:
-    """A start of a run: call `begin`, the trainer's loop, and `end`.
+class TrainingSession:
+    """A start of a run: call `start`, the trainer's loop, and `finish`.
 
-    The constructor writes nothing, and raises `UserError` for a recipe that cannot be trained. `shown`: show a progress
-    bar; `listen` is called with every step and record, `on_message` with every message; `found` is the provenance of
-    the run (`provenance.provenance()`), if known already.
+    The constructor writes nothing, and raises `UserError` for a recipe that cannot be trained. `show_progress`: show a
+    progress bar; `on_record` is called with every step and record, `on_message` with every message; `provenance_info`
+    is the provenance of the run (`provenance.provenance()`), if known already.
     """
 
     def __init__(
@@ -52,151 +53,169 @@ class Start:
         world: World,
         runs: Path,
         *,
-        shown: bool,
-        listen: Listener | None = None,
+        show_progress: bool,
+        on_record: RecordCallback | None = None,
         on_message: Callable[[str], None] | None = None,
         command: str | None = None,
-        found: Mapping[str, Any] | None = None,
+        provenance_info: Mapping[str, Any] | None = None,
     ) -> None:
-        self.world, self.runs, self.shown, self.listen, self.on_message = world, runs, shown, listen, on_message
-        source = source_of(recipe, runs)
+        self.world, self.runs, self.show_progress, self.on_record, self.on_message = (
+            world,
+            runs,
+            show_progress,
+            on_record,
+            on_message,
+        )
+        source = initial_run(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
-        ready(recipe.task, shown=shown)
+        tokenize_sources(recipe.task, show_progress=show_progress)
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
-        last = world.said_by_first(checkpoint.latest_good(self.path / "checkpoints")[0] if world.first else None)
-        if last is not None:  # without a checkpoint it starts again, with what there is now
-            refuse_other_contents(recipe.task, RunFolder.open(self.path).head(), self.path)
-        set_threads(recipe.training.threads, last)
-        self.trainer = Trainer(recipe, world, origin=None if last is None else last.state.get("origin"))
-        self.beginning = None
-        if source is not None and last is None:
-            self.beginning = _beginning(source, self.path, self.trainer)
-        _trackers(recipe, world)  # a missing tracker raises before anything is written
-        self.head = head_of(recipe, self.trainer, found)
+        last_checkpoint = world.broadcast(
+            checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
+        )
+        if last_checkpoint is not None:  # without a checkpoint it starts again, with what there is now
+            check_unchanged_files(recipe.task, RunFolder.open(self.path).metadata(), self.path)
+        set_threads(recipe.training.threads, last_checkpoint)
+        self.trainer = Trainer(
+            recipe, world, origin=None if last_checkpoint is None else last_checkpoint.state.get("origin")
+        )
+        self.initial_checkpoint = None
+        if source is not None and last_checkpoint is None:
+            self.initial_checkpoint = _find_initial_checkpoint(source, self.path, self.trainer)
+        _make_trackers(recipe, world)  # a missing tracker raises before anything is written
+        self.metadata = run_metadata(recipe, self.trainer, provenance_info)
         if command is not None:
-            self.head["command"] = command
-        if self.beginning is not None:
-            self.head["began_from"] = str(self.beginning.path.resolve())
-        self._resources = contextlib.ExitStack()
+            self.metadata["command"] = command
+        if self.initial_checkpoint is not None:
+            self.metadata["began_from"] = str(self.initial_checkpoint.path.resolve())
+        self._exit_stack = contextlib.ExitStack()
         self._progress: ProgressBar | None = None
 
-    def __enter__(self) -> "Start":
+    def __enter__(self) -> "TrainingSession":
         return self
 
     def __exit__(self, *error: object) -> None:
         """Releases the folder, its log and its trackers."""
-        self._resources.close()
+        self._exit_stack.close()
 
     @property
     def folder(self) -> RunFolder:
         folder = self.trainer.folder
-        assert folder is not None, "it has begun"
+        assert folder is not None, "start() was not called"
         return folder
 
-    def begin(self) -> bool:
+    def start(self) -> bool:
         """Makes or opens the folder, locks it, and resumes the run. False where nothing is left to do.
 
         Raises `UserError` where another process is writing the folder.
         """
-        trainer, steps = self.trainer, self.trainer.steps
-        trainer.folder = self._opened()
-        progress = _progress(steps, self.recipe, self.folder, shown=self.shown, kept=self.world.first)
-        self._progress = self._resources.enter_context(progress)
-        tracked = _trackers(self.recipe, self.world, self._say)
-        if self.world.first:  # before metrics are cut to where training resumes
-            read_metrics(self.path, self.folder.head(), lambda text: self._say(f"warning: {text}"))
+        trainer, steps = self.trainer, self.trainer.total_steps
+        trainer.folder = self._open_folder()
+        progress = _progress_bar(
+            steps,
+            self.recipe,
+            self.folder,
+            show_progress=self.show_progress,
+            is_main_process=self.world.is_main_process,
+        )
+        self._progress = self._exit_stack.enter_context(progress)
+        active_trackers = _make_trackers(self.recipe, self.world, self._print_message)
+        if self.world.is_main_process:  # before metrics are cut to where training resumes
+            read_metrics(self.path, self.folder.metadata(), lambda text: self._print_message(f"warning: {text}"))
         for text in (*trainer.warnings, *trainer.resume()):
-            self._say(f"warning: {text}")
-        if trainer.done and not trainer.fresh:
-            self._say(f"{self.path}: {_nothing_left(trainer)}")
+            self._print_message(f"warning: {text}")
+        if trainer.is_finished and not trainer.is_new:
+            self._print_message(f"{self.path}: {_no_work_message(trainer)}")
             return False
-        if self.world.first:
-            self._note_start()
-        if trainer.progress.step:
-            self._say(f"{self.path}: resuming from step {trainer.progress.step} of {steps}")
-        elif self.beginning is not None:
-            trainer.start_from(self.beginning)
-            self._say(f"{self.path}: beginning with the weights of {self.beginning.path}")
-        trainer.listen = self._on_progress(progress, tracked)
+        if self.world.is_main_process:
+            self._record_start()
+        if trainer.state.step:
+            self._print_message(f"{self.path}: resuming from step {trainer.state.step} of {steps}")
+        elif self.initial_checkpoint is not None:
+            trainer.load_initial_weights(self.initial_checkpoint)
+            self._print_message(f"{self.path}: initializing from the weights of {self.initial_checkpoint.path}")
+        trainer.on_event = self._make_callback(progress, active_trackers)
         if self.recipe.trackers:
-            tracked.start(self.folder.head(), self.path, trainer.progress.step)
-        self._resources.callback(tracked.finish)
+            active_trackers.start(self.folder.metadata(), self.path, trainer.state.step)
+        self._exit_stack.callback(active_trackers.finish)
         return True
 
-    def end(self, outcome: Outcome) -> TrainedRun:
+    def finish(self, outcome: TrainingResult) -> TrainedRun:
         """Records and reports how it ended, and releases the folder."""
-        if self.world.first:
-            _note(self.folder, outcome)
-        self._resources.close()
-        _tell(self._say, outcome, self.folder, self.trainer.steps)
-        return TrainedRun(Run(self.folder), outcome.why, outcome.status)
+        if self.world.is_main_process:
+            _record_outcome(self.folder, outcome)
+        self._exit_stack.close()
+        _print_outcome(self._print_message, outcome, self.folder, self.trainer.total_steps)
+        return TrainedRun(Run(self.folder), outcome.stop_reason, outcome.exit_status)
 
-    def nothing(self) -> TrainedRun:
+    def finish_untrained(self) -> TrainedRun:
         """The outcome of a start that had nothing to do."""
-        self._resources.close()
+        self._exit_stack.close()
         return TrainedRun(Run(self.folder), "done")
 
-    def _opened(self) -> RunFolder:
+    def _open_folder(self) -> RunFolder:
         """The folder, which the first process makes and locks."""
         world = self.world
         folder = None
-        if world.first:
-            folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.head)
-            self._resources.enter_context(folder.lock())
-        world.wait()
+        if world.is_main_process:
+            folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.metadata)
+            self._exit_stack.enter_context(folder.lock())
+        world.barrier()
         if folder is None and not self.path.exists():
-            raise UserError(f"{self.path}: process {world.rank} does not see it; all processes must share one runs_dir")
+            raise UserError(f"{self.path}: process {world.rank} cannot find it; all processes must share one runs_dir")
         return folder or RunFolder.open(self.path)
 
-    def _note_start(self) -> None:
+    def _record_start(self) -> None:
         folder = self.folder
-        begun_before = bool(folder.records("starts.jsonl"))
-        then = folder.head().get("versions", {}) if begun_before else {}
-        for change in provenance.changed_versions(then):
-            self._say(f"warning: this run was begun with {change}; its numbers may differ in the last places")
-        folder.begin(self.head)
-        if begun_before and self.trainer.fresh:
-            self._say(f"{folder.path}: was begun before but has no checkpoint yet; beginning again at step 0")
+        started_before = bool(folder.records("starts.jsonl"))
+        old_versions = folder.metadata().get("versions", {}) if started_before else {}
+        for change in provenance.changed_versions(old_versions):
+            self._print_message(f"warning: this run was started with {change}; results may differ in the last digits")
+        folder.record_start(self.metadata)
+        if started_before and self.trainer.is_new:
+            self._print_message(
+                f"{folder.path}: was started before but has no checkpoint yet; starting again at step 0"
+            )
 
-    def _on_progress(self, progress: ProgressBar, tracked: trackers.Trackers) -> Listener:
-        known: dict[str, float | str] = {}
+    def _make_callback(self, progress: ProgressBar, active_trackers: trackers.Trackers) -> RecordCallback:
+        latest: dict[str, float | str] = {}
 
-        def on_progress(kind: str, record: Mapping[str, Any]) -> None:
+        def on_record(kind: str, record: Mapping[str, Any]) -> None:
             if kind == "log":
-                known["loss"] = record["loss"]
+                latest["loss"] = record["loss"]
             elif kind == "evaluation":
-                known.update(shown_of(record))
+                latest.update(progress_fields(record))
             elif kind == "timing":
-                known["speed"] = speed_text(record)
+                latest["speed"] = format_throughput(record)
             elif kind == "warning":
-                self._say(f"warning: {record['text']}")
+                self._print_message(f"warning: {record['text']}")
             elif kind == "step":
-                progress.step(record["step"], **known)
+                progress.step(record["step"], **latest)
             if kind in ("log", "evaluation"):
-                progress.note(beside(**known))
-                tracked.log(record)
-            if self.listen is not None:
-                self.listen(kind, {**known, **record})
+                progress.set_postfix(format_values(**latest))
+                active_trackers.log_record(record)
+            if self.on_record is not None:
+                self.on_record(kind, {**latest, **record})
 
-        return on_progress
+        return on_record
 
-    def _say(self, text: str) -> None:
+    def _print_message(self, text: str) -> None:
         if self._progress is not None:
-            self._progress.say(text)
+            self._progress.print_line(text)
         if self.on_message is not None:
             self.on_message(text)
 
 
-def _trackers(recipe: Recipe, world: World, say: Callable[[str], None] | None = None) -> trackers.Trackers:
-    where = recipe.tracking
-    settings = trackers.TrackerSettings(where.project, where.entity, recipe.group, where.tags)
-    return trackers.make(recipe.trackers if world.first else (), settings, say)
+def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], None] | None = None) -> trackers.Trackers:
+    tracking = recipe.tracking
+    settings = trackers.TrackerSettings(tracking.project, tracking.entity, recipe.group, tracking.tags)
+    return trackers.make_trackers(recipe.trackers if world.is_main_process else (), settings, on_message)
 
 
-def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
-    """What is shown of an evaluation during training: loss and perplexity of running text, else accuracy.
+def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
+    """What is shown of an evaluation during training: loss and perplexity for language modeling, else accuracy.
 
     >>> shown_of({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
@@ -206,48 +225,50 @@ def shown_of(record: Mapping[str, Any]) -> dict[str, float | str]:
     return {"in distribution" if record["split"] == "development" else "OOD validation": f"{record['exact']:.1%}"}
 
 
-def _progress(steps: int, recipe: Recipe, folder: RunFolder, *, shown: bool, kept: bool) -> ProgressBar:
+def _progress_bar(
+    steps: int, recipe: Recipe, folder: RunFolder, *, show_progress: bool, is_main_process: bool
+) -> ProgressBar:
     """The bar of a run, and its log. Where nothing is to be shown, the first process still keeps the log."""
     label, log = recipe.name or recipe.title, folder.file("log.txt")
-    if shown or not kept:
-        return ProgressBar(steps, label=label, log=log, silent=not kept)
-    return ProgressBar(steps, label=label, log=log, stream=Nowhere())
+    if show_progress or not is_main_process:
+        return ProgressBar(steps, label=label, log_path=log, silent=not is_main_process)
+    return ProgressBar(steps, label=label, log_path=log, stream=NullStream())
 
 
-def _nothing_left(trainer: Trainer) -> str:
+def _no_work_message(trainer: Trainer) -> str:
     """Why a start of training does nothing."""
-    step, training = trainer.progress.step, trainer.training
-    if trainer.reached():
+    step, training = trainer.state.step, trainer.training
+    if trainer.has_reached_target():
         return f"already trained to its target at step {step}; a higher training.target_accuracy= continues"
-    if step > trainer.steps and training.steps is not None:
+    if step > trainer.total_steps and training.steps is not None:
         return (
-            f"already trained to step {step}, beyond this budget of {trainer.steps} steps; nothing was changed "
+            f"already trained to step {step}, beyond this budget of {trainer.total_steps} steps; nothing was changed "
             f"(a training.steps= above {step} continues)"
         )
     budgets = ("steps", "examples", "tokens", "flops", "epochs")
     larger = " and ".join(f"training.{name}=" for name in budgets if getattr(training, name) is not None)
-    return f"already trained to its budget of {trainer.steps} steps; a larger {larger} continues"
+    return f"already trained to its budget of {trainer.total_steps} steps; a larger {larger} continues"
 
 
-def _tell(say: Callable[[str], None], outcome: Outcome, folder: RunFolder, steps: int) -> None:
-    used = outcome.progress
-    say(
-        f"{folder.path}: {used.step:,} steps, {used.examples:,} examples, {used.tokens:,} tokens, "
-        f"{flop_text(used.flops)} of training"
+def _print_outcome(on_message: Callable[[str], None], outcome: TrainingResult, folder: RunFolder, steps: int) -> None:
+    progress = outcome.state
+    on_message(
+        f"{folder.path}: {progress.step:,} steps, {progress.examples:,} examples, {progress.tokens:,} tokens, "
+        f"{format_flops(progress.flops)} of training"
     )
-    step = used.step
-    if outcome.why in ("stopped", "minutes"):
-        say(f"{folder.path}: stopped at step {step} of {steps}; the same command resumes from here")
-    elif outcome.why == "target":
-        say(f"{folder.path}: target reached at step {step}")
+    step = progress.step
+    if outcome.stop_reason in ("stopped", "minutes"):
+        on_message(f"{folder.path}: stopped at step {step} of {steps}; the same command resumes from here")
+    elif outcome.stop_reason == "target":
+        on_message(f"{folder.path}: target reached at step {step}")
 
 
-def _note(folder: RunFolder, outcome: Outcome) -> None:
-    progress = outcome.progress
-    folder.update_head(
-        times={"ended": provenance.now()},
+def _record_outcome(folder: RunFolder, outcome: TrainingResult) -> None:
+    progress = outcome.state
+    folder.update_metadata(
+        times={"ended": provenance.utc_now()},
         ended={
-            "why": outcome.why,
+            "why": outcome.stop_reason,
             "step": progress.step,
             "examples": progress.examples,
             "tokens": progress.tokens,
@@ -262,17 +283,17 @@ def _note(folder: RunFolder, outcome: Outcome) -> None:
     )
 
 
-def head_of(recipe: Recipe, trainer: Trainer, found: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The head of a run's `recipe.yaml`; `found` is where the run comes from, if that is known."""
+def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The head of a run's `recipe.yaml`; `provenance_info` is where the run comes from, if that is known."""
     if recipe.paper is not None and recipe.paper not in PAPERS:
-        raise UserError(f"paper: no paper is filed under {recipe.paper!r}; there are: {', '.join(PAPERS)}")
+        raise UserError(f"paper: unknown paper {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
         "recipe": to_tree(recipe),
-        **({"contents": contents} if (contents := recipe.task.contents()) else {}),
+        **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),
         "variant": identity(replace(recipe, seed=0)),
         "name": recipe.name,
         "group": recipe.group,
-        **(provenance.provenance() if found is None else found),
+        **(provenance.provenance() if provenance_info is None else provenance_info),
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "threads": torch.get_num_threads(),
         "processes": trainer.world.size,
@@ -281,15 +302,15 @@ def head_of(recipe: Recipe, trainer: Trainer, found: Mapping[str, Any] | None = 
     }
 
 
-def set_threads(wanted: int | None, last: checkpoint.Checkpoint | None) -> None:
+def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint | None) -> None:
     """The threads that a recipe names, else those that the run had before (they change bits), else all cores."""
-    if wanted is None and last is not None:
-        wanted = last.state.get("threads")
-    if wanted is not None:
-        torch.set_num_threads(wanted)
+    if num_threads is None and last_checkpoint is not None:
+        num_threads = last_checkpoint.state.get("threads")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
 
 
-def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
+def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
     """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
 
     `latest` is the run that was started last, unless that is this very run at its second start: then it is the one that
@@ -297,38 +318,41 @@ def source_of(recipe: Recipe, runs: Path) -> RunFolder | None:
     """
     if recipe.init_from is None:
         return None
-    found = find(recipe.init_from, runs)
+    source = find_run(recipe.init_from, runs)
     if recipe.init_from == "latest":
-        before = found.head()["recipe"].get("init_from")
-        if before is not None and identity(replace(recipe, init_from=before)) == found.id:
-            return find(before, runs)
-    return found
+        initial_run_id = source.metadata()["recipe"].get("init_from")
+        if initial_run_id is not None and identity(replace(recipe, init_from=initial_run_id)) == source.id:
+            return find_run(initial_run_id, runs)
+    return source
 
 
-def _beginning(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
+def _find_initial_checkpoint(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
     """The last checkpoint of another run, or the one that an earlier start of this run chose, if there was one.
 
     Raises `UserError` where there is none, or where it is of another model.
     """
-    if (path / "recipe.yaml").is_file() and (chosen := RunFolder(path).head().get("began_from")) is not None:
-        if not Path(str(chosen)).is_dir():
-            raise UserError(f"init_from: {chosen}, where this run began, is gone; another seed= begins a new run")
-        found = checkpoint.open_checkpoint(Path(str(chosen)))
+    if (path / "recipe.yaml").is_file() and (recorded_path := RunFolder(path).metadata().get("began_from")) is not None:
+        if not Path(str(recorded_path)).is_dir():
+            raise UserError(
+                f"init_from: {recorded_path}, from which this run was initialized, no longer exists; another seed= "
+                "starts a new run"
+            )
+        initial_checkpoint = checkpoint.read_checkpoint(Path(str(recorded_path)))
     else:
-        _refuse_other_vocabulary(Run(source), trainer)
-        found = checkpoint.by_name(source.checkpoints, "final")[0][0]
-    weights = found.read(only=["weights"])["weights"]
-    weights_of(trainer.model, weights, f"init_from: {found.path}")
-    return found
+        _check_same_vocabulary(Run(source), trainer)
+        initial_checkpoint = checkpoint.select_checkpoints(source.checkpoints, "final")[0][0]
+    weights = initial_checkpoint.read(only=["weights"])["weights"]
+    match_state_dict(trainer.model, weights, f"init_from: {initial_checkpoint.path}")
+    return initial_checkpoint
 
 
-def _refuse_other_vocabulary(source: Run, trainer: Trainer) -> None:
+def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
     """Raises `UserError` where a token's id means something else to the other run: it was trained on another task."""
-    theirs, ours = source.exam.vocabulary.symbols, trainer.exam.vocabulary.symbols
-    if theirs != ours:
+    source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
+    if source_symbols != symbols:
         kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
         raise UserError(
-            f"init_from: {source.path} was trained on {kinds[0]} with {len(theirs)} tokens, which are not the "
-            f"{len(ours)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.vocabulary= can "
-            f"make it so)"
+            f"init_from: {source.path} was trained on {kinds[0]} with {len(source_symbols)} tokens, which differ from "
+            f"the {len(symbols)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.vocabulary= "
+            "can )"
         )

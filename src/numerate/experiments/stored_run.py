@@ -9,11 +9,11 @@ from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments.changes import changed, differences
-from numerate.models.strict_weights import weights_of
+from numerate.experiments.changes import diff_settings, override_for_evaluation
+from numerate.models.strict_weights import match_state_dict
 from numerate.training import checkpoint
-from numerate.training.distributed import device_of
-from numerate.training.preflight import refuse_other_contents, refuse_other_tokenizer
+from numerate.training.distributed import resolve_device
+from numerate.training.preflight import check_same_tokenizer, check_unchanged_files
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -32,19 +32,19 @@ class StoredRun:
     @cached_property
     def trained_recipe(self) -> Recipe:
         """The recipe that it was trained by."""
-        found = from_tree(self.folder.head()["recipe"], self.folder.file("recipe.yaml"), declared=Recipe)
+        found = from_tree(self.folder.metadata()["recipe"], self.folder.file("recipe.yaml"), expected_class=Recipe)
         assert isinstance(found, Recipe)
         return found
 
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that it is run by: as trained, unless `with_settings` changed it."""
-        return changed(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
+        return override_for_evaluation(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def changed_settings(self) -> dict[str, Any]:
         """Settings that differ from training: {} unless `with_settings` changed something."""
-        return differences(self.trained_recipe, self.recipe)
+        return diff_settings(self.trained_recipe, self.recipe)
 
     def with_settings(self, *settings: str) -> Self:
         """The same weights with other settings: more loop iterations, another scale of the attention logits.
@@ -56,50 +56,56 @@ class StoredRun:
         if not settings:
             return self
         other = type(self)(self.folder, device=self.device, changes=(*self.changes, *settings))
-        blank = other.blank
+        untrained_model = other.untrained_model
         try:
-            weights_of(blank, self.blank.state_dict(), "the trained model")
+            match_state_dict(untrained_model, self.untrained_model.state_dict(), "the trained model")
         except UserError as error:
             raise UserError(
-                f"{', '.join(settings)}: this model would have other weights ({error}); an evaluation may change "
-                "only what leaves their names and shapes alone"
+                f"{', '.join(settings)}: these settings change the weights ({error}); an evaluation may only change "
+                "settings that keep their names and shapes"
             ) from error
         return other
 
     @cached_property
-    def exam(self) -> EvaluationData:
+    def evaluation_data(self) -> EvaluationData:
         return EvaluationData(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
 
     @cached_property
-    def blank(self) -> Model:
-        """The initialised model on the CPU, for what needs no trained weights (position offsets, tables)."""
+    def untrained_model(self) -> Model:
+        """The initialized model on the CPU, for what needs no trained weights (position offsets, tables)."""
         origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return self.recipe.model.rebuild(self.exam.vocabulary, self.recipe.seed, origin)
+        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, origin)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints meant by `final`, `best`, `all` or a step."""
-        found, warnings = checkpoint.by_name(self.folder.checkpoints, str(name))
+        found, warnings = checkpoint.select_checkpoints(self.folder.checkpoints, str(name))
         for text in warnings:
             self.warn(text)
         return found
 
-    def refuse_other_contents(self) -> None:
+    def check_data_unchanged(self) -> None:
         """Raises `UserError` where files that it was trained on have changed since it was begun."""
-        refuse_other_contents(self.trained_recipe.task, self.folder.head(), self.path)
+        check_unchanged_files(self.trained_recipe.task, self.folder.metadata(), self.path)
 
-    def model(self, name: str | checkpoint.Checkpoint = "final") -> Model:
+    def load_model(self, checkpoint_name: str | checkpoint.Checkpoint = "final") -> Model:
         """The model with the weights of a checkpoint, ready to answer (dropout off).
 
         Raises `UserError` where it was trained with another tokenizer file of the same name, or on questions of files
         that have changed since."""
-        found = name if isinstance(name, checkpoint.Checkpoint) else self.checkpoints(name)[0]
-        if not self.recipe.task.running and self.recipe.tokenizer.fingerprint() is None:
-            self.refuse_other_contents()  # its vocabulary is what its questions have
-        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, found)
-        weights = found.read(only=["weights"])["weights"]
-        model = self.recipe.model.rebuild(self.exam.vocabulary, self.recipe.seed, found.state.get("origin"))
-        model.load_state_dict(weights_of(model, weights, str(found.path)))
-        return model.to(device_of(self.device or self.recipe.device)).eval()
+        stored_checkpoint = (
+            checkpoint_name
+            if isinstance(checkpoint_name, checkpoint.Checkpoint)
+            else self.checkpoints(checkpoint_name)[0]
+        )
+        if not self.recipe.task.is_language_modeling and self.recipe.tokenizer.fingerprint() is None:
+            self.check_data_unchanged()  # its vocabulary is what its questions have
+        check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
+        weights = stored_checkpoint.read(only=["weights"])["weights"]
+        model = self.recipe.model.rebuild(
+            self.evaluation_data.vocabulary, self.recipe.seed, stored_checkpoint.state.get("origin")
+        )
+        model.load_state_dict(match_state_dict(model, weights, str(stored_checkpoint.path)))
+        return model.to(resolve_device(self.device or self.recipe.device)).eval()
 
     def warn(self, text: str) -> None:
         """Issues a Python warning."""

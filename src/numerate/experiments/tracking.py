@@ -3,9 +3,9 @@
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
 from numerate.reports.figures import heat_maps
-from numerate.reports.groups import grouped, settings_words
-from numerate.reports.language_curves import curves_figure, validation
-from numerate.reports.records import read
+from numerate.reports.groups import format_settings, group_runs
+from numerate.reports.language_curves import curves_figure, validation_metrics
+from numerate.reports.records import read_run
 
 
 def track_results(run: Run) -> None:
@@ -16,28 +16,30 @@ def track_results(run: Run) -> None:
     settings = trackers.TrackerSettings(
         recipe.tracking.project, recipe.tracking.entity, recipe.group, recipe.tracking.tags
     )
-    tracked = trackers.make(recipe.trackers, settings)
-    records = read(run.path)
+    active_trackers = trackers.make_trackers(recipe.trackers, settings)
+    records = read_run(run.path)
     step = max([*(cell.step for cell in records.cells), *(one.step for one in records.language)], default=0)
-    tracked.start(run.folder.head(), run.path, step)
-    for group in grouped([records]):
+    active_trackers.start(run.folder.metadata(), run.path, step)
+    for group in group_runs([records]):
         if group.grids:
-            how = settings_words(group.settings or {})
-            tracked.figure(f"exact match, {how}" if how else "exact match", heat_maps(group.grids), step)
-    if validation(records):
-        tracked.figure("validation loss", curves_figure(grouped([records])), step)
-    if drawn := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.drawn]:
-        tracked.table("texts", drawn, step)
+            settings_text = format_settings(group.settings or {})
+            active_trackers.log_figure(
+                f"exact match, {settings_text}" if settings_text else "exact match", heat_maps(group.grids), step
+            )
+    if validation_metrics(records):
+        active_trackers.log_figure("validation loss", curves_figure(group_runs([records])), step)
+    if texts := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.generated_texts]:
+        active_trackers.log_table("texts", texts, step)
     samples = [
         {
             "question": one.question,
-            "gold": one.gold,
+            "gold": one.target,
             "said": one.prediction,
-            "right": one.right,
-            "as written": one.as_written,
+            "right": one.is_correct,
+            "as written": one.model_text,
         }
         for one in records.samples
     ]
     if samples:
-        tracked.table("samples", samples, step)
-    tracked.finish()
+        active_trackers.log_table("samples", samples, step)
+    active_trackers.finish()

@@ -14,23 +14,23 @@ from numerate.experiments.start import set_threads
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Loop, Stack
 from numerate.models.decoder import Decoder
-from numerate.tasks.language_modeling import LanguageModeling, located
+from numerate.tasks.language_modeling import LanguageModeling, resolve_path
 from numerate.tasks.task import Task
 from numerate.text.models.hugging_face import HuggingFaceSpec
 from numerate.text.models.numformer import Numformer
 from numerate.text.models.t5 import T5
-from numerate.text.tasks.corpus_presets import presets
-from numerate.training.budget import flop_text
-from numerate.training.data_stream import StreamPosition, places_of
+from numerate.text.tasks.corpus_presets import presets as corpus_presets
+from numerate.training.budget import format_flops
+from numerate.training.data_stream import StreamPosition, num_padded_tokens
 from numerate.training.distributed import World
-from numerate.training.progress import duration
+from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
 
-MOST_AT_ONCE = 3e10
+MAX_TIMED_FLOPS = 3e10
 """Floating-point operations of a timed step on a CPU, about a second; larger steps are timed on some of their rows."""
 
-MOST_TRIED = 500_000_000
+MAX_TIMED_PARAMETERS = 500_000_000
 """Maximum number of weights of a model whose steps are timed on a CPU: 8 GB with gradients and moments."""
 
 
@@ -38,86 +38,91 @@ MOST_TRIED = 500_000_000
 class TrainingEstimate:
     """Estimated cost of training, printed by `--dry-run`.
 
-    `memory` is in bytes (weights, gradients and two moments in float32), `flops` in floating-point operations of
-    one full step (forward and backward, padding included), `total_operations` those of all `steps`, which take
-    `examples` examples; `batch` is in rows and tokens of the first step, those of an encoder among them, `targets` in
-    tokens. `seconds_per_step` is None for a model that is too large to time here.
+    `memory_bytes` is in bytes (weights, gradients and two moments in float32), `flops_per_step` in floating-point
+    operations of one full step (forward and backward, padding included), `total_flops` those of all `num_steps`, which
+    take `num_examples` examples; `first_batch_shape` is in rows and tokens of the first step, those of an encoder among
+    them, `first_batch_targets` in tokens. `seconds_per_step` is None for a model that is too large to time here.
     """
 
-    parameters: int
-    memory: int
-    flops: int
-    total_operations: int
-    steps: int
-    examples: int
+    num_parameters: int
+    memory_bytes: int
+    flops_per_step: int
+    total_flops: int
+    num_steps: int
+    num_examples: int
     seconds_per_step: float | None
-    batch: tuple[int, int]
-    targets: int
+    first_batch_shape: tuple[int, int]
+    first_batch_targets: int
 
     def __str__(self) -> str:
-        rows, time = self.batch
+        rows, time = self.first_batch_shape
         return "\n".join(
             [
-                f"parameters        {self.parameters:,}",
-                f"weights, moments  {self.memory / 1e6:,.1f} MB (and activations)",
-                f"first batch       {rows} rows x {time} tokens, {self.targets} targets",
-                f"budget            {self.steps:,} steps, {self.examples:,} examples",
-                f"arithmetic        {flop_text(self.flops)} a step, {flop_text(self.total_operations)} in all",
+                f"parameters        {self.num_parameters:,}",
+                f"weights, moments  {self.memory_bytes / 1e6:,.1f} MB (and activations)",
+                f"first batch       {rows} rows x {time} tokens, {self.first_batch_targets} targets",
+                f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples",
+                f"compute           {format_flops(self.flops_per_step)} a step, {format_flops(self.total_flops)} in "
+                "all",
                 f"time              {self._time()}",
             ]
         )
 
     def _time(self) -> str:
         if self.seconds_per_step is None:
-            return f"not measured: above {MOST_TRIED:,} weights no step is tried on a CPU; device=cuda tries some"
-        total = duration(math.ceil(self.seconds_per_step / self.batch[0] * self.examples))
-        return f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.steps:,} steps here"
+            return (
+                f"not measured: models above {MAX_TIMED_PARAMETERS:,} parameters are not timed on a CPU; use "
+                "device=cuda"
+            )
+        total = format_duration(math.ceil(self.seconds_per_step / self.first_batch_shape[0] * self.num_examples))
+        return f"{self.seconds_per_step * 1e3:,.1f} ms a step, about {total} for {self.num_steps:,} steps here"
 
 
-def dry_run(recipe: Recipe, *, trials: int = 5) -> TrainingEstimate:
-    """Builds everything, trains a few steps in memory, and estimates the cost of the whole. Writes nothing.
+def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
+    """Builds everything, trains a few steps in memory, and estimates the cost of the full run. Writes nothing.
 
     Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. A
-    model of transformers with more than `MOST_TRIED` weights is only counted on a CPU, without memory for them."""
-    with World.joined(recipe.device) as world:
+    model of transformers with more than `MAX_TIMED_PARAMETERS` weights is only counted on a CPU, without memory for
+    them."""
+    with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
-        short = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        origin, counting = _pretrained_origin(recipe, world)
-        trainer = Trainer(replace(recipe, training=short), world, origin=origin, counting=counting)
-        steps, budget = trainer.steps, trainer.budget
-        first = trainer.stream.batch(StreamPosition())
-        tried = trainer if counting else _in_small(trainer, world)
-        tried.model.train()
+        timed_training = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
+        origin, count_only = _pretrained_origin(recipe, world)
+        trainer = Trainer(replace(recipe, training=timed_training), world, origin=origin, use_meta_device=count_only)
+        steps, budget = trainer.total_steps, trainer.budget
+        first_batch = trainer.stream.batch(StreamPosition())
+        timed_trainer = trainer if count_only else _with_smaller_batches(trainer, world)
+        timed_trainer.model.train()
         times = []
-        for _ in range(0 if counting else trials):
-            seen, began = tried.progress.examples, time.perf_counter()
-            tried.one_step(steps)
+        for _ in range(0 if count_only else num_timed_steps):
+            num_examples_before, start_time = timed_trainer.state.examples, time.perf_counter()
+            timed_trainer.training_step(steps)
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
-            grown = (tried.progress.examples - seen) / recipe.training.smallest
-            times.append((time.perf_counter() - began) / grown)
+            batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.min_batch_size
+            times.append((time.perf_counter() - start_time) / batch_ratio)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     return TrainingEstimate(
-        parameters=parameters,
-        memory=4 * 4 * parameters,
-        flops=round(budget.operations_per_example * recipe.training.batch_size),
-        total_operations=round(budget.operations_per_example * budget.examples),
-        steps=steps,
-        examples=budget.examples,
+        num_parameters=parameters,
+        memory_bytes=4 * 4 * parameters,
+        flops_per_step=round(budget.flops_per_example * recipe.training.batch_size),
+        total_flops=round(budget.flops_per_example * budget.total_examples),
+        num_steps=steps,
+        num_examples=budget.total_examples,
         seconds_per_step=sorted(times)[len(times) // 2] if times else None,
-        batch=(len(first.tokens.ids), places_of(first) // len(first.tokens.ids)),
-        targets=first.counts["tokens"],
+        first_batch_shape=(len(first_batch.tokens.ids), num_padded_tokens(first_batch) // len(first_batch.tokens.ids)),
+        first_batch_targets=first_batch.counts["tokens"],
     )
 
 
-def _in_small(trainer: Trainer, world: World) -> Trainer:
+def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
     """The trainer, or one with fewer rows per step where a CPU would take minutes."""
     recipe, training = trainer.recipe, trainer.training
-    flops = trainer.budget.operations_per_example * training.smallest
-    if world.device.type != "cpu" or flops <= MOST_AT_ONCE:
+    flops = trainer.budget.flops_per_example * training.min_batch_size
+    if world.device.type != "cpu" or flops <= MAX_TIMED_FLOPS:
         return trainer
-    rows = max(1, int(training.smallest * MOST_AT_ONCE / flops))
-    few = replace(
+    rows = max(1, int(training.min_batch_size * MAX_TIMED_FLOPS / flops))
+    small_training = replace(
         training,
         batch_size=rows,
         batch_tokens=None,
@@ -126,7 +131,7 @@ def _in_small(trainer: Trainer, world: World) -> Trainer:
         batch_size_warmup=0.0,
         initial_batch_size=None,
     )
-    return Trainer(replace(recipe, training=few), world, origin=trainer.origin)
+    return Trainer(replace(recipe, training=small_training), world, origin=trainer.origin)
 
 
 def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
@@ -134,18 +139,18 @@ def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | N
     if not isinstance(recipe.model, HuggingFaceSpec):
         return None, False
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-    origin = recipe.model.origin(vocabulary)
+    origin = recipe.model.pretrained_config(vocabulary)
     if world.device.type != "cpu":
         return origin, False
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
-    return origin, sum(parameter.numel() for parameter in model.parameters()) > MOST_TRIED
+    return origin, sum(parameter.numel() for parameter in model.parameters()) > MAX_TIMED_PARAMETERS
 
 
 def debug(recipe: Recipe) -> Recipe:
     """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
 
-    A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. Of running
-    text rows are at most 64 tokens long, and where it is not there `tiny_stories_2048` is read if that is.
+    A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. For language modeling
+    rows are at most 64 tokens long, and `tiny_stories_2048` replaces a missing corpus if it is available.
     """
     training = replace(
         recipe.training,
@@ -182,16 +187,16 @@ def debug(recipe: Recipe) -> Recipe:
 def _small_task(task: Task) -> Task:
     if not isinstance(task, LanguageModeling):
         return task
-    small = presets()["tiny_stories_2048"]
+    small = corpus_presets()["tiny_stories_2048"]
     assert isinstance(small, LanguageModeling)
-    if not _is_there(task) and _is_there(small):
+    if not _is_available(task) and _is_available(small):
         task = replace(small, order=task.order)
     return replace(task, context_length=min(task.context_length, 64))
 
 
-def _is_there(task: LanguageModeling) -> bool:
+def _is_available(task: LanguageModeling) -> bool:
     try:
-        return all(located(name) is not None for name in (task.train, task.validation) if name is not None)
+        return all(resolve_path(name) is not None for name in (task.train, task.validation) if name is not None)
     except UserError:
         return False
 
@@ -205,22 +210,26 @@ def _small_model(model: ModelSpec) -> ModelSpec:
         return replace(model, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64)
     if not isinstance(model, Decoder) or model.hidden_size <= 128:
         return model
-    trunk, mixer = model.backbone, model.mixer
-    if isinstance(trunk, Stack | Loop):
-        trunk = replace(trunk, num_layers=min(trunk.num_layers, 2))
-    if isinstance(trunk, Loop):
-        trunk = replace(trunk, num_loops=min(trunk.num_loops, 2))
+    backbone, mixer = model.backbone, model.mixer
+    if isinstance(backbone, Stack | Loop):
+        backbone = replace(backbone, num_layers=min(backbone.num_layers, 2))
+    if isinstance(backbone, Loop):
+        backbone = replace(backbone, num_loops=min(backbone.num_loops, 2))
     if isinstance(mixer, Attention):
         mixer = replace(mixer, num_heads=4)
     if isinstance(mixer, DualAttention):
-        own, other = 2 * bool(mixer.num_self_heads), 2 * bool(mixer.num_relational_heads)
-        few = replace(mixer, num_self_heads=own, num_relational_heads=other, num_key_value_heads=None)
-        mixer = replace(few, num_relations=None, relation_dim=None)
-    fed = model.feed_forward if model.feed_forward is None else replace(model.feed_forward, intermediate_size=None)
-    return replace(model, hidden_size=32, backbone=trunk, mixer=mixer, feed_forward=fed)
+        num_self_heads, num_relational_heads = 2 * bool(mixer.num_self_heads), 2 * bool(mixer.num_relational_heads)
+        small_mixer = replace(
+            mixer, num_self_heads=num_self_heads, num_relational_heads=num_relational_heads, num_key_value_heads=None
+        )
+        mixer = replace(small_mixer, num_relations=None, relation_dim=None)
+    feed_forward = (
+        model.feed_forward if model.feed_forward is None else replace(model.feed_forward, intermediate_size=None)
+    )
+    return replace(model, hidden_size=32, backbone=backbone, mixer=mixer, feed_forward=feed_forward)
 
 
 def _small_grid(recipe: Recipe) -> str | None:
     """Two sizes of each axis, or one where there is no other."""
-    spans, endless = recipe.task.trained().values(), recipe.task.endless
+    spans, endless = recipe.task.training_spans().values(), recipe.task.has_ood_sizes
     return "x".join(f"{span.low}:{span.low + (endless or span.high > span.low)}" for span in spans) or None

@@ -22,12 +22,12 @@ from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
-TOLERANCE = 1e-3
+DEFAULT_TOLERANCE = 1e-3
 """By how much a logit may differ from its reference."""
 
-_FILES = ("model.safetensors", "pytorch_model.bin", "ckpt.pt")
-_PARTS = tuple(f"{name}.index.json" for name in _FILES[:2])
-_LOGITS = "logits.safetensors"
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "ckpt.pt")
+_INDEX_FILES = tuple(f"{name}.index.json" for name in _WEIGHT_FILES[:2])
+_LOGITS_FILE = "logits.safetensors"
 
 
 @dataclass(frozen=True)
@@ -36,43 +36,43 @@ class LogitCheck:
 
     ids: Tensor
     logits: Tensor
-    where: Path
-    tolerance: float = TOLERANCE
+    source: Path
+    tolerance: float = DEFAULT_TOLERANCE
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], where: Path, tolerance: float) -> "LogitCheck":
+    def from_tensors(cls, tensors: Mapping[str, Tensor], source: Path, tolerance: float) -> "LogitCheck":
         """Raises `UserError` where `ids` or `logits` are missing or of shapes that do not belong together."""
         if not 0 < tolerance < float("inf"):
-            raise UserError(f"tolerance: {tolerance} must be above 0; {TOLERANCE} is usual for float32")
-        given = {name: tensors.get(name) for name in ("ids", "logits")}
-        shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
+            raise UserError(f"tolerance: {tolerance} must be above 0; {DEFAULT_TOLERANCE} is usual for float32")
+        ids_and_logits = {name: tensors.get(name) for name in ("ids", "logits")}
+        shapes = {name: tuple(value.shape) for name, value in ids_and_logits.items() if isinstance(value, Tensor)}
         ids, logits = shapes.get("ids", ()), shapes.get("logits", ())
         if len(ids) != 2 or len(logits) != 3 or logits[:2] != ids or not tensors["ids"].numel():
             raise UserError(
-                f"check: {where} needs ids (rows x tokens) and logits (rows x tokens x vocabulary); it has "
+                f"check: {source} needs ids (rows x tokens) and logits (rows x tokens x vocabulary); it has "
                 f"{', '.join(f'{name} {shape}' for name, shape in shapes.items()) or 'neither'}"
             )
         if tensors["ids"].is_floating_point():
-            raise UserError(f"check: {where}: ids must be integers, not {tensors['ids'].dtype}")
-        return cls(tensors["ids"].long(), tensors["logits"], where, tolerance)
+            raise UserError(f"check: {source}: ids must be integers, not {tensors['ids'].dtype}")
+        return cls(tensors["ids"].long(), tensors["logits"], source, tolerance)
 
     @torch.no_grad()
-    def compare(self, model: Model, vocabulary: int) -> None:
+    def check(self, model: Model, vocabulary_size: int) -> None:
         """Raises `UserError` where a logit of the model, which has so many tokens, differs by more than the
         tolerance."""
         (rows, time), size, lowest, highest = self.ids.shape, self.logits.shape[2], *map(int, self.ids.aminmax())
-        if size != vocabulary or lowest < 0 or highest >= vocabulary:
+        if size != vocabulary_size or lowest < 0 or highest >= vocabulary_size:
             raise UserError(
-                f"check: {self.where} has {size} logits per token and ids from {lowest} to {highest}; the model has "
-                f"{vocabulary} tokens"
+                f"check: {self.source} has {size} logits per token and ids from {lowest} to {highest}; the model has "
+                f"{vocabulary_size} tokens"
             )
-        found = model.eval()(Tokens(self.ids, torch.full((rows,), time), torch.arange(rows))).logits
-        apart = (found.double() - self.logits.double()).abs().nan_to_num(nan=float("inf"))
-        largest = float(apart.max())
+        model_logits = model.eval()(Tokens(self.ids, torch.full((rows,), time), torch.arange(rows))).logits
+        difference = (model_logits.double() - self.logits.double()).abs().nan_to_num(nan=float("inf"))
+        largest = float(difference.max())
         if largest > self.tolerance:
-            row, token, _ = torch.unravel_index(apart.argmax(), apart.shape)
+            row, token, _ = torch.unravel_index(difference.argmax(), difference.shape)
             raise UserError(
-                f"check: logits differ from {self.where} by up to {largest:.3g} (row {int(row)}, token {int(token)}); "
+                f"check: logits differ from {self.source} by up to {largest:.3g} (row {int(row)}, token {int(token)}); "
                 f"{self.tolerance:g} is allowed (tolerance=). The weights fit the model by name and shape, so another "
                 "setting is wrong: heads, activation, positions or the order of norms, for example"
             )
@@ -84,14 +84,14 @@ class WeightFile:
 
     weights: dict[str, Tensor]
     logits: dict[str, Tensor]
-    where: Path
+    path: Path
 
-    def checked_by(self, check: str | Path | None, tolerance: float) -> LogitCheck | None:
+    def logit_check(self, check: str | Path | None, tolerance: float) -> LogitCheck | None:
         """What to compare with: the reference logits of the file `check`, else the file's own; None without both."""
         if check is None:
-            return LogitCheck.of(self.logits, self.where, tolerance) if self.logits else None
+            return LogitCheck.from_tensors(self.logits, self.path, tolerance) if self.logits else None
         path = Path(check).expanduser()
-        return LogitCheck.of(_tensors_in(path), path, tolerance)
+        return LogitCheck.from_tensors(_load_tensors(path), path, tolerance)
 
 
 def read_weights(path: Path) -> WeightFile:
@@ -100,59 +100,63 @@ def read_weights(path: Path) -> WeightFile:
     Raises `UserError` where there are none, or where the file cannot be read as tensors alone: nothing that a pickle
     could run is run.
     """
-    found: dict[str, Any] = {}
-    for file in _files_of(path):
-        more = _tensors_in(file)
-        if twice := sorted(found.keys() & more.keys()):
-            raise UserError(f"{file}: {twice[0]} stands in another part of these weights too")
-        found |= more
-    logits = {str(name): found.pop(name) for name in ("ids", "logits") if name in found}
-    if path.is_dir() and (path / _LOGITS).is_file():
-        logits = _tensors_in(path / _LOGITS)
-    state_dict: Mapping[str, Any] = inner if isinstance(inner := found.get("model"), Mapping) else found
+    stored: dict[str, Any] = {}
+    for file in _weight_files(path):
+        more = _load_tensors(file)
+        if duplicates := sorted(stored.keys() & more.keys()):
+            raise UserError(f"{file}: {duplicates[0]} occurs in more than one shard of these weights")
+        stored |= more
+    logits = {str(name): stored.pop(name) for name in ("ids", "logits") if name in stored}
+    if path.is_dir() and (path / _LOGITS_FILE).is_file():
+        logits = _load_tensors(path / _LOGITS_FILE)
+    state_dict: Mapping[str, Any] = inner if isinstance(inner := stored.get("model"), Mapping) else stored
     tensors = {name: tensor for name, tensor in state_dict.items() if isinstance(tensor, Tensor)}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
             kind = f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
-            raise UserError(f"{path}: {name} is a tensor of another kind ({kind}); dense real numbers are right")
+            raise UserError(f"{path}: {name} must be a dense real tensor, not {kind}")
     weights = {name: tensor.float() for name, tensor in tensors.items()}
     if not weights:
-        raise UserError(f"{path}: holds no weights; a file of named tensors, or of a model's under 'model', is right")
+        raise UserError(f"{path}: has no weights; must contain named tensors, or a state dict under 'model'")
     return WeightFile(weights, logits, path)
 
 
-def _files_of(path: Path) -> list[Path]:
+def _weight_files(path: Path) -> list[Path]:
     """The file itself, or those in a folder."""
     if not path.is_dir():
         return [path]
-    for name in (*_FILES, *_PARTS):
+    for name in (*_WEIGHT_FILES, *_INDEX_FILES):
         if not (file := path / name).is_file():
             continue
-        if name not in _PARTS:
+        if name not in _INDEX_FILES:
             return [file]
         try:
             parts = sorted(set(map(Path, json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{file}: is damaged ({error}); a folder that was saved whole is right") from error
+            raise UserError(f"{file}: is damaged ({error}); must be a complete checkpoint folder") from error
         if any(part.name != str(part) for part in parts):
-            raise UserError(f"{file}: names a file outside its folder; nothing of it is read")
+            raise UserError(f"{file}: names a file outside its folder; nothing was read")
         return [path / part for part in parts]
-    raise UserError(f"{path}: holds no weights; {', '.join(_FILES)} is right")
+    raise UserError(f"{path}: has no weights; must contain one of: {', '.join(_WEIGHT_FILES)}")
 
 
-def _tensors_in(file: Path) -> dict[str, Any]:
+def _load_tensors(file: Path) -> dict[str, Any]:
     try:
-        with disk.explained(file):
+        with disk.convert_os_errors(file):
             if file.suffix == ".safetensors":
                 return load_file(file)
-            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+            loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (UserError, OperationalError):
         raise
     except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
         # What torch says of a pickle of more than weights is how to run it nevertheless.
-        torn = isinstance(error, pickle.UnpicklingError)
-        reason = "it is none of torch.save, or has more than weights" if torn else str(error).partition("\n")[0]
-        raise UserError(f"{file}: holds no weights that can be read ({reason})") from error
-    if not isinstance(found, Mapping):
-        raise UserError(f"{file}: holds a {type(found).__name__}; tensors by name are right")
-    return dict(found)
+        is_unpickling_error = isinstance(error, pickle.UnpicklingError)
+        reason = (
+            "not written by torch.save, or contains more than weights"
+            if is_unpickling_error
+            else str(error).partition("\n")[0]
+        )
+        raise UserError(f"{file}: cannot be read as weights ({reason})") from error
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{file}: must be a dict of tensors, not a {type(loaded).__name__}")
+    return dict(loaded)

@@ -1,1 +1,1 @@
-"""For other people's loops and tools: trackers, number tokens and their loss, Hugging Face's trainers."""
+"""Integrations: experiment trackers, number token losses for Hugging Face trainers, export to transformers."""

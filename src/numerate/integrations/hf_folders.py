@@ -12,9 +12,9 @@ from numerate.errors import UserError
 from numerate.integrations.hf_models import NumerateConfig, NumerateForCausalLM
 from numerate.integrations.hf_tokenizers import SpecialIds
 
-_theirs: Any = import_module("transformers")  # of which little is typed
+_transformers: Any = import_module("transformers")  # of which little is typed
 
-CARD = """---
+MODEL_CARD = """---
 library_name: transformers
 pipeline_tag: text-generation
 tags:
@@ -38,55 +38,57 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 """
 
 
-def fill(folder: Path, config: NumerateConfig, model: Model, special: SpecialIds, tokenizer: Any, name: str) -> None:
+def write_folder(
+    folder: Path, config: NumerateConfig, model: Model, special_ids: SpecialIds, tokenizer: Any, name: str
+) -> None:
     """Writes configuration, weights (safetensors), how to generate, the tokenizer unless it is None, and a model
     card that says how to load it as `name`."""
-    wrapped = NumerateForCausalLM(config)
-    wrapped.model.load_state_dict(model.state_dict())
-    wrapped.generation_config = _theirs.GenerationConfig(
-        bos_token_id=special.begin, eos_token_id=[*special.end], pad_token_id=special.pad
+    hf_model = NumerateForCausalLM(config)
+    hf_model.model.load_state_dict(model.state_dict())
+    hf_model.generation_config = _transformers.GenerationConfig(
+        bos_token_id=special_ids.bos_token_id,
+        eos_token_id=[*special_ids.eos_token_ids],
+        pad_token_id=special_ids.pad_token_id,
     )
-    with _quiet():
-        wrapped.save_pretrained(folder)
+    with _silence_transformers():
+        hf_model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     title = (config.recipe or {}).get("title", "recipe")
-    (folder / "README.md").write_text(CARD.format(name=name, title=title, step=config.step), encoding="utf-8")
+    (folder / "README.md").write_text(MODEL_CARD.format(name=name, title=title, step=config.step), encoding="utf-8")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_transformers() -> Iterator[None]:
     """Without the progress bars and logs of transformers: numerate reports errors itself."""
-    logging = _theirs.utils.logging
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging = _transformers.utils.logging
+    is_enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if shown:
+        if is_enabled:
             logging.enable_progress_bar()
 
 
-def configuration(folder: Path) -> NumerateConfig:
-    """The config.json of a folder. Raises `UserError` where it is none of a run of numerate."""
-    file = folder / "config.json"
-    if not file.is_file():
+def read_configuration(folder: Path) -> NumerateConfig:
+    """The config.json of a folder. Raises `UserError` where it is not from a numerate run."""
+    path = folder / "config.json"
+    if not path.is_file():
         if (folder / "adapter_config.json").is_file():
-            raise UserError(
-                f"{folder}: holds an adapter, not a model; what merge_and_unload() makes of it, saved, is right"
-            )
+            raise UserError(f"{folder}: holds an adapter, not a model; save the result of merge_and_unload() first")
         raise UserError(
-            f"{folder}: has no config.json; a folder that `numerate export` or save_pretrained wrote is right"
+            f"{folder}: has no config.json; it must be a folder that `numerate export` or save_pretrained wrote"
         )
     try:
-        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+        model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError) as error:
-        raise UserError(f"{file}: cannot be read as JSON; a folder that was saved whole is right") from error
-    if kind != NumerateConfig.model_type:
+        raise UserError(f"{path}: is not valid JSON; the folder may be incomplete") from error
+    if model_type != NumerateConfig.model_type:
         raise UserError(
-            f"{folder}: holds a model of the kind {kind!r}, which is no run of numerate; `numerate train RECIPE "
+            f"{folder}: holds a model of the kind {model_type!r}, which is not a numerate run; `numerate train RECIPE "
             f"model=PretrainedDecoder model.weights={folder} training.steps=0` makes a run of a decoder of Hugging Face"
         )
     config = NumerateConfig.from_pretrained(folder)

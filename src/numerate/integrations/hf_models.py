@@ -25,17 +25,20 @@ from torch import Tensor, nn
 from numerate.batch import Model, ModelSpec, StepContext
 from numerate.config import from_tree
 from numerate.errors import UserError
-from numerate.integrations.hf_cache import NumerateCache, moved_left
+from numerate.integrations.hf_cache import NumerateCache, to_right_padding
 from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
 
-_theirs: Any = import_module("transformers")  # of which little is typed
+_transformers: Any = import_module("transformers")  # of which little is typed
 
-MODELLING = "modeling_numerate"
+MODELING_MODULE = "modeling_numerate"
 """The file in an exported folder that imports this one, for `trust_remote_code=True`."""
 
-_AUTO_MAP = {"AutoConfig": f"{MODELLING}.NumerateConfig", "AutoModelForCausalLM": f"{MODELLING}.NumerateForCausalLM"}
-_SHIM = '''"""Needs the package numerate (pip install numerate); whoever imports it needs no trust_remote_code."""
+_AUTO_MAP = {
+    "AutoConfig": f"{MODELING_MODULE}.NumerateConfig",
+    "AutoModelForCausalLM": f"{MODELING_MODULE}.NumerateForCausalLM",
+}
+_MODELING_SOURCE = '''"""Needs the package numerate (pip install numerate), without trust_remote_code."""
 
 from numerate.integrations.hf_models import NumerateConfig as NumerateConfig
 from numerate.integrations.hf_models import NumerateForCausalLM as NumerateForCausalLM
@@ -43,7 +46,7 @@ from numerate.integrations.hf_models import NumerateForCausalLM as NumerateForCa
 
 
 @import_module("huggingface_hub.dataclasses").strict
-class NumerateConfig(_theirs.PreTrainedConfig):  # type: ignore[misc]
+class NumerateConfig(_transformers.PreTrainedConfig):  # type: ignore[misc]
     """The configuration of an exported run: its recipe as saved in its folder, and its vocabulary.
 
     `recipe` is the whole recipe as plain data (`recipe["model"]` is what is built, with `recipe["seed"]`);
@@ -73,51 +76,51 @@ class NumerateConfig(_theirs.PreTrainedConfig):  # type: ignore[misc]
         """Does nothing: a folder refers to this file, and no copy of it is written there."""
 
 
-def config_of(
+def make_config(
     recipe: Mapping[str, Any],
     vocabulary: Vocabulary,
     *,
     step: int = 0,
-    begin: int | None = None,
-    end: int | list[int] | None = None,
-    pad: int | None = None,
-    context: int | None = None,
+    bos_token_id: int | None = None,
+    eos_token_id: int | list[int] | None = None,
+    pad_token_id: int | None = None,
+    max_length: int | None = None,
 ) -> NumerateConfig:
-    """The configuration for a recipe as plain data; `begin`, `end` and `pad` are ids, `context` the longest row that
-    was trained, where that is known.
+    """The configuration for a recipe as plain data; `bos_token_id`, `eos_token_id` and `pad_token_id` are ids,
+    `max_length` the longest row that was trained, where that is known.
 
-    Raises `UserError` for a model that is no causal decoder.
+    Raises `UserError` for a model that is not a causal decoder.
     """
-    spec = _spec(recipe)
-    found = NumerateConfig(
+    spec = _model_spec(recipe)
+    config = NumerateConfig(
         recipe=dict(recipe),
         vocabulary={
             "size": vocabulary.size,
-            "kinds": [[int(kind), len([*run])] for kind, run in groupby(vocabulary.kinds.tolist())],
+            "kinds": [[int(kind), len([*run])] for kind, run in groupby(vocabulary.token_kinds.tolist())],
             "fingerprint": fingerprint(vocabulary),
         },
         step=step,
         vocab_size=vocabulary.size,
         hidden_size=spec.hidden_size,
-        num_hidden_layers=spec.backbone.layers(),
-        max_position_embeddings=context,
-        bos_token_id=begin,
-        eos_token_id=end,
-        pad_token_id=pad,
+        num_hidden_layers=spec.backbone.num_blocks(),
+        max_position_embeddings=max_length,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
         auto_map=dict(_AUTO_MAP),
     )
-    found.tie_word_embeddings = bool(_tied(_built(found)))
-    return found
+    config.tie_word_embeddings = bool(_tied_parameters(_build_model(config)))
+    return config
 
 
 def fingerprint(vocabulary: Vocabulary) -> str:
     """A hash of which id is which token."""
     return hashlib.blake2b(
-        json.dumps(list(vocabulary.symbols)).encode("utf-8", "surrogatepass"), digest_size=16
+        json.dumps(list(vocabulary.tokens)).encode("utf-8", "surrogatepass"), digest_size=16
     ).hexdigest()
 
 
-class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # type: ignore[misc]
+class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.GenerationMixin):  # type: ignore[misc]
     """A numerate `Decoder` as a Hugging Face model: any backbone, mixer and positions.
 
     `model.model` is the decoder itself. Padding may stand anywhere: tokens that `attention_mask` masks have no
@@ -139,11 +142,13 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
 
     def __init__(self, config: NumerateConfig) -> None:
         super().__init__(config)
-        self.model: Any = _built(config)
-        self._tied_weights_keys = {f"model.{name}": f"model.{first}" for name, first in _tied(self.model).items()}
+        self.model: Any = _build_model(config)
+        self._tied_weights_keys = {
+            f"model.{name}": f"model.{first}" for name, first in _tied_parameters(self.model).items()
+        }
         # Loading leaves what is not in a file of weights empty; `_init_weights` restores it.
-        self._fixed = {module: _fixed(module) for module in self.model.modules()}
-        self._batches = 0
+        self._buffer_copies = {module: _copy_non_persistent_buffers(module) for module in self.model.modules()}
+        self._num_batches = 0
         self.post_init()
 
     # The interface of Hugging Face -----------------------------------------------------------------------------------
@@ -157,7 +162,7 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
-        **further: Any,
+        **kwargs: Any,
     ) -> Any:
         """A `CausalLMOutputWithPast` with logits `[rows, columns, vocabulary]`, or of the columns of `logits_to_keep`
         (so many of the last; 0: all; or their indices). Those of padding are meaningless.
@@ -166,24 +171,24 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         The loss is the mean over them in nats, or their sum over `num_items_in_batch`, which Trainer gives. A cache is
         returned with `use_cache=True`, or where one was given.
         """
-        items = further.pop("num_items_in_batch", None)
-        self._refuse(further, input_ids, past_key_values)
+        num_items = kwargs.pop("num_items_in_batch", None)
+        self._check_arguments(kwargs, input_ids, past_key_values)
         assert input_ids is not None
         if use_cache and past_key_values is None:
             past_key_values = NumerateCache()
-        seen = self._seen(input_ids, attention_mask, past_key_values)
+        new_mask = self._new_attention_mask(input_ids, attention_mask, past_key_values)
         if past_key_values is None:
-            hidden = self._read(input_ids, seen, logits_to_keep, 0)
+            hidden = self._hidden_states(input_ids, new_mask, logits_to_keep, 0)
         else:
-            hidden = self._read_on(input_ids, seen, past_key_values, logits_to_keep)
+            hidden = self._hidden_states_with_cache(input_ids, new_mask, past_key_values, logits_to_keep)
         logits = self.model.head(hidden)
         loss = None
         if labels is not None:
             loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=items
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=num_items
             )
-        kind = _theirs.modeling_outputs.CausalLMOutputWithPast
-        output = kind(loss=loss, logits=logits, past_key_values=past_key_values)
+        output_class = _transformers.modeling_outputs.CausalLMOutputWithPast
+        output = output_class(loss=loss, logits=logits, past_key_values=past_key_values)
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
 
@@ -195,13 +200,13 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         head: nn.Module = self.model.head
         return head
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *given: Any, **named: Any) -> nn.Module:
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
         """The embeddings as they are. Raises `UserError` for another size: which ids are digits is part of the
         recipe."""
         if new_num_tokens not in (None, self.config.vocab_size):
             raise UserError(
-                f"resize_token_embeddings: {self.config.vocab_size} tokens are part of the recipe; a run of a task or "
-                f"tokenizer with {new_num_tokens} is right"
+                f"resize_token_embeddings: {self.config.vocab_size} tokens are fixed by the recipe; train a run with a "
+                f"task or tokenizer with {new_num_tokens} tokens"
             )
         return self.get_input_embeddings()
 
@@ -209,13 +214,13 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         return dict(self._tied_weights_keys)
 
     def save_pretrained(
-        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **named: Any
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **kwargs: Any
     ) -> None:
         """As in transformers, and the file that `trust_remote_code=True` reads."""
-        weights = _apart(self.state_dict() if state_dict is None else state_dict, self)
-        super().save_pretrained(save_directory, is_main_process, weights, **named)
+        weights = _clone_buffers(self.state_dict() if state_dict is None else state_dict, self)
+        super().save_pretrained(save_directory, is_main_process, weights, **kwargs)
         if is_main_process and Path(save_directory).is_dir():
-            (Path(save_directory) / f"{MODELLING}.py").write_text(_SHIM, encoding="utf-8")
+            (Path(save_directory) / f"{MODELING_MODULE}.py").write_text(_MODELING_SOURCE, encoding="utf-8")
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
@@ -233,12 +238,13 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            given._is_user_defined = True
+        cache = model_kwargs.get("past_key_values")
+        if cache is not None:
+            cache._is_user_defined = True
         elif generation_config.cache_implementation is not None:
             raise UserError(
-                f"cache_implementation: {generation_config.cache_implementation!r} is for attention; null is right"
+                "cache_implementation: must be null, as numerate models have their own cache, got "
+                f"{generation_config.cache_implementation!r}"
             )
         elif generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = NumerateCache(capacity=max_cache_length + 1)
@@ -246,66 +252,79 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Weights are drawn by the recipe when the model is built; what a file of weights lacks is restored here."""
-        for name, tensor in self._fixed.get(module, {}).items():
+        for name, tensor in self._buffer_copies.get(module, {}).items():
             module.get_buffer(name).copy_(tensor)
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
-    def _read(self, ids: Tensor, seen: Tensor, keep: int | Tensor, before: int) -> Tensor:
-        """Hidden states of the columns to keep, none of the first `before` among them, read at once."""
-        tokens, went = moved_left(ids, seen)
+    def _hidden_states(
+        self, ids: Tensor, attention_mask: Tensor, logits_to_keep: int | Tensor, cached_length: int
+    ) -> Tensor:
+        """Hidden states of the columns to keep, none of the first `cached_length` among them, read at once."""
+        tokens, column_positions = to_right_padding(ids, attention_mask)
         if self.training:
-            tokens = self.model.assign_positions(tokens, StepContext(int(self._recipe["seed"]), self._batches))
-            self._batches += 1
+            tokens = self.model.assign_positions(tokens, StepContext(int(self._recipe["seed"]), self._num_batches))
+            self._num_batches += 1
         target_positions = None
-        if isinstance(keep, Tensor) or keep or before:
+        if isinstance(logits_to_keep, Tensor) or logits_to_keep or cached_length:
             columns = torch.arange(ids.shape[1], device=ids.device)
-            went = columns.expand(ids.shape) if went is None else went
-            target_positions = went[:, before:][
-                :, keep if isinstance(keep, Tensor) else slice(-keep, None) if keep else slice(None)
+            column_positions = columns.expand(ids.shape) if column_positions is None else column_positions
+            target_positions = column_positions[:, cached_length:][
+                :,
+                logits_to_keep
+                if isinstance(logits_to_keep, Tensor)
+                else slice(-logits_to_keep, None)
+                if logits_to_keep
+                else slice(None),
             ]
-        hidden: Tensor = self.model(tokens, target_positions=target_positions).hidden
-        if target_positions is None and went is not None:
-            hidden = torch.take_along_dim(hidden, went[..., None], dim=1)
+        hidden: Tensor = self.model(tokens, target_positions=target_positions).hidden_states
+        if target_positions is None and column_positions is not None:
+            hidden = torch.take_along_dim(hidden, column_positions[..., None], dim=1)
         return hidden
 
-    def _read_on(self, ids: Tensor, seen: Tensor, cache: NumerateCache, keep: int | Tensor) -> Tensor:
+    def _hidden_states_with_cache(
+        self, ids: Tensor, attention_mask: Tensor, cache: NumerateCache, logits_to_keep: int | Tensor
+    ) -> Tensor:
         """Hidden states of further columns, which the cache then has."""
-        before = cache.get_seq_length()
-        if cache.extend(ids, seen):
+        cached_length = cache.get_seq_length()
+        if cache.extend(ids, attention_mask):
             return cache.step(self.model, ids[:, 0])
         assert cache.ids is not None
-        assert cache.seen is not None
-        last = cache.start(self.model, moved_left(cache.ids, cache.seen)[0])
-        alone = ids.shape[1] == 1 or (isinstance(keep, int) and keep == 1)
-        return last if alone else self._read(cache.ids, cache.seen, keep, before)
+        assert cache.attention_mask is not None
+        last_hidden = cache.prefill(self.model, to_right_padding(cache.ids, cache.attention_mask)[0])
+        is_single_column = ids.shape[1] == 1 or (isinstance(logits_to_keep, int) and logits_to_keep == 1)
+        return (
+            last_hidden
+            if is_single_column
+            else self._hidden_states(cache.ids, cache.attention_mask, logits_to_keep, cached_length)
+        )
 
-    def _seen(self, ids: Tensor, mask: Tensor | None, cache: NumerateCache | None) -> Tensor:
+    def _new_attention_mask(self, ids: Tensor, mask: Tensor | None, cache: NumerateCache | None) -> Tensor:
         """Which of the new columns are real."""
         if mask is None:
             return torch.ones_like(ids, dtype=torch.bool)
-        before = 0 if cache is None else cache.get_seq_length()
-        wanted = (ids.shape[0], before + ids.shape[1])
-        if tuple(mask.shape) != wanted:
+        cached_length = 0 if cache is None else cache.get_seq_length()
+        expected_shape = (ids.shape[0], cached_length + ids.shape[1])
+        if tuple(mask.shape) != expected_shape:
             raise UserError(
-                f"attention_mask: has the shape {tuple(mask.shape)}, and {wanted} is right: every row with each column "
-                "that was read, those in the cache included"
+                f"attention_mask: must have the shape {expected_shape}, got {tuple(mask.shape)}: every row with each "
+                "column that was read, those in the cache included"
             )
-        return mask[:, before:].to(ids.device) != 0
+        return mask[:, cached_length:].to(ids.device) != 0
 
-    def _refuse(self, further: Mapping[str, Any], ids: Tensor | None, cache: Any) -> None:
-        for name, value in further.items():
+    def _check_arguments(self, kwargs: Mapping[str, Any], ids: Tensor | None, cache: Any) -> None:
+        for name, value in kwargs.items():
             if value is not None and value is not False:
                 raise UserError(
-                    f"{name}: a model of numerate does not take it; input_ids, attention_mask, labels, "
-                    "past_key_values, use_cache and logits_to_keep are right (places follow the mask)"
+                    f"{name}: is not supported by numerate models; input_ids, attention_mask, labels, "
+                    "past_key_values, use_cache and logits_to_keep are (position ids follow from the mask)"
                 )
         if ids is None:
-            raise UserError("input_ids: are missing; vectors alone (inputs_embeds) cannot be read")
+            raise UserError("input_ids: must be given; inputs_embeds is not supported")
         if cache is not None and not isinstance(cache, NumerateCache):
             raise UserError(
                 f"past_key_values: {type(cache).__name__} holds keys and values, which not every mixer has; "
-                "NumerateCache() of numerate.integrations.hf_cache, or use_cache=True, is right"
+                "NumerateCache() of numerate.integrations.hf_cache, or use_cache=True, is required"
             )
 
     @property
@@ -313,70 +332,75 @@ class NumerateForCausalLM(_theirs.PreTrainedModel, _theirs.GenerationMixin):  # 
         return self.config.recipe or {}
 
 
-def _spec(recipe: Mapping[str, Any] | None) -> Decoder:
+def _model_spec(recipe: Mapping[str, Any] | None) -> Decoder:
     if not recipe or not isinstance(recipe.get("model"), Mapping):
-        raise UserError("config.json: holds no recipe; a folder that `numerate export` wrote is right")
+        raise UserError("config.json: must contain a recipe; use a folder that `numerate export` wrote")
     kind = recipe["model"].get("kind")
-    spec = from_tree(recipe["model"], "model", declared=ModelSpec)
+    spec = from_tree(recipe["model"], "model", expected_class=ModelSpec)
     if not isinstance(spec, Decoder):
         raise UserError(
-            f"model: {kind} is no causal decoder of numerate; a Decoder is right (what a model holds of Hugging Face "
-            "has a save_pretrained of its own)"
+            f"model: {kind} must be a Decoder (a Hugging Face model inside numerate has a save_pretrained of its own)"
         )
     return spec
 
 
-def _built(config: NumerateConfig) -> Model:
+def _build_model(config: NumerateConfig) -> Model:
     """The decoder with weights as its recipe draws them, on the CPU whatever the default device.
 
     Hugging Face makes models on the meta device and in the final dtype. What a model computes once (rotary frequencies,
     kinds of tokens) has to be real, and exact.
     """
-    stored = config.vocabulary or {}
-    kinds = np.array([kind for kind, count in stored.get("kinds", []) for _ in range(count)], dtype=np.int8)
-    size = len(kinds)
-    vocabulary = Vocabulary(
-        tuple(f"[{i}]" for i in range(size)), kinds, np.full(size, np.nan), np.full(size, -1000, dtype=np.int64)
+    vocabulary_config = config.vocabulary or {}
+    token_kinds = np.array(
+        [kind for kind, count in vocabulary_config.get("kinds", []) for _ in range(count)], dtype=np.int8
     )
-    spec = _spec(config.recipe)
-    wanted = torch.get_default_dtype()
+    size = len(token_kinds)
+    vocabulary = Vocabulary(
+        tuple(f"[{i}]" for i in range(size)), token_kinds, np.full(size, np.nan), np.full(size, -1000, dtype=np.int64)
+    )
+    spec = _model_spec(config.recipe)
+    target_dtype = torch.get_default_dtype()
     with torch.device("cpu"), _default_dtype(torch.float32):
         model = spec.build(vocabulary, int((config.recipe or {}).get("seed", 0)))
-    if (reason := model.sees_future()) is not None:
-        raise UserError(f"model: {reason}, so it is no causal decoder and cannot generate token by token")
-    for parameter in model.parameters() if wanted != torch.float32 else ():
-        parameter.data = parameter.data.to(wanted)
+    if (reason := model.non_causal_reason()) is not None:
+        raise UserError(f"model: {reason}, so it is not causal and cannot generate token by token")
+    for parameter in model.parameters() if target_dtype != torch.float32 else ():
+        parameter.data = parameter.data.to(target_dtype)
     return model
 
 
 @contextmanager
-def _default_dtype(wanted: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(wanted)
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(previous)
 
 
-def _fixed(module: nn.Module) -> dict[str, Tensor]:
+def _copy_non_persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Copies of the non-persistent buffers of a module, which no checkpoint holds."""
     buffers = module.named_buffers(recurse=False)
     return {name: tensor.clone() for name, tensor in buffers if name in module._non_persistent_buffers_set}
 
 
-def _tied(model: nn.Module) -> dict[str, str]:
+def _tied_parameters(model: nn.Module) -> dict[str, str]:
     """Parameters that are another one under a second name: {name: first name}."""
-    first: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: under for name, one in named if (under := first.setdefault(id(one), name)) != name}
+    first_names: dict[int, str] = {}
+    parameters = model.named_parameters(remove_duplicate=False)
+    return {
+        name: first_name
+        for name, parameter in parameters
+        if (first_name := first_names.setdefault(id(parameter), name)) != name
+    }
 
 
-def _apart(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+def _clone_buffers(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Weights of which no two that are not parameters share memory: Hugging Face ties parameters alone."""
-    shared = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    return {name: tensor.clone() if name in shared else tensor for name, tensor in weights.items()}
+    buffer_names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {name: tensor.clone() if name in buffer_names else tensor for name, tensor in weights.items()}
 
 
-_theirs.AutoConfig.register(NumerateConfig.model_type, NumerateConfig, exist_ok=True)
-_theirs.AutoModelForCausalLM.register(NumerateConfig, NumerateForCausalLM, exist_ok=True)
+_transformers.AutoConfig.register(NumerateConfig.model_type, NumerateConfig, exist_ok=True)
+_transformers.AutoModelForCausalLM.register(NumerateConfig, NumerateForCausalLM, exist_ok=True)

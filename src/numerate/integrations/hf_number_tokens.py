@@ -16,37 +16,37 @@ from numerate.errors import UserError
 from numerate.text.tokenizers.coverage import Coverage as Coverage
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
-Which = Literal["digits", "numbers"]
+NumberTokenSelection = Literal["digits", "numbers"]
 
-LOW = 0.95
+MIN_COVERAGE = 0.95
 """A smaller share of the digit characters in number tokens gives a warning."""
 
 _MARKERS = " \t\n\r▁ĠĊ"
 """What may stand before a number in its token: spaces, and the marks for them where a tokenizer has no decoder."""
 
-_VALUE = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
 
 @dataclass(frozen=True, eq=False)
 class NumberTokens:
     """The number tokens of a tokenizer: `values` maps the ids that count as numbers to their values.
 
-    Per id of the tokenizer, whether it counts or not: `pieces` is the text that it adds after other text, `kinds`
-    (int8) is one of `numerate.vocabulary`'s SPECIAL, DIGIT, NUMBER (further finite ASCII numbers: several digits, a
-    sign or a point included), SIGN, POINT, TEXT, and `prefixed` whether a space stands before it.
+    Per id of the tokenizer, whether it counts or not: `token_texts` is the text that it adds after other text,
+    `token_kinds` (int8) is one of `numerate.vocabulary`'s SPECIAL, DIGIT, NUMBER (further finite ASCII numbers: several
+    digits, a sign or a point included), SIGN, POINT, TEXT, and `has_leading_space` whether a space stands before it.
     """
 
     values: Mapping[int, float]
-    which: Which
-    pieces: tuple[str, ...]
-    kinds: NDArray[np.int8]
-    prefixed: NDArray[np.bool_]
+    which: NumberTokenSelection
+    token_texts: tuple[str, ...]
+    token_kinds: NDArray[np.int8]
+    has_leading_space: NDArray[np.bool_]
     encode: Callable[[Sequence[str]], list[list[int]]] = field(repr=False)
 
     @property
     def size(self) -> int:
         """One more than the largest id of the tokenizer. A model's vocabulary is often padded to more."""
-        return len(self.pieces)
+        return len(self.token_texts)
 
     def coverage(self, texts: Iterable[str]) -> Coverage:
         """How many digit characters of these texts stand in number tokens; warns where it is less than 95 %.
@@ -55,13 +55,13 @@ class NumberTokens:
         "50.0 % of the digit characters of this sample stand in number tokens; not those of ' 12' (1x)"
         """
         sample = [texts] if isinstance(texts, str) else list(texts)
-        coverage = Coverage.of(sample, self.encode(sample), self.pieces, self.values)
-        if coverage.digits and coverage.share < LOW:
+        coverage = Coverage.from_token_ids(sample, self.encode(sample), self.token_texts, self.values)
+        if coverage.num_digits and coverage.covered_fraction < MIN_COVERAGE:
             warnings.warn(f"{coverage}. {self._hint()}", stacklevel=2)
         return coverage
 
     def _hint(self) -> str:
-        if self.which == "digits" and (self.kinds == NUMBER).any():
+        if self.which == "digits" and (self.token_kinds == NUMBER).any():
             return (
                 "The others get no number loss; which='numbers' counts tokens of several digits too, "
                 "and a tokenizer that splits digits needs neither"
@@ -70,7 +70,7 @@ class NumberTokens:
 
 
 def number_tokens(
-    tokenizer: Any, *, which: Which = "digits", override: Mapping[int, float | None] | None = None
+    tokenizer: Any, *, which: NumberTokenSelection = "digits", override: Mapping[int, float | None] | None = None
 ) -> NumberTokens:
     """The number tokens of a tokenizer of transformers (fast or slow) or of `tokenizers`, which is left as it is.
 
@@ -90,71 +90,75 @@ def number_tokens(
     that is no tokenizer.
     """
     if which not in ("digits", "numbers"):
-        raise UserError(f"which: {which!r} is neither 'digits' nor 'numbers'")
-    reader = _reader(tokenizer)
-    size = max(reader.ids, default=-1) + 1
-    kinds = np.full(size, TEXT, dtype=np.int8)
-    prefixed = np.zeros(size, dtype=np.bool_)
-    pieces = [""] * size
+        raise UserError(f"which: must be 'digits' or 'numbers', got {which!r}")
+    adapter = _adapt_tokenizer(tokenizer)
+    size = max(adapter.ids, default=-1) + 1
+    token_kinds = np.full(size, TEXT, dtype=np.int8)
+    has_leading_space = np.zeros(size, dtype=np.bool_)
+    token_texts = [""] * size
     values: dict[int, float] = {}
-    for i, piece in zip(reader.ids, _pieces(reader), strict=True):
-        pieces[i] = piece
-        text = piece.lstrip(_MARKERS)
-        prefixed[i] = len(text) < len(piece)
-        kinds[i] = SPECIAL if i in reader.special else _kind(text)
-        if kinds[i] == DIGIT or (kinds[i] == NUMBER and which == "numbers"):
+    for i, token_text in zip(adapter.ids, _decode_tokens(adapter), strict=True):
+        token_texts[i] = token_text
+        text = token_text.lstrip(_MARKERS)
+        has_leading_space[i] = len(text) < len(token_text)
+        token_kinds[i] = SPECIAL if i in adapter.special_ids else _token_kind(text)
+        if token_kinds[i] == DIGIT or (token_kinds[i] == NUMBER and which == "numbers"):
             values[i] = float(text)
     for i, value in (override or {}).items():
         if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or i < 0:
-            raise UserError(f"override: {i!r} is no id; ids are whole numbers from 0 on")
+            raise UserError(f"override: token ids must be integers of 0 or more, got {i!r}")
         if value is None:
             values.pop(int(i), None)
         elif not math.isfinite(value):
-            raise UserError(f"override: id {i} has the value {value}; finite numbers are right, None for no number")
+            raise UserError(f"override: the value of id {i} must be finite, or None for no number, got {value}")
         else:
             values[int(i)] = float(value)
     if not values:
-        wanted = "a digit" if which == "digits" else "a number"
-        several = " (some are numbers of several digits: which='numbers' takes them)" if (kinds == NUMBER).any() else ""
+        expected = "a digit" if which == "digits" else "a number"
+        hint = (
+            " (some are numbers of several digits: which='numbers' takes them)" if (token_kinds == NUMBER).any() else ""
+        )
         raise UserError(
-            f"tokenizer: none of its {len(reader.ids):,} ids decodes to {wanted}{several}; "
+            f"tokenizer: none of its {len(adapter.ids):,} ids decodes to {expected}{hint}; "
             "take one that has number tokens, or name them by override={id: value}"
         )
-    return NumberTokens(dict(sorted(values.items())), which, tuple(pieces), kinds, prefixed, reader.encode)
+    return NumberTokens(
+        dict(sorted(values.items())), which, tuple(token_texts), token_kinds, has_leading_space, adapter.encode
+    )
 
 
-def _kind(text: str) -> int:
+def _token_kind(text: str) -> int:
     if len(text) == 1:
         if text in "0123456789":
             return DIGIT
         return SIGN if text in "+-" else POINT if text == "." else TEXT
-    return NUMBER if _VALUE.fullmatch(text) and math.isfinite(float(text)) else TEXT
+    return NUMBER if _NUMBER.fullmatch(text) and math.isfinite(float(text)) else TEXT
 
 
-def _pieces(reader: "_Reader") -> list[str]:
+def _decode_tokens(adapter: "_TokenizerAdapter") -> list[str]:
     """What each id adds to a text, in the order of the ids. Nothing where it changes the text before it."""
-    context = _context(reader)
-    [before] = reader.decode([context])
-    read = reader.decode([[*context, i] for i in reader.ids])
-    return [text[len(before) :] if text.startswith(before) else "" for text in read]
+    context = _context_ids(adapter)
+    [context_text] = adapter.decode([context])
+    texts = adapter.decode([[*context, i] for i in adapter.ids])
+    return [text[len(context_text) :] if text.startswith(context_text) else "" for text in texts]
 
 
-def _context(reader: "_Reader") -> list[int]:
+def _context_ids(adapter: "_TokenizerAdapter") -> list[int]:
     """An id to stand before others: of a letter, or of any other text where there is no letter."""
-    known = (reader.tokens[token] for token in ("a", "▁a", "Ġa", "x") if token in reader.tokens)
-    for i in (*known, *reader.ids):
-        [text] = reader.decode([[i]])
-        if text.strip() and i not in reader.special and not any(character.isdecimal() for character in text):
+    candidates = (adapter.tokens[token] for token in ("a", "▁a", "Ġa", "x") if token in adapter.tokens)
+    for i in (*candidates, *adapter.ids):
+        [text] = adapter.decode([[i]])
+        if text.strip() and i not in adapter.special_ids and not any(character.isdecimal() for character in text):
             return [i]
     return []
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _TokenizerAdapter:
     """The interface of a tokenizer: its tokens with their ids, which are special, decoding and encoding of many."""
 
     tokens: Mapping[str, int]
-    special: frozenset[int]
+    special_ids: frozenset[int]
     decode: Callable[[list[list[int]]], list[str]]
     encode: Callable[[Sequence[str]], list[list[int]]]
 
@@ -164,34 +168,34 @@ class _Reader:
         return sorted(set(self.tokens.values()))
 
 
-def _reader(tokenizer: Any) -> _Reader:
+def _adapt_tokenizer(tokenizer: Any) -> _TokenizerAdapter:
     try:
         from tokenizers import Tokenizer
-    except ModuleNotFoundError as missing:
+    except ModuleNotFoundError as error:
         raise UserError(
             "number_tokens reads tokenizers of `transformers` and `tokenizers`; pip install 'numerate[huggingface]'"
-        ) from missing
+        ) from error
     if isinstance(tokenizer, Tokenizer):
-        return _fast(tokenizer, ())
+        return _adapt_fast(tokenizer, ())
     try:
         from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
     except ModuleNotFoundError:
-        kinds: tuple[type, ...] = ()
+        slow_classes: tuple[type, ...] = ()
     else:
         if isinstance(tokenizer, PreTrainedTokenizerFast):
-            return _fast(tokenizer.backend_tokenizer, tokenizer.all_special_ids)
-        kinds = (PreTrainedTokenizerBase,)
-    if isinstance(tokenizer, kinds):
-        return _slow(tokenizer)
+            return _adapt_fast(tokenizer.backend_tokenizer, tokenizer.all_special_ids)
+        slow_classes = (PreTrainedTokenizerBase,)
+    if isinstance(tokenizer, slow_classes):
+        return _adapt_slow(tokenizer)
     raise UserError(
-        f"tokenizer: a {type(tokenizer).__name__} is none; one of transformers (AutoTokenizer.from_pretrained) or a "
-        "tokenizers.Tokenizer is right"
+        "tokenizer: must be a tokenizer of transformers (AutoTokenizer.from_pretrained) or a tokenizers.Tokenizer, got "
+        f"a {type(tokenizer).__name__}"
     )
 
 
-def _fast(tokenizer: Any, special: Iterable[int]) -> _Reader:
+def _adapt_fast(tokenizer: Any, special_ids: Iterable[int]) -> _TokenizerAdapter:
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        with _whole(tokenizer):
+        with _without_truncation(tokenizer):
             try:
                 return [found.ids for found in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
             except Exception as error:  # the library raises no narrower one
@@ -201,14 +205,14 @@ def _fast(tokenizer: Any, special: Iterable[int]) -> _Reader:
         texts: list[str] = tokenizer.decode_batch(rows, skip_special_tokens=False)
         return texts
 
-    added = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added_special_ids = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = tokenizer.get_vocab(with_added_tokens=True)
-    return _Reader(tokens, frozenset(added) | frozenset(special), decode, encode)
+    return _TokenizerAdapter(tokens, frozenset(added_special_ids) | frozenset(special_ids), decode, encode)
 
 
 @contextmanager
-def _whole(tokenizer: Any) -> Iterator[None]:
-    """Texts are read whole and unpadded within, and as before after it."""
+def _without_truncation(tokenizer: Any) -> Iterator[None]:
+    """Disables truncation and padding, and restores both afterwards."""
     truncation, padding = tokenizer.truncation, tokenizer.padding
     try:
         if truncation is not None:
@@ -223,7 +227,7 @@ def _whole(tokenizer: Any) -> Iterator[None]:
             tokenizer.enable_padding(**padding)
 
 
-def _slow(tokenizer: Any) -> _Reader:
+def _adapt_slow(tokenizer: Any) -> _TokenizerAdapter:
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [
             tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)["input_ids"]
@@ -233,4 +237,4 @@ def _slow(tokenizer: Any) -> _Reader:
     def decode(rows: list[list[int]]) -> list[str]:
         return [tokenizer.decode(row, skip_special_tokens=False, clean_up_tokenization_spaces=False) for row in rows]
 
-    return _Reader(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids), decode, encode)
+    return _TokenizerAdapter(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids), decode, encode)

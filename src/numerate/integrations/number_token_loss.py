@@ -10,15 +10,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from numerate.errors import OperationalError, UserError
-from numerate.integrations.hf_number_tokens import Which, number_tokens
-from numerate.kernels.fused_number_loss import cross_entropy_and_number
-from numerate.kernels.number_loss import KINDS, Kind, NumberDistance, outweighs
-from numerate.kernels.number_table import NumberTable
+from numerate.integrations.hf_number_tokens import NumberTokenSelection, number_tokens
+from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
+from numerate.kernels.number_loss import LOSS_FUNCTIONS, LossFunction, NumberDistance, warn_number_term_dominates
+from numerate.kernels.number_table import NumberTokenTable
 
-PROBE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
+DEFAULT_SAMPLE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
 """The default sample for the coverage of a tokenizer."""
 
-FIRST = 10
+NUM_COMPARED_BATCHES = 10
 """Training batches whose mean terms are compared: a number term above cross-entropy is a warning."""
 
 
@@ -30,17 +30,17 @@ class NumberTokenLoss(nn.Module):
     the definitions.
 
     - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
-    - `kind`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
+    - `loss_function`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
     - `weight`: the factor of the number part; 0.3 in the paper.
     - `cross_entropy=False`: the number part alone (x `weight`), to be added to a cross-entropy that you have.
-    - `over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
+    - `mean_over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
       The cross-entropy is a mean over all labels that are not ignored.
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
-    - `reweigh`, `gaussian_sigma`, `squash`: as of `numerate.kernels.number_loss.Measure`.
+    - `reweigh`, `gaussian_sigma`, `squash_factor`: as of `numerate.kernels.number_loss.Measure`.
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
-      synchronisation with the device.
+      synchronization with the device.
 
     >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
     >>> loss(model(input_ids).logits, labels).backward()
@@ -49,40 +49,42 @@ class NumberTokenLoss(nn.Module):
     cross-entropy; the device is waited for at the tenth of them alone, and a compiled call does not look.
 
     It has no parameters or checkpointed state, and follows the logits to their device. float16, bfloat16 and
-    float32 logits are computed with in float32, float64 in float64. Raises `UserError` for settings without sense.
+    float32 logits are computed with in float32, float64 in float64. Raises `UserError` for invalid settings.
     """
 
     def __init__(
         self,
         values: Mapping[int, float],
         *,
-        kind: Kind = "was",
+        loss_function: LossFunction = "was",
         weight: float = 0.3,
         cross_entropy: bool = True,
-        over: Literal["numbers", "labels"] = "numbers",
+        mean_over: Literal["numbers", "labels"] = "numbers",
         shift: bool = False,
         reweigh: bool = False,
         gaussian_sigma: float | None = None,
-        squash: float | None = None,
+        squash_factor: float | None = None,
         ignore_index: int = -100,
         check_finite: bool = False,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise UserError(f"kind: {kind!r} is no number token loss; there are: {', '.join(KINDS)}")
-        NumberDistance(kind, gaussian_sigma, reweigh, squash)  # refuses what cannot be
+        if loss_function not in LOSS_FUNCTIONS:
+            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, got {loss_function!r}")
+        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # refuses what cannot be
         if not 0 <= weight < float("inf"):
-            raise UserError(f"weight: {weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
-        if over not in ("numbers", "labels"):
-            raise UserError(f"over: {over!r} is neither 'numbers' nor 'labels'")
+            raise UserError(
+                f"weight: must be finite and 0 or more, got {weight}; 0.3 in the paper, 0 is cross-entropy alone"
+            )
+        if mean_over not in ("numbers", "labels"):
+            raise UserError(f"mean_over: must be 'numbers' or 'labels', got {mean_over!r}")
         if not isinstance(shift, bool):
-            raise UserError(f"shift: {shift!r} is neither True (decoder-only) nor False (encoder-decoder)")
-        self.table = NumberTable.of(values, width=max(values, default=-1) + 1)
-        self.kind: Kind = kind
-        self.gaussian_sigma, self.reweigh, self.squash = gaussian_sigma, reweigh, squash
-        self.weight, self.cross_entropy, self.over, self.shift = weight, cross_entropy, over, shift
+            raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), got {shift!r}")
+        self.table = NumberTokenTable.from_values(values, vocabulary_size=max(values, default=-1) + 1)
+        self.loss_function: LossFunction = loss_function
+        self.gaussian_sigma, self.reweigh, self.squash_factor = gaussian_sigma, reweigh, squash_factor
+        self.weight, self.cross_entropy, self.mean_over, self.shift = weight, cross_entropy, mean_over, shift
         self.ignore_index, self.check_finite = ignore_index, check_finite
-        self._first: list[Tensor] | None = []
+        self._first_terms: list[Tensor] | None = []
         """The two terms of the first batches, until they have been compared."""
 
     @classmethod
@@ -90,7 +92,7 @@ class NumberTokenLoss(nn.Module):
         cls,
         tokenizer: Any,
         *,
-        which: Which = "digits",
+        which: NumberTokenSelection = "digits",
         override: Mapping[int, float | None] | None = None,
         sample: Iterable[str] | None = None,
         model: Any = None,
@@ -102,20 +104,20 @@ class NumberTokenLoss(nn.Module):
         `sample` (texts of yours; without them some of ours) stand in number tokens, it warns. With `model`, a model of
         transformers, `shift` is what that model needs: its configuration tells whether it has an encoder.
 
-        >>> NumberTokenLoss.from_tokenizer(tokenizer, kind="mse", weight=2.0, model=model).shift
+        >>> NumberTokenLoss.from_tokenizer(tokenizer, loss_function="mse", weight=2.0, model=model).shift
         True
         """
-        found = number_tokens(tokenizer, which=which, override=override)
+        tokens = number_tokens(tokenizer, which=which, override=override)
         with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on our sample
-            found.coverage(PROBE if sample is None else sample)
+            tokens.coverage(DEFAULT_SAMPLE if sample is None else sample)
         if model is not None:
-            needed = not model.config.is_encoder_decoder
-            if settings.setdefault("shift", needed) != needed:
+            needs_shift = not model.config.is_encoder_decoder
+            if settings.setdefault("shift", needs_shift) != needs_shift:
                 raise UserError(
-                    f"shift: {settings['shift']} is wrong for {type(model).__name__}, which is "
-                    f"{'decoder-only' if needed else 'an encoder-decoder'}; {needed} is right"
+                    f"shift: must be {needs_shift} for {type(model).__name__}, which is "
+                    f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, got {settings['shift']}"
                 )
-        return cls(found.values, **settings)
+        return cls(tokens.values, **settings)
 
     def forward(
         self,
@@ -125,25 +127,30 @@ class NumberTokenLoss(nn.Module):
         num_items: int | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
         loss_weights: Float[Tensor, "*positions"] | None = None,
-        quantity: Bool[Tensor, "*positions"] | None = None,
+        is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss, a scalar in nats (and `weight` x the units of the values).
 
         Where a batch is cut into parts (gradient accumulation, several processes), `num_items` is how many labels and
         `num_numbers` how many number labels the whole of it has (`counts`): the parts' losses then add up to the loss
-        of the whole. `loss_weights` are weights of number labels, `quantity` is False at numbers that name
+        of the whole. `loss_weights` are weights of number labels, `is_quantity` is False at numbers that name
         something instead of counting it; both stand where the labels stand. Without a number label the number part is
         0, and still attached.
 
         Raises `UserError` for logits and labels that do not belong together.
         """
-        terms = self.terms(
-            logits, labels, num_items=num_items, num_numbers=num_numbers, loss_weights=loss_weights, quantity=quantity
+        terms = self.loss_terms(
+            logits,
+            labels,
+            num_items=num_items,
+            num_numbers=num_numbers,
+            loss_weights=loss_weights,
+            is_quantity=is_quantity,
         )
         number = self.weight * terms["number"]
         return terms["cross_entropy"] + number if self.cross_entropy else number
 
-    def terms(
+    def loss_terms(
         self,
         logits: Float[Tensor, "*positions vocabulary"],
         labels: Int[Tensor, "*positions"],
@@ -151,62 +158,71 @@ class NumberTokenLoss(nn.Module):
         num_items: int | Tensor | None = None,
         num_numbers: int | float | Tensor | None = None,
         loss_weights: Float[Tensor, "*positions"] | None = None,
-        quantity: Bool[Tensor, "*positions"] | None = None,
+        is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """The two means apart, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
-        self._check(logits, labels, loss_weights, quantity)
+        self._check_inputs(logits, labels, loss_weights, is_quantity)
         if self.table.ids.device != logits.device:
             self.to(logits.device)
-        given = labels
-        labels = self._shifted(labels.to(logits.device).long(), self.ignore_index)
-        sums = cross_entropy_and_number(
+        unshifted_labels = labels
+        labels = self._shift_left(labels.to(logits.device).long(), self.ignore_index)
+        sums = cross_entropy_and_number_loss(
             logits,
             labels,
             self.table,
-            kind=self.kind,
+            loss_function=self.loss_function,
             gaussian_sigma=self.gaussian_sigma,
             reweigh=self.reweigh,
-            squash=self.squash,
-            loss_weights=None if loss_weights is None else self._shifted(loss_weights, 0),
-            quantity=None if quantity is None else self._shifted(quantity, False),
+            squash_factor=self.squash_factor,
+            loss_weights=None if loss_weights is None else self._shift_left(loss_weights, 0),
+            quantity_mask=None if is_quantity is None else self._shift_left(is_quantity, False),
             ignore_index=self.ignore_index,
         )
-        items = sums.labels if num_items is None else _one(num_items, "num_items")
+        label_count = sums.num_labels if num_items is None else _scalar_count(num_items, "num_items")
         if self.shift and num_items is not None:
             # A trainer that counts before the shift has counted the first label of each row too.
-            before = (given != self.ignore_index).sum().to(items.device)
-            items = torch.where(items == before, sums.labels.to(items.device, items.dtype), items)
-        if self.over == "labels":
-            numbers = items
+            unshifted_count = (unshifted_labels != self.ignore_index).sum().to(label_count.device)
+            label_count = torch.where(
+                label_count == unshifted_count, sums.num_labels.to(label_count.device, label_count.dtype), label_count
+            )
+        if self.mean_over == "labels":
+            number_count = label_count
         elif num_numbers is not None:
-            numbers = _one(num_numbers, "num_numbers")
+            number_count = _scalar_count(num_numbers, "num_numbers")
         else:
-            if num_items is not None and self.weight and int(items) != int(sums.labels):
+            if num_items is not None and self.weight and int(label_count) != int(sums.num_labels):
                 raise UserError(
-                    f"num_items: {int(items)} labels in all, and {int(sums.labels)} in this part; the mean over "
-                    "numbers needs num_numbers= of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of "
-                    "numerate.integrations.hf_trainer counts them), or over='labels'"
+                    f"num_items: {int(label_count)} labels in all, and {int(sums.num_labels)} in this part; the mean "
+                    "over numbers needs num_numbers= of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of "
+                    "numerate.integrations.hf_trainer counts them), or mean_over='labels'"
                 )
-            numbers = sums.numbers
-        found = {"cross_entropy": _mean(sums.cross_entropy, items), "number": _mean(sums.number, numbers)}
-        if self.check_finite and not all(bool(term.isfinite()) for term in found.values()):
-            self._blame(logits)
-        if not torch.compiler.is_compiling() and self._first is not None and logits.requires_grad:
-            own = sums.labels if self.over == "labels" else sums.numbers
-            number = self.weight * _mean(sums.number.detach(), own)
-            self._compare(self._first, torch.stack([number, _mean(sums.cross_entropy.detach(), sums.labels)]))
-        return found
+            number_count = sums.total_number_weight
+        means = {
+            "cross_entropy": _mean(sums.cross_entropy, label_count),
+            "number": _mean(sums.number_loss, number_count),
+        }
+        if self.check_finite and not all(bool(term.isfinite()) for term in means.values()):
+            self._raise_non_finite(logits)
+        if not torch.compiler.is_compiling() and self._first_terms is not None and logits.requires_grad:
+            batch_count = sums.num_labels if self.mean_over == "labels" else sums.total_number_weight
+            number = self.weight * _mean(sums.number_loss.detach(), batch_count)
+            self._warn_if_outweighed(
+                self._first_terms, torch.stack([number, _mean(sums.cross_entropy.detach(), sums.num_labels)])
+            )
+        return means
 
-    def _compare(self, first: list[Tensor], terms: Tensor) -> None:
+    def _warn_if_outweighed(self, first_terms: list[Tensor], terms: Tensor) -> None:
         """Keeps the two terms of a batch, and after the last one warns where the number part is larger."""
-        first.append(terms)
-        if len(first) < FIRST:
+        first_terms.append(terms)
+        if len(first_terms) < NUM_COMPARED_BATCHES:
             return
-        number, cross_entropy = torch.stack(first).mean(0).tolist()
-        self._first = None
-        squash = " or squash=20" * (self.kind == "was" and self.squash is None)
-        remedy = f"a lower weight (now {self.weight:g}){squash}"
-        for text in outweighs(number, cross_entropy, f"the first {FIRST} batches", remedy):
+        number, cross_entropy = torch.stack(first_terms).mean(0).tolist()
+        self._first_terms = None
+        squash = " or squash_factor=20" * (self.loss_function == "was" and self.squash_factor is None)
+        advice = f"a lower weight (now {self.weight:g}){squash}"
+        for text in warn_number_term_dominates(
+            number, cross_entropy, f"the first {NUM_COMPARED_BATCHES} batches", advice
+        ):
             warnings.warn(text, stacklevel=4)
 
     def counts(
@@ -214,76 +230,85 @@ class NumberTokenLoss(nn.Module):
         labels: Int[Tensor, "*positions"],
         *,
         loss_weights: Float[Tensor, "*positions"] | None = None,
-        quantity: Bool[Tensor, "*positions"] | None = None,
+        is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> tuple[Int[Tensor, ""], Float[Tensor, ""]]:
         """How many labels are not ignored, and how many of them are number tokens (with `loss_weights`, their sum)."""
         device = self.table.ids.device
-        shifted = self._shifted(labels.to(device), self.ignore_index)
-        number = (self.table.of_labels(shifted) >= 0) & (shifted != self.ignore_index)
-        if quantity is not None:
-            number &= self._shifted(quantity.to(device), False)
-        weights = number if loss_weights is None else torch.where(number, self._shifted(loss_weights.to(device), 0), 0)
+        shifted = self._shift_left(labels.to(device), self.ignore_index)
+        is_number = (self.table.number_indices(shifted) >= 0) & (shifted != self.ignore_index)
+        if is_quantity is not None:
+            is_number &= self._shift_left(is_quantity.to(device), False)
+        weights = (
+            is_number
+            if loss_weights is None
+            else torch.where(is_number, self._shift_left(loss_weights.to(device), 0), 0)
+        )
         return (shifted != self.ignore_index).sum(), weights.sum().float()
 
     def extra_repr(self) -> str:
         return (
-            f"{self.table.count} number tokens, kind={self.kind}, weight={self.weight}, over={self.over}, "
-            f"shift={self.shift}"
+            f"{self.table.count} number tokens, loss_function={self.loss_function}, weight={self.weight}, "
+            f"mean_over={self.mean_over}, shift={self.shift}"
         )
 
-    def _shifted(self, positions: Tensor, filling: int | bool) -> Tensor:
-        """Shifts left by one position; the last one gets `filling`. The logits are not copied."""
+    def _shift_left(self, positions: Tensor, fill_value: int | bool) -> Tensor:
+        """Shifts left by one position; the last one gets `fill_value`. The logits are not copied."""
         if not self.shift:
             return positions
-        return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], filling)], dim=-1)
+        return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)
 
-    def _check(self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, quantity: Tensor | None) -> None:
+    def _check_inputs(
+        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
+    ) -> None:
         if not logits.is_floating_point() or logits.ndim < 2:
-            raise UserError(
-                f"logits: {_shape(logits)}; floating point [rows, time, vocabulary] is right, as a model gives them"
-            )
+            raise UserError(f"logits: must be floating point [rows, time, vocabulary], got {_describe_tensor(logits)}")
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise UserError(f"labels: {_shape(labels)}; whole numbers, the ids of tokens, are right")
+            raise UserError(f"labels: must be integer token ids, got {_describe_tensor(labels)}")
         if logits.shape[:-1] != labels.shape:
-            hint = " (shift=True shifts them here: give both whole)" if self.shift else ""
+            hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
             raise UserError(
-                f"labels: {_shape(labels)} for logits {_shape(logits)}; one label for each place is right{hint}"
+                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, got "
+                f"{_describe_tensor(labels)}{hint}"
             )
-        for name, given in (("loss_weights", loss_weights), ("quantity", quantity)):
-            if given is not None and given.shape != labels.shape:
-                raise UserError(f"{name}: {_shape(given)} for labels {_shape(labels)}; one for each label is right")
-        if quantity is not None and quantity.dtype != torch.bool:
-            raise UserError(f"quantity: {_shape(quantity)}; true or false for each label is right")
-        if logits.shape[-1] <= self.table.largest:
+        for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
+            if tensor is not None and tensor.shape != labels.shape:
+                raise UserError(
+                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, got "
+                    f"{_describe_tensor(tensor)}"
+                )
+        if is_quantity is not None and is_quantity.dtype != torch.bool:
+            raise UserError(f"is_quantity: must be boolean, one per label, got {_describe_tensor(is_quantity)}")
+        if logits.shape[-1] <= self.table.max_id:
             raise UserError(
-                f"logits: {logits.shape[-1]} wide, and token {self.table.largest} is a number; logits as wide as the "
-                "tokenizer's vocabulary or wider are right: are model and tokenizer a pair?"
+                f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
+                "tokenizer's vocabulary or wider are required; do model and tokenizer belong together?"
             )
 
-    def _blame(self, logits: Tensor) -> None:
-        wrong = (~logits.isfinite()).nonzero()
-        if len(wrong):
-            *place, i = wrong[0].tolist()
+    def _raise_non_finite(self, logits: Tensor) -> None:
+        non_finite = (~logits.isfinite()).nonzero()
+        if len(non_finite):
+            *position, token_id = non_finite[0].tolist()
             raise OperationalError(
-                f"logits: {logits[tuple(wrong[0])].item()} for token {i} at place {tuple(place)}, and "
-                f"{len(wrong) - 1} more that are not finite"
+                f"logits: {logits[tuple(non_finite[0])].item()} for token {token_id} at position {tuple(position)}, "
+                f"and {len(non_finite) - 1} more that are not finite"
             )
-        raise OperationalError("the loss is not finite, and the logits are: look at loss_weights")
+        raise OperationalError("the loss is not finite although the logits are; check loss_weights")
 
 
-def _shape(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _one(count: int | float | Tensor, name: str) -> Tensor:
-    found = torch.as_tensor(count)
-    if found.numel() != 1:
+def _scalar_count(count: int | float | Tensor, name: str) -> Tensor:
+    tensor = torch.as_tensor(count)
+    if tensor.numel() != 1:
         raise UserError(
-            f"{name}: {_shape(found)}; one number is right (torch.nn.DataParallel gives several: use processes)"
+            f"{name}: {_describe_tensor(tensor)}; must be one number (torch.nn.DataParallel gives several: use "
+            "DistributedDataParallel)"
         )
-    if not found.is_cuda and not float(found) >= 0:
-        raise UserError(f"{name}: {float(found):g}; a count, 0 or more, is right")
-    return found.reshape(())
+    if not tensor.is_cuda and not float(tensor) >= 0:
+        raise UserError(f"{name}: must be a count of 0 or more, got {float(tensor):g}")
+    return tensor.reshape(())
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ from numerate.errors import UserError, did_you_mean
 
 Record = Mapping[str, Any]
 
-_PATIENCE = 30.0  # seconds that the end of a run waits for a tracker
-_WAITING = 10_000  # records that may wait for a tracker before it counts as stuck
+_FINISH_TIMEOUT = 30.0  # seconds that the end of a run waits for a tracker
+_MAX_QUEUE_SIZE = 10_000  # records that may wait for a tracker before it counts as stuck
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TrackerSettings:
 class Tracker(ABC):
     """The interface of experiment trackers. Any exception is allowed: it ends this tracker, not the run.
 
-    `figure` gets a picture as PNG, `table` rows with the same columns as text or numbers.
+    `log_figure` gets a picture as PNG, `log_table` rows with the same columns as text or numbers.
     """
 
     package: str
@@ -59,17 +59,17 @@ class Tracker(ABC):
         self.settings = settings
 
     @abstractmethod
-    def start(self, head: Record, folder: Path, step: int) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         """Starts a run, or resumes it at `step`."""
 
     @abstractmethod
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None: ...
 
     @abstractmethod
-    def figure(self, step: int, name: str, png: bytes) -> None: ...
+    def log_figure(self, step: int, name: str, png: bytes) -> None: ...
 
     @abstractmethod
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None: ...
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None: ...
 
     @abstractmethod
     def finish(self) -> None: ...
@@ -81,7 +81,7 @@ class Wandb(Tracker):
     package = "wandb"
     install = "wandb"
 
-    def start(self, head: Record, folder: Path, step: int) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         import wandb
 
         online = wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")
@@ -92,25 +92,25 @@ class Wandb(Tracker):
             entity=self.settings.entity_name,
             group=self.settings.group,
             tags=list(self.settings.tags),
-            name=run_name(head, folder),
-            id=run_key(head),
+            name=run_name(run_metadata, folder),
+            id=run_id(run_metadata),
             resume="allow" if step else None,
             dir=str(folder),
-            config=dict(head),
-            settings=wandb.Settings(init_timeout=_PATIENCE / 2, console="off"),
+            config=dict(run_metadata),
+            settings=wandb.Settings(init_timeout=_FINISH_TIMEOUT / 2, console="off"),
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({"step": step, **values})
 
-    def figure(self, step: int, name: str, png: bytes) -> None:
+    def log_figure(self, step: int, name: str, png: bytes) -> None:
         import wandb
 
-        self._run.log({"step": step, name: wandb.Image(_picture(png))})
+        self._run.log({"step": step, name: wandb.Image(_to_image(png))})
 
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         import wandb
 
         table = wandb.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
@@ -126,23 +126,23 @@ class Tensorboard(Tracker):
     package = "tensorboard"
     install = "tensorboard"
 
-    def start(self, head: Record, folder: Path, step: int) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
-        text = "\n".join(f"    {name}: {value}" for name, value in flat(head).items())
+        text = "\n".join(f"    {name}: {value}" for name, value in flatten(run_metadata).items())
         self._writer.add_text("run", text, step)
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def figure(self, step: int, name: str, png: bytes) -> None:
+    def log_figure(self, step: int, name: str, png: bytes) -> None:
         import numpy
 
-        self._writer.add_image(name, numpy.asarray(_picture(png).convert("RGB")), step, dataformats="HWC")
+        self._writer.add_image(name, numpy.asarray(_to_image(png).convert("RGB")), step, dataformats="HWC")
 
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         lines = [columns, ["---"] * len(columns), *rows]
         self._writer.add_text(name, "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines), step)
 
@@ -156,31 +156,31 @@ class Trackio(Tracker):
     package = "trackio"
     install = "trackio"
 
-    def start(self, head: Record, folder: Path, step: int) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         import trackio
 
         trackio.init(
             project=self.settings.project_name,
-            name=f"{run_name(head, folder)}-{run_key(head)[-4:]}",
+            name=f"{run_name(run_metadata, folder)}-{run_id(run_metadata)[-4:]}",
             group=self.settings.group,
-            config={**flat(head), "tags": ", ".join(self.settings.tags)},
+            config={**flatten(run_metadata), "tags": ", ".join(self.settings.tags)},
             resume="allow",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         import trackio
 
         trackio.log(dict(values), step=step)
 
-    def figure(self, step: int, name: str, png: bytes) -> None:
+    def log_figure(self, step: int, name: str, png: bytes) -> None:
         import trackio
 
-        trackio.log({name: trackio.Image(_picture(png))}, step=step)
+        trackio.log({name: trackio.Image(_to_image(png))}, step=step)
 
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         import trackio
 
         table = trackio.Table(columns=list(columns), data=[[str(value) for value in row] for row in rows])
@@ -198,33 +198,33 @@ class Mlflow(Tracker):
     package = "mlflow"
     install = "mlflow"
 
-    def start(self, head: Record, folder: Path, step: int) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # its own default tries for many minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         import mlflow
 
         mlflow.set_experiment(self.settings.project_name)
-        key = run_key(head)
+        key = run_id(run_metadata)
         earlier = mlflow.search_runs(filter_string=f"tags.numerate = '{key}'", output_format="list") if step else []
         tags = {"numerate": key, **({"group": self.settings.group} if self.settings.group else {})}
         tags |= dict.fromkeys(self.settings.tags, "")
         if earlier:
             mlflow.start_run(run_id=earlier[0].info.run_id)
         else:
-            mlflow.start_run(run_name=run_name(head, folder), tags=tags)
-            mlflow.log_params({name: str(value)[:500] for name, value in flat(head).items()})
+            mlflow.start_run(run_name=run_name(run_metadata, folder), tags=tags)
+            mlflow.log_params({name: str(value)[:500] for name, value in flatten(run_metadata).items()})
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         import mlflow
 
         mlflow.log_metrics(dict(values), step=step)
 
-    def figure(self, step: int, name: str, png: bytes) -> None:
+    def log_figure(self, step: int, name: str, png: bytes) -> None:
         import mlflow
 
-        mlflow.log_image(_picture(png), artifact_file=f"{name}-{step:06d}.png")
+        mlflow.log_image(_to_image(png), artifact_file=f"{name}-{step:06d}.png")
 
-    def table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         import mlflow
 
         mlflow.log_dict({"columns": list(columns), "rows": [list(row) for row in rows]}, f"{name}-{step:06d}.json")
@@ -241,46 +241,46 @@ TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard
 class Trackers:
     """The trackers of a run, none by default. No call raises, and only `finish` waits, for a moment.
 
-    >>> trackers = make("tensorboard", TrackerSettings(project="abacus"))
+    >>> trackers = make_trackers("tensorboard", TrackerSettings(project="abacus"))
     >>> trackers.start(run.head(), run.path)
-    >>> trackers.log({"step": 500, "loss": 0.0123})
+    >>> trackers.log_record({"step": 500, "loss": 0.0123})
     >>> trackers.finish()
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:
         self._workers = [_Worker(name, tracker, warn) for name, tracker in trackers.items()]
 
-    def start(self, head: Record, folder: Path, step: int = 0) -> None:
+    def start(self, run_metadata: Record, folder: Path, step: int = 0) -> None:
         """Starts with the head of a run and its folder; `step` is where a resumed run continues."""
-        self._send("start", dict(head), folder, step)
+        self._send("start", dict(run_metadata), folder, step)
 
-    def log(self, record: Record) -> None:
+    def log_record(self, record: Record) -> None:
         """Logs a record of `metrics.jsonl`: its numbers, as `train/loss` or `development/exact`."""
         if self._workers:
-            self._send("log", int(record.get("step", 0)), numbers(record))
+            self._send("log_metrics", int(record.get("step", 0)), scalar_metrics(record))
 
-    def figure(self, name: str, figure: Any, step: int = 0) -> None:
+    def log_figure(self, name: str, figure: Any, step: int = 0) -> None:
         """Logs a picture: a matplotlib figure, or the path of a PNG."""
         for worker in self._workers:
-            worker.send("figure", lambda: (step, name, _png(figure)))
+            worker.send("log_figure", lambda: (step, name, _to_png(figure)))
 
-    def table(self, name: str, samples: Sequence[Record], step: int = 0) -> None:
+    def log_table(self, name: str, samples: Sequence[Record], step: int = 0) -> None:
         """Logs samples, such as records of `samples.jsonl`."""
         columns = list(dict.fromkeys(key for sample in samples for key in sample))
-        rows = [[_cell(sample.get(column)) for column in columns] for sample in samples]
-        self._send("table", step, name, columns, rows)
+        rows = [[_to_cell(sample.get(column)) for column in columns] for sample in samples]
+        self._send("log_table", step, name, columns, rows)
 
-    def finish(self, patience: float = _PATIENCE) -> None:
-        """Ends every tracker, and waits `patience` seconds at most for pending calls."""
+    def finish(self, timeout: float = _FINISH_TIMEOUT) -> None:
+        """Ends every tracker, and waits `timeout` seconds at most for pending calls."""
         for worker in self._workers:
             worker.send("finish", lambda: ())
         for worker in self._workers:
-            worker.join(patience)
+            worker.join(timeout)
         self._workers = []
 
-    def _send(self, what: str, *values: Any) -> None:
+    def _send(self, method: str, *args: Any) -> None:
         for worker in self._workers:
-            worker.send(what, lambda: values)
+            worker.send(method, lambda: args)
 
 
 class _Worker:
@@ -288,129 +288,131 @@ class _Worker:
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self._name, self._tracker, self._warn = name, tracker, warn
-        self._dropped = threading.Event()
-        self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_WAITING)
+        self._stopped = threading.Event()
+        self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_MAX_QUEUE_SIZE)
         self._thread: threading.Thread | None = None
 
-    def send(self, what: str, values: Callable[[], tuple[Any, ...]]) -> None:
-        if self._dropped.is_set():
+    def send(self, method: str, make_args: Callable[[], tuple[Any, ...]]) -> None:
+        if self._stopped.is_set():
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"tracker {self._name}", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=f"tracker {self._name}", daemon=True)
             self._thread.start()
         try:
-            self._calls.put_nowait((what, values()))
+            self._calls.put_nowait((method, make_args()))
         except queue.Full:
-            self._drop("it does not keep up")
+            self._stop("it does not keep up")
         except Exception as error:
-            self._drop(_reason(error))
+            self._stop(_describe_error(error))
 
-    def join(self, patience: float) -> None:
-        if self._thread is not None and not self._dropped.is_set():
-            self._thread.join(patience)
+    def join(self, timeout: float) -> None:
+        if self._thread is not None and not self._stopped.is_set():
+            self._thread.join(timeout)
             if self._thread.is_alive():
-                self._drop(f"it did not finish within {patience:g} s")
+                self._stop(f"it did not finish within {timeout:g} s")
 
-    def _work(self) -> None:
-        while not self._dropped.is_set():
-            what, values = self._calls.get()
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            method, args = self._calls.get()
             try:
-                getattr(self._tracker, what)(*values)
+                getattr(self._tracker, method)(*args)
             except (Exception, SystemExit) as error:
-                self._drop(_reason(error))
-            if what == "finish":
+                self._stop(_describe_error(error))
+            if method == "finish":
                 return
 
-    def _drop(self, reason: str) -> None:
-        if not self._dropped.is_set():
-            self._dropped.set()
+    def _stop(self, reason: str) -> None:
+        if not self._stopped.is_set():
+            self._stopped.set()
             self._warn(f"warning: tracker {self._name}: {reason}. The run continues; its files are complete.")
 
 
-def make(
+def make_trackers(
     names: str | Sequence[str], settings: TrackerSettings | None = None, warn: Callable[[str], None] | None = None
 ) -> Trackers:
-    """The trackers of these names: `make("wandb,tensorboard")`, `make(())` for none.
+    """The trackers of these names: `make_trackers("wandb,tensorboard")`, `make_trackers(())` for none.
 
     `warn` gets the one line about a tracker that is dropped (default: stderr). Raises `UserError` for a name
     that is unknown or whose package is not installed, since that can still be fixed at the start of a run.
     """
-    wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
-    chosen = {}
-    for name in dict.fromkeys(name for name in wanted if name):
-        kind = TRACKERS.get(name.lower())
-        if kind is None:
-            there = ", ".join(TRACKERS)
+    requested = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    trackers = {}
+    for name in dict.fromkeys(name for name in requested if name):
+        tracker_class = TRACKERS.get(name.lower())
+        if tracker_class is None:
+            available = ", ".join(TRACKERS)
             raise UserError(
-                f"trackers: no tracker is named {name!r}; there are: {there}.{did_you_mean(name, TRACKERS)}"
+                f"trackers: unknown tracker {name!r}; available: {available}.{did_you_mean(name, TRACKERS)}"
             )
-        spec = importlib.util.find_spec(kind.package)
+        spec = importlib.util.find_spec(tracker_class.package)
         if spec is None or spec.origin is None:  # a folder ./wandb is no package
-            raise UserError(f"trackers: {kind.package} is not installed; `pip install {kind.install}` does that.")
-        chosen[name.lower()] = kind(settings or TrackerSettings())
-    return Trackers(chosen, warn or _to_stderr)
+            raise UserError(
+                f"trackers: {tracker_class.package} is not installed; `pip install {tracker_class.install}` does that."
+            )
+        trackers[name.lower()] = tracker_class(settings or TrackerSettings())
+    return Trackers(trackers, warn or _to_stderr)
 
 
-def numbers(record: Record) -> dict[str, float]:
+def scalar_metrics(record: Record) -> dict[str, float]:
     """The numbers of a record under the names of curves.
 
     `{"step": 500, "split": "development", "exact": 0.98}` gives `{"development/exact": 0.98}`; a record without a
     split is of training, `train/loss`.
     """
-    part = record.get("split", "train")
+    split = record.get("split", "train")
     return {
-        f"{part}/{name}": float(value)
+        f"{split}/{name}": float(value)
         for name, value in record.items()
         if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """A tree of settings as one level: `flat({"model": {"hidden_size": 64}})` is `{"model.hidden_size": 64}`."""
+def flatten(tree: Any, path: str = "") -> dict[str, Any]:
+    """A tree of settings as one level: `flatten({"model": {"hidden_size": 64}})` is `{"model.hidden_size": 64}`."""
     if isinstance(tree, Mapping):
         items = tree.items()
     elif isinstance(tree, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in tree):
         items = dict(enumerate(tree)).items()
     else:
         return {path: tree}
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in items:
-        found |= flat(value, f"{path}.{key}" if path else str(key))
-    return found
+        flattened |= flatten(value, f"{path}.{key}" if path else str(key))
+    return flattened
 
 
-def run_name(head: Record, folder: Path) -> str:
+def run_name(run_metadata: Record, folder: Path) -> str:
     """What a tracker shows: the run's `name=`, else its recipe and the beginning of its id."""
-    return str(head.get("name") or f"{folder.absolute().parent.name}-{folder.absolute().name[:6]}")
+    return str(run_metadata.get("name") or f"{folder.absolute().parent.name}-{folder.absolute().name[:6]}")
 
 
-def run_key(head: Record) -> str:
+def run_id(run_metadata: Record) -> str:
     """The same for every start of one run's folder, and different for another folder of the same recipe."""
-    created = head.get("times", {}).get("created") or head.get("times", {}).get("started")
-    return f"{head.get('id')}-{sha256(str(created).encode()).hexdigest()[:4]}"
+    created = run_metadata.get("times", {}).get("created") or run_metadata.get("times", {}).get("started")
+    return f"{run_metadata.get('id')}-{sha256(str(created).encode()).hexdigest()[:4]}"
 
 
-def _png(figure: Any) -> bytes:
+def _to_png(figure: Any) -> bytes:
     if isinstance(figure, str | os.PathLike):
         return Path(figure).read_bytes()
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    return content.getvalue()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
 
 
-def _picture(png: bytes) -> Any:
+def _to_image(png: bytes) -> Any:
     from PIL import Image
 
     return Image.open(io.BytesIO(png))
 
 
-def _cell(value: Any) -> Any:
+def _to_cell(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items())
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())[:200].rstrip(". ")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -22,44 +22,44 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-CHUNK = 32
-"""How many writes are solved for at once; measured on one core with 16 to 64 rows of 50 to 128 tokens, width 64."""
+CHUNK_SIZE = 32
+"""Number of updates solved for at once; measured on one core with 16 to 64 rows of 50 to 128 tokens, width 64."""
 
 
-def recurrent(
+def recurrent_delta_rule(
     queries: Float[Tensor, "rows time heads head_width"],
     keys: Float[Tensor, "rows writes heads head_width"],
     values: Float[Tensor, "rows writes heads value_width"],
     betas: Float[Tensor, "rows writes heads"],
     log_gates: Float[Tensor, "rows time heads"] | None = None,
-    memory: Float[Tensor, "rows heads head_width value_width"] | None = None,
+    state: Float[Tensor, "rows heads head_width value_width"] | None = None,
 ) -> tuple[Float[Tensor, "rows time heads value_width"], Float[Tensor, "rows heads head_width value_width"]]:
-    """Write by write: what each place reads, and the memory behind the last one."""
+    """The recurrence update by update: the output at each position, and the final state."""
     rows, time, heads, head_width = queries.shape
     steps = keys.shape[1] // time
-    if memory is None:
-        memory = queries.new_zeros(rows, heads, head_width, values.shape[3])
+    if state is None:
+        state = queries.new_zeros(rows, heads, head_width, values.shape[3])
     read = []
     for place in range(time):
         if log_gates is not None:
-            memory = memory * log_gates[:, place, :, None, None].exp()
+            state = state * log_gates[:, place, :, None, None].exp()
         for write in range(place * steps, (place + 1) * steps):
             key = keys[:, write, :, :, None]
-            error = values[:, write, :, None] - key.mT @ memory
-            memory = memory + betas[:, write, :, None, None] * (key @ error)
-        read.append((queries[:, place, :, None] @ memory)[:, None, :, 0])
-    return torch.cat(read, dim=1), memory
+            error = values[:, write, :, None] - key.mT @ state
+            state = state + betas[:, write, :, None, None] * (key @ error)
+        read.append((queries[:, place, :, None] @ state)[:, None, :, 0])
+    return torch.cat(read, dim=1), state
 
 
-def chunked(
+def chunked_delta_rule(
     queries: Float[Tensor, "rows time heads head_width"],
     keys: Float[Tensor, "rows writes heads head_width"],
     values: Float[Tensor, "rows writes heads value_width"],
     betas: Float[Tensor, "rows writes heads"],
     log_gates: Float[Tensor, "rows time heads"] | None = None,
-    chunk: int = CHUNK,
+    chunk_size: int = CHUNK_SIZE,
 ) -> tuple[Float[Tensor, "rows time heads value_width"], Float[Tensor, "rows heads head_width value_width"]]:
-    """The same from an empty memory, chunk by chunk.
+    """The same from a zero state, chunk by chunk.
 
     Inside a chunk the writes u are the solution of a triangular system (Yang et al., 2024, whose UT transform is its
     inverse, https://arxiv.org/abs/2406.06484; with gates https://arxiv.org/abs/2412.06464). With K the keys of the
@@ -71,71 +71,83 @@ def chunked(
     sums: nothing overflows, and no digits are lost behind a gate that is nearly closed.
     """
     rows, time, heads, _ = queries.shape
-    steps = keys.shape[1] // time
-    chunks = ceil(time * steps / chunk)
-    places = ceil(time / chunks)  # of a chunk
-    missing = chunks * places - time
+    num_householder = keys.shape[1] // time
+    num_chunks = ceil(time * num_householder / chunk_size)
+    chunk_tokens = ceil(time / num_chunks)  # of a chunk
+    padding = num_chunks * chunk_tokens - time
 
-    def cut(x: Tensor, per_place: int) -> Tensor:
-        """chunks x (rows x heads) x places of a chunk x what is left, filled up with zeros, which write nothing."""
-        if missing:
-            x = pad(x, (0, 0) * (x.dim() - 2) + (0, missing * per_place))
-        x = x.reshape(rows, chunks, places * per_place, heads, -1).permute(1, 0, 3, 2, 4)
-        return x.reshape(chunks, rows * heads, places * per_place, -1)
+    def split_chunks(x: Tensor, per_place: int) -> Tensor:
+        """chunks x (rows x heads) x places of a chunk x the remaining dimensions, padded with zeros, which change
+        nothing."""
+        if padding:
+            x = pad(x, (0, 0) * (x.dim() - 2) + (0, padding * per_place))
+        x = x.reshape(rows, num_chunks, chunk_tokens * per_place, heads, -1).permute(1, 0, 3, 2, 4)
+        return x.reshape(num_chunks, rows * heads, chunk_tokens * per_place, -1)
 
-    queries, keys, strengths = cut(queries, 1), cut(keys, steps), cut(betas, steps)
-    written, erased = cut(values, steps) * strengths, keys * strengths
-    system, scores = erased @ keys.mT, queries @ keys.mT
-    fading: tuple[Tensor, ...] = ()
+    queries, keys, chunk_betas = (
+        split_chunks(queries, 1),
+        split_chunks(keys, num_householder),
+        split_chunks(betas, num_householder),
+    )
+    weighted_values, weighted_keys = split_chunks(values, num_householder) * chunk_betas, keys * chunk_betas
+    system, scores = weighted_keys @ keys.mT, queries @ keys.mT
+    chunk_decays: tuple[Tensor, ...] = ()
     if log_gates is None:
-        scores = scores * _visible(places, steps, queries.device)
+        scores = scores * _causal_mask(chunk_tokens, num_householder, queries.device)
     else:
-        logs = cut(log_gates, 1)
-        kept = logs.cumsum(dim=2).exp()
-        between = _between(logs).repeat_interleave(steps, dim=3)
-        scores = scores * between
-        system = system * between.repeat_interleave(steps, dim=2)
-        queries, erased = queries * kept, erased * kept.repeat_interleave(steps, dim=2)
-        keys = keys * between[:, :, -1, :, None]
-        fading = kept[:, :, -1:].unbind()
-    read: list[Tensor] = []
-    memory = None
-    parts = zip(*(part.unbind() for part in (queries, keys, erased, written, system, scores)), strict=True)
-    for number, (query, key, erase, write, equations, score) in enumerate(parts):
-        if memory is not None:
-            write = torch.baddbmm(write, erase, memory, alpha=-1)
-        # Of `equations` only what stands below the diagonal is looked at.
-        write = torch.linalg.solve_triangular(equations, write, upper=False, unitriangular=True)
-        out = torch.bmm(score, write)
-        if memory is None:
-            memory = torch.bmm(key.mT, write)
+        log_decays = split_chunks(log_gates, 1)
+        cumulative_decays = log_decays.cumsum(dim=2).exp()
+        pairwise_decays = _pairwise_decays(log_decays).repeat_interleave(num_householder, dim=3)
+        scores = scores * pairwise_decays
+        system = system * pairwise_decays.repeat_interleave(num_householder, dim=2)
+        queries, weighted_keys = (
+            queries * cumulative_decays,
+            weighted_keys * cumulative_decays.repeat_interleave(num_householder, dim=2),
+        )
+        keys = keys * pairwise_decays[:, :, -1, :, None]
+        chunk_decays = cumulative_decays[:, :, -1:].unbind()
+    outputs: list[Tensor] = []
+    state = None
+    chunk_tensors = zip(
+        *(part.unbind() for part in (queries, keys, weighted_keys, weighted_values, system, scores)), strict=True
+    )
+    for number, (query, key, weighted_key, update, lower_triangle, score) in enumerate(chunk_tensors):
+        if state is not None:
+            update = torch.baddbmm(update, weighted_key, state, alpha=-1)
+        # Only the part of the matrix below the diagonal is used.
+        update = torch.linalg.solve_triangular(lower_triangle, update, upper=False, unitriangular=True)
+        out = torch.bmm(score, update)
+        if state is None:
+            state = torch.bmm(key.mT, update)
         else:
-            out = torch.baddbmm(out, query, memory)
-            memory = torch.baddbmm(memory * fading[number] if fading else memory, key.mT, write)
-        read.append(out.view(rows, heads, places, -1).transpose(1, 2))
-    assert memory is not None
-    return torch.cat(read, dim=1)[:, :time], memory.view(rows, heads, *memory.shape[1:])
+            out = torch.baddbmm(out, query, state)
+            state = torch.baddbmm(state * chunk_decays[number] if chunk_decays else state, key.mT, update)
+        outputs.append(out.view(rows, heads, chunk_tokens, -1).transpose(1, 2))
+    assert state is not None
+    return torch.cat(outputs, dim=1)[:, :time], state.view(rows, heads, *state.shape[1:])
 
 
-def _between(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tensor, "chunks heads places places"]:
+def _pairwise_decays(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tensor, "chunks heads places places"]:
     """The product of the gates behind the second place up to the first; 0 where the second is later."""
     places = logs.shape[2]
-    visible = _visible(places, 1, logs.device).to(logs.dtype)
+    visible = _causal_mask(places, 1, logs.device).to(logs.dtype)
     # As a product with ones the sums are quicker than cumulative ones.
     return (visible @ (logs * visible.tril(-1))).exp() * visible
 
 
-def _visible(places: int, steps: int, device: torch.device) -> Bool[Tensor, "places writes"]:
+def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "places writes"]:
     """Which writes each place reads: those of the places before it, and its own."""
     place = torch.arange(places, device=device)
     return place.repeat_interleave(steps) <= place[:, None]
 
 
-def flops(time: int, steps: int, head_width: int, value_width: int, chunk: int = CHUNK) -> int:
+def delta_rule_flops(
+    time: int, num_householder: int, head_width: int, value_width: int, chunk_size: int = CHUNK_SIZE
+) -> int:
     """Floating-point operations of the chunked form for one head of one row, a multiply-add as two."""
-    chunks = ceil(time * steps / chunk)
+    chunks = ceil(time * num_householder / chunk_size)
     places = ceil(time / chunks)
-    writes = places * steps
+    writes = places * num_householder
     inside = (writes + places) * writes * head_width + (writes // 2 + places) * writes * value_width
     memory = (2 * writes + places) * head_width * value_width
     return 2 * chunks * (inside + memory)

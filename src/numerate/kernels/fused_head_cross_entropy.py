@@ -18,31 +18,31 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from numerate.errors import UserError
-from numerate.kernels.fused_number_loss import each_member, learns, once, target_rows
-from numerate.kernels.number_loss import work_type
+from numerate.kernels.fused_number_loss import find_target_rows, needs_gradient, once_differentiable, vmap_sequentially
+from numerate.kernels.number_loss import compute_dtype
 
-CHUNK = {"cpu": 2**23}
+CHUNK_LOGITS = {"cpu": 2**23}
 """How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
-CHUNK_ELSEWHERE = 2**27
+DEFAULT_CHUNK_LOGITS = 2**27
 
-LARGE = 2**22
+MIN_CHUNKED_LOGITS = 2**22
 """From so many logits on they are computed in chunks: 16 MB of float32, of which autograd would keep three."""
 
 
-def plain_head(head: Any) -> nn.Linear | None:
+def linear_head_or_none(head: Any) -> nn.Linear | None:
     """The head, if it is an `nn.Linear` without hooks; else None."""
     if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or head._backward_hooks:
         return None
     return head
 
 
-def head_cross_entropy(
+def linear_cross_entropy(
     hidden: Float[Tensor, "*places width"],
     weight: Float[Tensor, "vocabulary width"],
     labels: Int[Tensor, "*places"],
     *,
     bias: Float[Tensor, " vocabulary"] | None = None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     weights: Float[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, ""]:
@@ -52,33 +52,47 @@ def head_cross_entropy(
     form, which the compiler fuses. Raises `UserError` for labels of another shape than the hidden states, for a head of
     another width, and for two float types without autocast.
 
-    >>> head_cross_entropy(torch.zeros(1, 3, 8), torch.ones(4, 8), torch.tensor([[0, 3, -100]]))  # 2 x log 4
+    >>> linear_cross_entropy(torch.zeros(1, 3, 8), torch.ones(4, 8), torch.tensor([[0, 3, -100]]))  # 2 x log 4
     tensor(2.7726)
     """
     if hidden.shape[:-1] != labels.shape:
         raise UserError(f"labels: of shape {tuple(labels.shape)}, and hidden states at {tuple(hidden.shape[:-1])}")
     if hidden.shape[-1] != weight.shape[-1]:
         raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        to = torch.get_autocast_dtype(device)
-        hidden, weight, bias = hidden.to(to), weight.to(to), None if bias is None else bias.to(to)
+    device_type = hidden.device.type
+    if torch.is_autocast_enabled(device_type):
+        autocast_dtype = torch.get_autocast_dtype(device_type)
+        hidden, weight, bias = (
+            hidden.to(autocast_dtype),
+            weight.to(autocast_dtype),
+            None if bias is None else bias.to(autocast_dtype),
+        )
     if hidden.dtype != weight.dtype:
         raise UserError(
             f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
         )
-    labels, rows = labels.flatten().long(), hidden.flatten(0, -2)
+    labels, hidden_rows = labels.flatten().long(), hidden.flatten(0, -2)
     if weights is not None:
-        weights = weights.flatten().to(work_type(hidden.dtype))
+        weights = weights.flatten().to(compute_dtype(hidden.dtype))
     if torch.compiler.is_compiling():
-        logits = linear(rows, weight, bias).to(work_type(hidden.dtype))
-        each = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing, ignore_index=ignore_index)
-        return each.sum() if weights is None else (each * weights).sum()
-    target_positions = labels != ignore_index
-    found: Tensor = HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        rows, weight, bias, labels, target_positions, weights, smoothing, learns(hidden), learns(weight) or learns(bias)
+        logits = linear(hidden_rows, weight, bias).to(compute_dtype(hidden.dtype))
+        losses = cross_entropy(
+            logits, labels, reduction="none", label_smoothing=label_smoothing, ignore_index=ignore_index
+        )
+        return losses.sum() if weights is None else (losses * weights).sum()
+    target_mask = labels != ignore_index
+    loss_sum: Tensor = LinearCrossEntropyFunction.apply(  # type: ignore[no-untyped-call]
+        hidden_rows,
+        weight,
+        bias,
+        labels,
+        target_mask,
+        weights,
+        label_smoothing,
+        needs_gradient(hidden),
+        needs_gradient(weight) or needs_gradient(bias),
     )[0]
-    return found
+    return loss_sum
 
 
 class HeadInputs(NamedTuple):
@@ -88,7 +102,7 @@ class HeadInputs(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     labels: Tensor
-    targets_mask: Tensor
+    target_mask: Tensor
     weights: Tensor | None
 
 
@@ -100,7 +114,7 @@ class HeadGradients(NamedTuple):
     bias: Tensor
 
 
-class HeadCrossEntropy(torch.autograd.Function):
+class LinearCrossEntropyFunction(torch.autograd.Function):
     """Hidden states [rows, width] and a head to the sum; what else it returns belongs to its backward."""
 
     @staticmethod
@@ -109,111 +123,118 @@ class HeadCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        target_positions: Tensor,
+        target_mask: Tensor,
         weights: Tensor | None,
-        smoothing: float,
-        by_hidden: bool,
-        by_head: bool,
+        label_smoothing: float,
+        needs_hidden_gradient: bool,
+        needs_head_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        total, slopes = _walk(
-            HeadInputs(hidden, weight, bias, labels, target_positions, weights), smoothing, by_hidden, by_head
+        loss_sum, gradients = _sum_and_gradients(
+            HeadInputs(hidden, weight, bias, labels, target_mask, weights),
+            label_smoothing,
+            needs_hidden_gradient,
+            needs_head_gradient,
         )
-        return total, *slopes
+        return loss_sum, *gradients
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        _, *slopes = output
-        ctx.mark_non_differentiable(*slopes)
+        _, *gradients = output
+        ctx.mark_non_differentiable(*gradients)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:6])
         ctx.settings = inputs[6:]
-        ctx.slopes = slopes
+        ctx.slopes = gradients
 
     @staticmethod
-    @once
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        given, (_, by_hidden, by_head) = HeadInputs(*ctx.saved_tensors), ctx.settings
-        held, ctx.slopes = ctx.slopes, None  # given away: the buffers become the gradients
-        slopes = _walk(given, *ctx.settings)[1] if held is None else HeadGradients(*held)
-        found: list[Tensor | None] = [None] * 9
-        if (total := incoming[0]) is None:
-            return tuple(found)
-        if by_hidden:
-            found[0] = slopes.hidden.mul_(total).to(given.hidden.dtype)
-        if by_head:
-            found[1] = slopes.head.mul_(total).T.to(given.weight.dtype).contiguous()
-            if given.bias is not None:
-                found[2] = slopes.bias.mul_(total).to(given.bias.dtype)
-        return tuple(found)
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs, (_, needs_hidden_gradient, needs_head_gradient) = HeadInputs(*ctx.saved_tensors), ctx.settings
+        saved_gradients, ctx.slopes = ctx.slopes, None  # given away: the buffers become the gradients
+        gradients = (
+            _sum_and_gradients(inputs, *ctx.settings)[1] if saved_gradients is None else HeadGradients(*saved_gradients)
+        )
+        grad_inputs: list[Tensor | None] = [None] * 9
+        if (grad_output := grad_outputs[0]) is None:
+            return tuple(grad_inputs)
+        if needs_hidden_gradient:
+            grad_inputs[0] = gradients.hidden.mul_(grad_output).to(inputs.hidden.dtype)
+        if needs_head_gradient:
+            grad_inputs[1] = gradients.head.mul_(grad_output).T.to(inputs.weight.dtype).contiguous()
+            if inputs.bias is not None:
+                grad_inputs[2] = gradients.bias.mul_(grad_output).to(inputs.bias.dtype)
+        return tuple(grad_inputs)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         """One after the other: a member's rows are a batch of their own."""
-        return each_member(HeadCrossEntropy, info, in_dims, args, 1)
+        return vmap_sequentially(LinearCrossEntropyFunction, info, in_dims, args, 1)
 
 
-def _walk(given: HeadInputs, smoothing: float, by_hidden: bool, by_head: bool) -> tuple[Tensor, HeadGradients]:
+def _sum_and_gradients(
+    inputs: HeadInputs, label_smoothing: float, needs_hidden_gradient: bool, needs_head_gradient: bool
+) -> tuple[Tensor, HeadGradients]:
     """The sum and its gradients, a chunk of rows at a time. Places without a label cost nothing on a CPU."""
-    hidden, (vocabulary, width) = given.hidden, given.weight.shape
-    dtype = work_type(hidden.dtype)
+    hidden, (vocabulary, width) = inputs.hidden, inputs.weight.shape
+    dtype = compute_dtype(hidden.dtype)
 
     def zeros(wanted: bool, *shape: int) -> Tensor:
         return hidden.new_zeros(shape if wanted else (0,), dtype=dtype)
 
-    slopes = HeadGradients(
-        zeros(by_hidden, len(hidden), width),
-        zeros(by_head, width, vocabulary),
-        zeros(by_head and given.bias is not None, vocabulary),
+    gradients = HeadGradients(
+        zeros(needs_hidden_gradient, len(hidden), width),
+        zeros(needs_head_gradient, width, vocabulary),
+        zeros(needs_head_gradient and inputs.bias is not None, vocabulary),
     )
-    rows = target_rows(given.targets_mask)
-    chunk = max(1, CHUNK.get(hidden.device.type, CHUNK_ELSEWHERE) // vocabulary)
-    buffer = hidden.new_empty((min(chunk, len(rows)), vocabulary))
-    total = hidden.new_zeros((), dtype=dtype)
-    for first in range(0, len(rows), chunk):
-        own = rows[first : first + chunk]
-        total = total + _chunk(buffer[: len(own)], given, own, smoothing, slopes)
-    return total, slopes
+    rows = find_target_rows(inputs.target_mask)
+    chunk_size = max(1, CHUNK_LOGITS.get(hidden.device.type, DEFAULT_CHUNK_LOGITS) // vocabulary)
+    buffer = hidden.new_empty((min(chunk_size, len(rows)), vocabulary))
+    loss_sum = hidden.new_zeros((), dtype=dtype)
+    for start in range(0, len(rows), chunk_size):
+        chunk_rows = rows[start : start + chunk_size]
+        loss_sum = loss_sum + _chunk_sum(buffer[: len(chunk_rows)], inputs, chunk_rows, label_smoothing, gradients)
+    return loss_sum, gradients
 
 
-def _chunk(buffer: Tensor, given: HeadInputs, own: Tensor, smoothing: float, slopes: HeadGradients) -> Tensor:
-    """The sum of the rows `own`; their gradients are added to `slopes`."""
-    x, target_positions = given.hidden[own], given.targets_mask[own]
-    right = torch.where(target_positions, given.labels[own], 0)[:, None]
-    if given.bias is None:
-        torch.mm(x, given.weight.T, out=buffer)
+def _chunk_sum(
+    buffer: Tensor, inputs: HeadInputs, rows: Tensor, label_smoothing: float, gradients: HeadGradients
+) -> Tensor:
+    """The sum of the rows `rows`; their gradients are added to `gradients`."""
+    x, target_mask = inputs.hidden[rows], inputs.target_mask[rows]
+    labels = torch.where(target_mask, inputs.labels[rows], 0)[:, None]
+    if inputs.bias is None:
+        torch.mm(x, inputs.weight.T, out=buffer)
     else:
-        torch.addmm(given.bias, x, given.weight.T, out=buffer)
-    work, vocabulary = work_type(x.dtype), buffer.shape[1]
-    if buffer.dtype == work:
-        logs = torch.log_softmax(buffer, -1, out=buffer)
+        torch.addmm(inputs.bias, x, inputs.weight.T, out=buffer)
+    dtype, vocabulary = compute_dtype(x.dtype), buffer.shape[1]
+    if buffer.dtype == dtype:
+        log_probs = torch.log_softmax(buffer, -1, out=buffer)
     else:
-        logs = torch.log_softmax(buffer, -1, dtype=work)
-    losses = -logs.gather(1, right)[:, 0]
-    if smoothing:
-        losses = (1 - smoothing) * losses - smoothing * logs.mean(-1)
-    weights = (
-        target_positions.to(work) if given.weights is None else torch.where(target_positions, given.weights[own], 0)
-    )
-    total = torch.where(target_positions, losses, 0).mul_(weights).sum()  # positions without a target may hold anything
-    if not any(slope.numel() for slope in slopes):
-        return total
-    slope = logs.exp_()
-    slope.scatter_add_(1, right, torch.full_like(right, -(1 - smoothing), dtype=work))
-    if smoothing:
-        slope.sub_(smoothing / vocabulary)
-    if given.weights is not None:
+        log_probs = torch.log_softmax(buffer, -1, dtype=dtype)
+    losses = -log_probs.gather(1, labels)[:, 0]
+    if label_smoothing:
+        losses = (1 - label_smoothing) * losses - label_smoothing * log_probs.mean(-1)
+    weights = target_mask.to(dtype) if inputs.weights is None else torch.where(target_mask, inputs.weights[rows], 0)
+    loss_sum = torch.where(target_mask, losses, 0).mul_(weights).sum()  # positions without a target may hold anything
+    if not any(logit_gradient.numel() for logit_gradient in gradients):
+        return loss_sum
+    slope = log_probs.exp_()
+    slope.scatter_add_(1, labels, torch.full_like(labels, -(1 - label_smoothing), dtype=dtype))
+    if label_smoothing:
+        slope.sub_(label_smoothing / vocabulary)
+    if inputs.weights is not None:
         slope.mul_(weights[:, None])
     if slope.device.type != "cpu":  # there the target rows are all rows
-        slope.masked_fill_(~target_positions[:, None], 0)
-        x = torch.where(target_positions[:, None], x, 0)
-    typed = slope.to(x.dtype)
-    if slopes.hidden.numel():
-        slopes.hidden.index_copy_(0, own, (typed @ given.weight).to(work))
-    if slopes.head.numel():
-        if typed.dtype == work:
-            slopes.head.addmm_(x.T, typed)
+        slope.masked_fill_(~target_mask[:, None], 0)
+        x = torch.where(target_mask[:, None], x, 0)
+    cast_gradient = slope.to(x.dtype)
+    if gradients.hidden.numel():
+        gradients.hidden.index_copy_(0, rows, (cast_gradient @ inputs.weight).to(dtype))
+    if gradients.head.numel():
+        if cast_gradient.dtype == dtype:
+            gradients.head.addmm_(x.T, cast_gradient)
         else:
-            slopes.head.add_(x.T @ typed)
-    if slopes.bias.numel():
-        slopes.bias.add_(slope.sum(0))
-    return total
+            gradients.head.add_(x.T @ cast_gradient)
+    if gradients.bias.numel():
+        gradients.bias.add_(slope.sum(0))
+    return loss_sum

@@ -1,13 +1,13 @@
 """Cross-entropy and a number token loss in one operation: one pass over the logits, one buffer as large as they are.
 
-The floor is memory. Logits of 32 x 64 places and 32,128 tokens in float32 are 263 MB. They must be read once and their
-gradient written once, into pages that the system has first to give (a quarter of the time of torch's own
+Memory bandwidth is the bottleneck. Logits of 32 x 64 places and 32,128 tokens in float32 are 263 MB. They must be read
+once and their gradient written once, into pages that the system has first to give (a quarter of the time of torch's own
 cross-entropy by itself, on one core). torch writes three such tensors and reads five. Here the forward takes the
 softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the buffer that
 becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
-A second backward through the same graph works the softmax out again. The gradient itself has no derivative, and says so
-to whoever asks for one (`create_graph=True`); `plain_sums` has all of them. On a GPU the same rows are taken many at a
+A second backward through the same graph works the softmax out again. Second derivatives are not supported:
+`create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU the same rows are taken many at a
 time; compiled, the operation is one chunk for `torch.compile` to make its own kernels of (Triton's on a GPU).
 """
 
@@ -20,58 +20,66 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.number_loss import Kind, LossSums, NumberDistance, weights_of, work_type
-from numerate.kernels.number_loss_gradients import slopes
-from numerate.kernels.number_table import NumberTable
+from numerate.kernels.number_loss import (
+    LossFunction,
+    LossSums,
+    NumberDistance,
+    compute_dtype,
+    number_indices_and_weights,
+)
+from numerate.kernels.number_loss_gradients import number_loss_gradients
+from numerate.kernels.number_table import NumberTokenTable
 
-CHUNK = {"cpu": 2**18}
+CHUNK_LOGITS = {"cpu": 2**18}
 """How many logits are taken at a time, by device: a megabyte of float32, which a core's own cache holds."""
-CHUNK_ELSEWHERE = 2**26
+DEFAULT_CHUNK_LOGITS = 2**26
 
 
-def cross_entropy_and_number(
+def cross_entropy_and_number_loss(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
+    table: NumberTokenTable,
     *,
-    kind: Kind = "was",
+    loss_function: LossFunction = "was",
     gaussian_sigma: float | None = None,
     reweigh: bool = False,
-    squash: float | None = None,
-    unit_gaps: bool = False,
+    squash_factor: float | None = None,
+    unit_spacing: bool = False,
     loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
 
     Labels are not shifted: the logits at a position are compared with the label at that position. `loss_weights` and
-    `quantity` concern the number loss (`quantity` the spread of targets too). See `NumberDistance` for the settings,
-    and `plain_sums` for the reference implementation. Inputs of any float type; computed in float32 at least. Raises
-    `UserError` for labels of another shape, for logits too narrow for the number tokens, for labels outside the
-    vocabulary where looking is cheap (on a CPU), and for settings that cannot be.
+    `quantity_mask` concern the number loss (`quantity_mask` the spread of targets too). See `NumberDistance` for the
+    settings, and `reference_loss_sums` for the reference implementation. Inputs of any float type; computed in float32
+    at least. Raises `UserError` for labels of another shape, for logits too narrow for the number tokens, for labels
+    outside the vocabulary where checking is cheap (on a CPU), and for invalid settings.
     """
-    measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
-    table.belong(logits.shape[:-1], labels.shape)
-    table.check(logits.shape[-1], labels, ignore_index)
-    dtype = work_type(logits.dtype)
-    index, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, dtype)
-    flat, target_positions = labels.flatten().long(), labels != ignore_index
-    learning = learns(logits)
-    entropy, number, *_ = Fused.apply(  # type: ignore[no-untyped-call]
+    number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
+    table.check_same_shape(logits.shape[:-1], labels.shape)
+    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
+    dtype = compute_dtype(logits.dtype)
+    number_indices, weights = number_indices_and_weights(
+        labels, table, loss_weights, quantity_mask, ignore_index, dtype
+    )
+    flat_labels, target_mask = labels.flatten().long(), labels != ignore_index
+    requires_grad = needs_gradient(logits)
+    cross_entropy, number_loss, *_ = CrossEntropyAndNumberLossFunction.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, -2),
-        flat,
-        target_positions.flatten(),
-        index.flatten(),
+        flat_labels,
+        target_mask.flatten(),
+        number_indices.flatten(),
         weights.flatten(),
         table,
-        measure,
-        learning,
+        number_distance,
+        requires_grad,
     )
-    return LossSums(entropy, number, target_positions.sum(), weights.sum())
+    return LossSums(cross_entropy, number_loss, target_mask.sum(), weights.sum())
 
 
-def learns(tensor: Tensor | None) -> bool:
+def needs_gradient(tensor: Tensor | None) -> bool:
     """Whether a gradient of it may be needed; always in vmap, and in a compiled graph."""
     if tensor is None or not torch.is_grad_enabled():
         return False
@@ -80,41 +88,42 @@ def learns(tensor: Tensor | None) -> bool:
     return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-class SavedGradient(NamedTuple):
+class SavedForBackward(NamedTuple):
     """What the forward pass saves for the gradient, besides the softmax: per row, and per number row and number token.
 
-    - `lse` [rows] log-sum-exp; `right` [rows] the probability of the label;
-    - `rows` which rows have a number loss; `q`, `targets`, `columns` [number rows, numbers] the softmax there, the
-      target of cross-entropy and the derivative of the number loss; `row` what the latter adds to the softmax's factor.
+    - `lse` [rows] log-sum-exp; `label_probabilities` [rows] the probability of the label;
+    - `find_number_rows` which rows have a number loss; `number_probabilities`, `target_probabilities`,
+      `number_gradients` [number rows, numbers] the softmax there, the target of cross-entropy and the derivative of the
+      number loss; `softmax_scale` what the latter adds to the softmax's factor.
     """
 
     lse: Tensor
-    right: Tensor
-    rows: Tensor
-    q: Tensor
-    targets: Tensor
-    columns: Tensor
-    row: Tensor
+    label_probabilities: Tensor
+    number_rows: Tensor
+    number_probabilities: Tensor
+    target_probabilities: Tensor
+    number_gradients: Tensor
+    softmax_scale: Tensor
 
 
-def number_rows(index: Int[Tensor, " rows"]) -> Int[Tensor, " numbers"]:
+def find_number_rows(number_indices: Int[Tensor, " rows"]) -> Int[Tensor, " numbers"]:
     """The rows with a number loss; all rows where finding them would synchronize, or cannot be compiled."""
-    if index.device.type == "cpu" and not torch.compiler.is_compiling():
-        return (index >= 0).nonzero()[:, 0]
-    return torch.arange(len(index), device=index.device)
+    if number_indices.device.type == "cpu" and not torch.compiler.is_compiling():
+        return (number_indices >= 0).nonzero()[:, 0]
+    return torch.arange(len(number_indices), device=number_indices.device)
 
 
-def softmax_rows(x: Tensor, out: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The softmax of rows, into `out`; the log-sum-exp of each and the probability of its label `right`."""
+def softmax_with_logsumexp(x: Tensor, out: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax of rows, into `out`; the log-sum-exp of each and the probability of its label `labels`."""
     torch.softmax(x, -1, dtype=out.dtype, out=out)
-    chosen = out.gather(-1, right[:, None])[:, 0]
-    if x.device.type == "cpu" and bool((chosen > torch.finfo(out.dtype).tiny * 1e6).all()):
-        return x.gather(-1, right[:, None])[:, 0].to(out.dtype) - chosen.log(), chosen
+    label_probabilities = out.gather(-1, labels[:, None])[:, 0]
+    if x.device.type == "cpu" and bool((label_probabilities > torch.finfo(out.dtype).tiny * 1e6).all()):
+        return x.gather(-1, labels[:, None])[:, 0].to(out.dtype) - label_probabilities.log(), label_probabilities
     # The largest probability is never too small for its logarithm.
-    return x.amax(-1).to(out.dtype) - out.amax(-1).log(), chosen
+    return x.amax(-1).to(out.dtype) - out.amax(-1).log(), label_probabilities
 
 
-class _Last(torch.autograd.Function):
+class _NoSecondDerivative(torch.autograd.Function):
     """The identity on gradients, whose own derivative raises an error."""
 
     generate_vmap_rule = True
@@ -130,179 +139,213 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
         raise UserError(
-            "fused: the closed-form gradient of this loss has no second derivative; fused=none, or `plain_sums` of "
-            "numerate.kernels.number_loss, has one"
+            "fused: the closed-form gradient of this loss has no second derivative; use fused=none, or "
+            "`reference_loss_sums` of numerate.kernels.number_loss"
         )
 
 
-Backward = Callable[..., tuple[Tensor | None, ...]]
+BackwardFunction = Callable[..., tuple[Tensor | None, ...]]
 
 
-def once(backward: Backward) -> Backward:
+def once_differentiable(backward: BackwardFunction) -> BackwardFunction:
     """A backward in closed form: with `create_graph=True` its gradients raise `UserError` when they are differentiated,
     instead of counting as constants."""
 
     @functools.wraps(backward)
-    def wrapped(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+    def wrapped(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            found = backward(ctx, *incoming)
+            grad_inputs = backward(ctx, *grad_outputs)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return found
-        learned = [one for one in (*ctx.saved_tensors, *incoming) if one is not None and one.requires_grad]
-        return tuple(None if one is None else _Last.apply(one, *learned) for one in found)  # type: ignore[no-untyped-call]
+            return grad_inputs
+        differentiable = [one for one in (*ctx.saved_tensors, *grad_outputs) if one is not None and one.requires_grad]
+        return tuple(None if one is None else _NoSecondDerivative.apply(one, *differentiable) for one in grad_inputs)  # type: ignore[no-untyped-call]
 
     return wrapped
 
 
-class Fused(torch.autograd.Function):
+class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
     """Logits [rows, vocabulary] to the two sums; what else it returns belongs to its backward."""
 
     @staticmethod
     def forward(
         logits: Tensor,
         labels: Tensor,
-        target_positions: Tensor,
-        index: Tensor,
+        target_mask: Tensor,
+        number_indices: Tensor,
         weights: Tensor,
-        table: NumberTable,
-        measure: NumberDistance,
-        learning: bool,
+        table: NumberTokenTable,
+        number_distance: NumberDistance,
+        requires_grad: bool,
     ) -> tuple[Tensor, ...]:
-        safe = torch.where(target_positions, labels, 0)
-        soft, lse, right = _softmax(logits, safe, learning)
-        rows = number_rows(index)
-        wanted = logits.gather(-1, safe[:, None])[:, 0].to(lse.dtype)
-        entropies = torch.where(target_positions, lse - wanted, 0)
-        chosen = index[rows].clamp(min=0)
-        columns = logits[rows[:, None], table.ids].to(lse.dtype)
-        found = slopes(measure, columns, lse[rows], table, chosen)
-        targets = measure.targets(table, chosen).to(lse.dtype)
-        numbered = index[rows] >= 0
-        if measure.smooth:
-            far = torch.where(targets > 0, lse[rows][:, None] - columns, 0)  # a target may be 0 where a logit is -inf
-            spread = (targets * far).sum(-1)
-            entropies = entropies.index_copy(0, rows, torch.where(numbered, spread, entropies[rows]))
-        counted = weights[rows]
-        known = SavedGradient(
-            lse,
-            right,
-            rows,
-            (columns - lse[rows][:, None]).exp(),
-            targets,
-            counted[:, None] * found.columns,
-            lse.new_zeros(0) if found.row is None else counted * found.row,
+        safe_labels = torch.where(target_mask, labels, 0)
+        probabilities, lse, label_probabilities = _chunked_softmax(logits, safe_labels, requires_grad)
+        number_row_indices = find_number_rows(number_indices)
+        label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
+        cross_entropies = torch.where(target_mask, lse - label_logits, 0)
+        safe_number_indices = number_indices[number_row_indices].clamp(min=0)
+        number_logits = logits[number_row_indices[:, None], table.ids].to(lse.dtype)
+        number_gradients = number_loss_gradients(
+            number_distance, number_logits, lse[number_row_indices], table, safe_number_indices
         )
-        number = torch.where(numbered, counted * found.losses, 0).sum()
-        return entropies.sum(), number, soft, *known
+        target_probabilities = number_distance.target_probabilities(table, safe_number_indices).to(lse.dtype)
+        has_number = number_indices[number_row_indices] >= 0
+        if number_distance.has_smooth_targets:
+            negative_log_probs = torch.where(
+                target_probabilities > 0, lse[number_row_indices][:, None] - number_logits, 0
+            )  # a target may be 0 where a logit is -inf
+            smoothed_cross_entropies = (target_probabilities * negative_log_probs).sum(-1)
+            cross_entropies = cross_entropies.index_copy(
+                0,
+                number_row_indices,
+                torch.where(has_number, smoothed_cross_entropies, cross_entropies[number_row_indices]),
+            )
+        row_weights = weights[number_row_indices]
+        saved = SavedForBackward(
+            lse,
+            label_probabilities,
+            number_row_indices,
+            (number_logits - lse[number_row_indices][:, None]).exp(),
+            target_probabilities,
+            row_weights[:, None] * number_gradients.number_gradients,
+            lse.new_zeros(0)
+            if number_gradients.softmax_scale is None
+            else row_weights * number_gradients.softmax_scale,
+        )
+        number_loss = torch.where(has_number, row_weights * number_gradients.losses, 0).sum()
+        return cross_entropies.sum(), number_loss, probabilities, *saved
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, target_positions, index, _, table, measure, _ = inputs
-        _, _, soft, *known = output
-        ctx.mark_non_differentiable(soft, *known)
+        logits, labels, target_mask, number_indices, _, table, number_distance, _ = inputs
+        _, _, probabilities, *saved = output
+        ctx.mark_non_differentiable(probabilities, *saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, labels, target_positions, index, table.ids, *known)
-        ctx.buffer, ctx.smooth = soft, measure.smooth
+        ctx.save_for_backward(logits, labels, target_mask, number_indices, table.ids, *saved)
+        ctx.buffer, ctx.smooth = probabilities, number_distance.has_smooth_targets
 
     @staticmethod
-    @once
-    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        logits, labels, target_positions, index, ids, *rest = ctx.saved_tensors
-        known = SavedGradient(*rest)
-        zero = known.lse.new_zeros(())
-        entropy, number = (zero if g is None else g.to(known.lse.dtype) for g in incoming[:2])
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        logits, labels, target_mask, number_indices, ids, *saved_tensors = ctx.saved_tensors
+        saved = SavedForBackward(*saved_tensors)
+        zero = saved.lse.new_zeros(())
+        grad_cross_entropy, grad_number_loss = (zero if g is None else g.to(saved.lse.dtype) for g in grad_outputs[:2])
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
-        soft, ctx.buffer = ctx.buffer, None
-        if soft is None or soft.shape != logits.shape:
-            soft = _softmax(logits, torch.where(target_positions, labels, 0), True)[0]
-        gradient = into_gradient(soft, labels, target_positions, index, ids, known, entropy, number, ctx.smooth)
+        probabilities, ctx.buffer = ctx.buffer, None
+        if probabilities is None or probabilities.shape != logits.shape:
+            probabilities = _chunked_softmax(logits, torch.where(target_mask, labels, 0), True)[0]
+        gradient = softmax_to_gradient_(
+            probabilities,
+            labels,
+            target_mask,
+            number_indices,
+            ids,
+            saved,
+            grad_cross_entropy,
+            grad_number_loss,
+            ctx.smooth,
+        )
         return gradient, *[None] * 7
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         """One after the other: a member's rows are a batch of their own."""
-        return each_member(Fused, info, in_dims, args, 2)
+        return vmap_sequentially(CrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
 
 
-def target_rows(target_positions: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
+def find_target_rows(target_mask: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
     """The rows with a label; all rows where finding them would synchronize, or cannot be compiled."""
-    if target_positions.device.type == "cpu" and not torch.compiler.is_compiling():
-        return target_positions.nonzero()[:, 0]
-    return torch.arange(len(target_positions), device=target_positions.device)
+    if target_mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        return target_mask.nonzero()[:, 0]
+    return torch.arange(len(target_mask), device=target_mask.device)
 
 
-def each_member(
-    function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], batched: int
+def vmap_sequentially(
+    function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], num_stacked_outputs: int
 ) -> tuple[Any, Any]:
-    """A function of vmap's members, one after the other; its first `batched` results are stacked over the members."""
-    members = [
+    """A function of vmap's members, one after the other; its first `num_stacked_outputs` results are stacked over the
+    members."""
+    outputs = [
         function.apply(*(x if at is None else x.select(at, own) for x, at in zip(args, in_dims, strict=True)))
         for own in range(info.batch_size)
     ]
-    stacked = [torch.stack([found[at] for found in members]) for at in range(batched)]
-    rest = members[0][batched:]  # unused: each member's backward has its own
-    return (*stacked, *rest), (*[0] * batched, *[None] * len(rest))
+    stacked_outputs = [torch.stack([found[at] for found in outputs]) for at in range(num_stacked_outputs)]
+    other_outputs = outputs[0][num_stacked_outputs:]  # unused: each member's backward has its own
+    return (*stacked_outputs, *other_outputs), (*[0] * num_stacked_outputs, *[None] * len(other_outputs))
 
 
-def _softmax(logits: Tensor, right: Tensor, learning: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """In chunks of rows: the softmax (empty without `learning`), each row's log-sum-exp, its label's probability."""
-    count, vocabulary = logits.shape
-    dtype = work_type(logits.dtype)
+def _chunked_softmax(logits: Tensor, labels: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """In chunks of rows: the softmax (empty without `requires_grad`), each row's log-sum-exp, its label's
+    probability."""
+    num_rows, vocabulary = logits.shape
+    dtype = compute_dtype(logits.dtype)
     if torch.compiler.is_compiling():
-        work = logits.to(dtype)
-        whole = work.logsumexp(-1)
-        soft = (work - whole[:, None]).exp()
-        return soft.to(logits.dtype), whole, soft.gather(-1, right[:, None])[:, 0]
-    chunk = max(1, CHUNK.get(logits.device.type, CHUNK_ELSEWHERE) // max(1, vocabulary))
-    soft = torch.empty_like(logits, memory_format=torch.contiguous_format) if learning else logits.new_empty(0)
-    direct = learning and logits.dtype == dtype
-    scratch = None if direct else logits.new_empty((min(chunk, count), vocabulary), dtype=dtype)
-    lse, chosen = (logits.new_empty(count, dtype=dtype) for _ in range(2))
-    for first in range(0, count, chunk):
-        own = slice(first, min(first + chunk, count))
-        x = logits[own]
-        out = soft[own] if scratch is None else scratch[: len(x)]
-        lse[own], chosen[own] = softmax_rows(x, out, right[own])
-        if learning and not direct:
-            soft[own] = out
-    return soft, lse, chosen
+        float_logits = logits.to(dtype)
+        compiled_lse = float_logits.logsumexp(-1)
+        probabilities = (float_logits - compiled_lse[:, None]).exp()
+        return probabilities.to(logits.dtype), compiled_lse, probabilities.gather(-1, labels[:, None])[:, 0]
+    chunk_size = max(1, CHUNK_LOGITS.get(logits.device.type, DEFAULT_CHUNK_LOGITS) // max(1, vocabulary))
+    probabilities = (
+        torch.empty_like(logits, memory_format=torch.contiguous_format) if requires_grad else logits.new_empty(0)
+    )
+    writes_directly = requires_grad and logits.dtype == dtype
+    work_buffer = None if writes_directly else logits.new_empty((min(chunk_size, num_rows), vocabulary), dtype=dtype)
+    lse, label_probabilities = (logits.new_empty(num_rows, dtype=dtype) for _ in range(2))
+    for start in range(0, num_rows, chunk_size):
+        rows = slice(start, min(start + chunk_size, num_rows))
+        x = logits[rows]
+        out = probabilities[rows] if work_buffer is None else work_buffer[: len(x)]
+        lse[rows], label_probabilities[rows] = softmax_with_logsumexp(x, out, labels[rows])
+        if requires_grad and not writes_directly:
+            probabilities[rows] = out
+    return probabilities, lse, label_probabilities
 
 
-def into_gradient(
-    soft: Tensor,
+def softmax_to_gradient_(
+    probabilities: Tensor,
     labels: Tensor,
-    target_positions: Tensor,
-    index: Tensor,
+    target_mask: Tensor,
+    number_indices: Tensor,
     ids: Tensor,
-    known: SavedGradient,
-    entropy: Tensor,
-    number: Tensor,
-    smooth: bool,
+    saved: SavedForBackward,
+    grad_cross_entropy: Tensor,
+    grad_number_loss: Tensor,
+    has_smooth_targets: bool,
 ) -> Tensor:
     """Turns the softmax into the gradient, in place, for incoming gradients of the two sums."""
-    factor = torch.where(target_positions, entropy, 0)
-    numbered = index[known.rows] >= 0
-    if len(known.rows) and smooth:  # a spread target adds up to a hair less than 1
-        factor = factor.index_add(0, known.rows, torch.where(numbered, entropy * (known.targets.sum(-1) - 1), 0))
-    if len(known.row):
-        factor = factor.index_add(0, known.rows, torch.where(numbered, number * known.row, 0))
-    if not (soft.device.type == "cpu" and not torch.compiler.is_compiling() and bool((factor == 1).all())):
-        soft.mul_(factor[:, None])
-    if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_positions.all()):
-        soft[~target_positions] = 0  # also where a logit is not finite
-    safe = torch.where(target_positions, labels, 0)
-    at_label = torch.where(target_positions, known.right * factor - entropy, 0)
-    soft.scatter_(1, safe[:, None], at_label[:, None].to(soft.dtype))
-    at_numbers = known.q * factor[known.rows][:, None] - entropy * known.targets + number * known.columns
-    if soft.device.type == "cpu" and not torch.compiler.is_compiling():
-        soft[known.rows[:, None], ids] = at_numbers.to(soft.dtype)
-        return soft
-    columns = soft[:, ids]
-    soft[:, ids] = torch.where(numbered[:, None], at_numbers.to(soft.dtype), columns)
-    return soft
+    factor = torch.where(target_mask, grad_cross_entropy, 0)
+    has_number = number_indices[saved.number_rows] >= 0
+    if len(saved.number_rows) and has_smooth_targets:  # a spread target adds up to a hair less than 1
+        factor = factor.index_add(
+            0,
+            saved.number_rows,
+            torch.where(has_number, grad_cross_entropy * (saved.target_probabilities.sum(-1) - 1), 0),
+        )
+    if len(saved.softmax_scale):
+        factor = factor.index_add(
+            0, saved.number_rows, torch.where(has_number, grad_number_loss * saved.softmax_scale, 0)
+        )
+    if not (probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and bool((factor == 1).all())):
+        probabilities.mul_(factor[:, None])
+    if probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_mask.all()):
+        probabilities[~target_mask] = 0  # also where a logit is not finite
+    safe_labels = torch.where(target_mask, labels, 0)
+    label_gradient = torch.where(target_mask, saved.label_probabilities * factor - grad_cross_entropy, 0)
+    probabilities.scatter_(1, safe_labels[:, None], label_gradient[:, None].to(probabilities.dtype))
+    number_gradient = (
+        saved.number_probabilities * factor[saved.number_rows][:, None]
+        - grad_cross_entropy * saved.target_probabilities
+        + grad_number_loss * saved.number_gradients
+    )
+    if probabilities.device.type == "cpu" and not torch.compiler.is_compiling():
+        probabilities[saved.number_rows[:, None], ids] = number_gradient.to(probabilities.dtype)
+        return probabilities
+    columns = probabilities[:, ids]
+    probabilities[:, ids] = torch.where(has_number[:, None], number_gradient.to(probabilities.dtype), columns)
+    return probabilities
 
 
-def entropy_and_columns(
+def cross_entropy_and_token_logits(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
     ids: Int[Tensor, " numbers"],
@@ -313,53 +356,61 @@ def entropy_and_columns(
 
     For losses of few tokens: the latter two need no second buffer as large as the logits, which indexing columns would.
     """
-    target_positions = labels != ignore_index
-    learning = learns(logits)
-    entropy, columns, lse, *_ = Columns.apply(  # type: ignore[no-untyped-call]
-        logits.flatten(0, -2), labels.flatten().long(), target_positions.flatten(), ids, learning
+    target_mask = labels != ignore_index
+    requires_grad = needs_gradient(logits)
+    cross_entropy, token_logits, lse, *_ = CrossEntropyAndTokenLogitsFunction.apply(  # type: ignore[no-untyped-call]
+        logits.flatten(0, -2), labels.flatten().long(), target_mask.flatten(), ids, requires_grad
     )
-    return entropy, columns.view(*labels.shape, len(ids)), lse.view(labels.shape)
+    return cross_entropy, token_logits.view(*labels.shape, len(ids)), lse.view(labels.shape)
 
 
-class Columns(torch.autograd.Function):
+class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
     """Logits [rows, vocabulary] to the sum of cross-entropy, some columns and the log-sum-exp of each row."""
 
     @staticmethod
     def forward(
-        logits: Tensor, labels: Tensor, target_positions: Tensor, ids: Tensor, learning: bool
+        logits: Tensor, labels: Tensor, target_mask: Tensor, ids: Tensor, requires_grad: bool
     ) -> tuple[Tensor, ...]:
-        safe = torch.where(target_positions, labels, 0)
-        soft, lse, right = _softmax(logits, safe, learning)
-        wanted = logits.gather(-1, safe[:, None])[:, 0].to(lse.dtype)
-        return torch.where(target_positions, lse - wanted, 0).sum(), logits[:, ids].to(lse.dtype), lse, soft, right
+        safe_labels = torch.where(target_mask, labels, 0)
+        probabilities, lse, label_probabilities = _chunked_softmax(logits, safe_labels, requires_grad)
+        label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
+        return (
+            torch.where(target_mask, lse - label_logits, 0).sum(),
+            logits[:, ids].to(lse.dtype),
+            lse,
+            probabilities,
+            label_probabilities,
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, target_positions, ids, _ = inputs
-        *_, soft, right = output
-        ctx.mark_non_differentiable(soft, right)
-        ctx.save_for_backward(logits, labels, target_positions, ids, right)
-        ctx.buffer = soft
+        logits, labels, target_mask, ids, _ = inputs
+        *_, probabilities, label_probabilities = output
+        ctx.mark_non_differentiable(probabilities, label_probabilities)
+        ctx.save_for_backward(logits, labels, target_mask, ids, label_probabilities)
+        ctx.buffer = probabilities
 
     @staticmethod
-    @once
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        logits, labels, target_positions, ids, right = ctx.saved_tensors
-        entropy, columns, by_lse = incoming[:3]
-        soft, ctx.buffer = ctx.buffer, None
-        if soft is None or soft.shape != logits.shape:
-            soft = _softmax(logits, torch.where(target_positions, labels, 0), True)[0]
-        at_label = torch.where(target_positions, entropy, 0)
-        factor = at_label + by_lse
-        soft.mul_(factor[:, None])
-        if soft.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_positions.all()):
-            soft[(factor == 0) & ~target_positions] = 0  # also where a logit is not finite
-        safe = torch.where(target_positions, labels, 0)
-        least = torch.where(factor == 0, 0, right * factor)
-        soft.scatter_(1, safe[:, None], (least - at_label)[:, None].to(soft.dtype))
-        return soft.index_add_(1, ids, columns.to(soft.dtype)), None, None, None, None
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        logits, labels, target_mask, ids, label_probabilities = ctx.saved_tensors
+        grad_cross_entropy, grad_token_logits, grad_lse = grad_outputs[:3]
+        probabilities, ctx.buffer = ctx.buffer, None
+        if probabilities is None or probabilities.shape != logits.shape:
+            probabilities = _chunked_softmax(logits, torch.where(target_mask, labels, 0), True)[0]
+        label_factor = torch.where(target_mask, grad_cross_entropy, 0)
+        factor = label_factor + grad_lse
+        probabilities.mul_(factor[:, None])
+        if probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_mask.all()):
+            probabilities[(factor == 0) & ~target_mask] = 0  # also where a logit is not finite
+        safe_labels = torch.where(target_mask, labels, 0)
+        label_gradient = torch.where(factor == 0, 0, label_probabilities * factor)
+        probabilities.scatter_(
+            1, safe_labels[:, None], (label_gradient - label_factor)[:, None].to(probabilities.dtype)
+        )
+        return probabilities.index_add_(1, ids, grad_token_logits.to(probabilities.dtype)), None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         """One after the other: a member's rows are a batch of their own."""
-        return each_member(Columns, info, in_dims, args, 3)
+        return vmap_sequentially(CrossEntropyAndTokenLogitsFunction, info, in_dims, args, 3)

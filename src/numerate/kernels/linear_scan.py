@@ -8,20 +8,20 @@ from jaxtyping import Inexact
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from numerate.kernels.token_shift import uncompiled
+from numerate.kernels.token_shift import disable_compile
 
-AT_ONCE = 2048
+MIN_SEQUENTIAL_SIZE = 2048
 """Real numbers per place from which a CPU works longer on a place than on starting that work. From there on places go
 one by one, which touches each number once; a second level would touch it three times. Measured at 16 to 512 places."""
 
 
-@uncompiled
+@disable_compile
 def linear_scan(
     a: Inexact[Tensor, "#rows #time channels"],
     b: Inexact[Tensor, "rows time channels"],
-    start: Inexact[Tensor, "rows channels"] | None = None,
+    initial_state: Inexact[Tensor, "rows channels"] | None = None,
 ) -> Inexact[Tensor, "rows time channels"]:
-    """All h_t of h_t = a_t h_{t-1} + b_t, with h_0 = `start`, or 0.
+    """All h_t of h_t = a_t h_{t-1} + b_t, with h_0 = `initial_state`, or 0.
 
     >>> linear_scan(torch.full((1, 3, 1), 0.5), torch.ones(1, 3, 1)).flatten().tolist()
     [1.0, 1.5, 1.75]
@@ -37,19 +37,19 @@ def linear_scan(
     it the starting of 50 operations.
     """
     kept = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-    found: Tensor = _Scan.apply(a.to(kept), b.to(kept), None if start is None else start.to(kept))  # type: ignore[no-untyped-call]
+    found: Tensor = _Scan.apply(a.to(kept), b.to(kept), None if initial_state is None else initial_state.to(kept))  # type: ignore[no-untyped-call]
     return found
 
 
-def scan_by_steps(
+def sequential_scan(
     a: Inexact[Tensor, "#rows #time channels"],
     b: Inexact[Tensor, "rows time channels"],
-    start: Inexact[Tensor, "rows channels"] | None = None,
+    initial_state: Inexact[Tensor, "rows channels"] | None = None,
 ) -> Inexact[Tensor, "rows time channels"]:
-    """The same, place by place as it is written: what `linear_scan` is tested against."""
+    """The same, step by step: the reference for tests of `linear_scan`."""
     time = b.shape[1]
     a = a.expand(-1, time, -1)
-    h = torch.zeros_like(b[:, 0]) if start is None else start
+    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
     found = []
     for place in range(time):
         h = a[:, place] * h + b[:, place]
@@ -63,7 +63,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
-        return _scanned(a, b, start)
+        return _scan_forward(a, b, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
@@ -75,7 +75,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         a, start, h = ctx.saved_tensors
         a = a.conj().resolve_conj()
-        g = _scanned_back(a, gradient)
+        g = _scan_backward(a, gradient)
         of_a = of_start = None
         if ctx.needs_input_grad[0]:
             of_a = torch.empty_like(g)
@@ -103,9 +103,9 @@ class _Scan(torch.autograd.Function):
         return found.reshape(members, rows, *found.shape[1:]), 0
 
 
-def _scanned(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
+def _scan_forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
     """From the first place on: h_t = a_t h_{t-1} + b_t."""
-    time, size = b.shape[1], _chunk(b)
+    time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
     if start is not None:
         h[:, 0].addcmul_(a[:, 0], start)
@@ -114,7 +114,7 @@ def _scanned(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
         for place in range(1, time):
             states[place].addcmul_(factors[place], states[place - 1])
         return h
-    chunks, products = _cut(h, size), _by_chunk(a, size)
+    chunks, products = _split_chunks(h, size), _copy_chunks(a, size)
     states, factors = chunks.unbind(2), products.unbind(2)
     for place in range(1, size):
         states[place].addcmul_(factors[place], states[place - 1])
@@ -127,17 +127,17 @@ def _scanned(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
     return h[:, :time]
 
 
-def _scanned_back(a: Tensor, b: Tensor) -> Tensor:
+def _scan_backward(a: Tensor, b: Tensor) -> Tensor:
     """From the last place on: h_t = a_{t+1} h_{t+1} + b_t."""
-    time, size = b.shape[1], _chunk(b)
+    time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
     if size is None:
         states, factors = h.unbind(1), a.expand(-1, time, -1).unbind(1)
         for place in range(time - 2, -1, -1):
             states[place].addcmul_(factors[place + 1], states[place + 1])
         return h
-    chunks = _cut(h, size)
-    products = _by_chunk(a if a.shape[1] == 1 else torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], dim=1), size)
+    chunks = _split_chunks(h, size)
+    products = _copy_chunks(a if a.shape[1] == 1 else torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], dim=1), size)
     states, factors = chunks.unbind(2), products.unbind(2)
     for place in range(size - 2, -1, -1):
         states[place].addcmul_(factors[place], states[place + 1])
@@ -150,11 +150,11 @@ def _scanned_back(a: Tensor, b: Tensor) -> Tensor:
     return h[:, :time]
 
 
-def _chunk(b: Tensor) -> int | None:
+def _chunk_size(b: Tensor) -> int | None:
     """Places per chunk of two levels; None where one level is quicker."""
     rows, time, channels = b.shape
     numbers = rows * channels * (2 if b.is_complex() else 1)
-    if time <= 16 or (b.device.type == "cpu" and numbers >= AT_ONCE):
+    if time <= 16 or (b.device.type == "cpu" and numbers >= MIN_SEQUENTIAL_SIZE):
         return None
     return max(2, round(math.sqrt(time / 2)))
 
@@ -170,13 +170,13 @@ def _padded(x: Tensor, size: int) -> Tensor:
     return padded
 
 
-def _cut(x: Tensor, size: int) -> Tensor:
+def _split_chunks(x: Tensor, size: int) -> Tensor:
     """As rows x chunks x size x channels."""
     return x.view(x.shape[0], -1, size, x.shape[2])
 
 
-def _by_chunk(a: Tensor, size: int) -> Tensor:
+def _copy_chunks(a: Tensor, size: int) -> Tensor:
     """A copy as rows x chunks x size x channels; one chunk stands for all where all places have the same."""
     if a.shape[1] == 1:
         return a[:, :, None].repeat(1, 1, size, 1)
-    return _cut(_padded(a, size), size)
+    return _split_chunks(_padded(a, size), size)

@@ -6,8 +6,8 @@ https://arxiv.org/abs/2411.02083. With y the value that the label has,
 
 - `mse`, `mae`, `huber`: (sum p v - y)², |sum p v - y|, and Huber's loss of it with delta 1;
 - `was`: sum p |v - y|, the Wasserstein-1 distance to a target that is one token;
-- `was-cdf`: the sum over neighbouring values of |CDF of p - CDF of the target| x the gap between them, the same
-  distance to any target. (The published code takes every gap for 1: `unit_gaps`.)
+- `was-cdf`: the sum over neighboring values of |CDF of p - CDF of the target| x the gap between them, the same
+  distance to any target. (The published code takes every gap for 1: `unit_spacing`.)
 
 All of it is computed in float32 at least, in float64 for float64.
 """
@@ -20,151 +20,162 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.number_table import NumberTable, traced
+from numerate.kernels.number_table import NumberTokenTable, is_traced
 
-Kind = Literal["was", "was-cdf", "mse", "mae", "huber"]
-KINDS: tuple[Kind, ...] = ("was", "was-cdf", "mse", "mae", "huber")
+LossFunction = Literal["was", "was-cdf", "mse", "mae", "huber"]
+LOSS_FUNCTIONS: tuple[LossFunction, ...] = ("was", "was-cdf", "mse", "mae", "huber")
 
 TEXT_FACTOR = 1.01
-"""How much more than the worst number a text costs, in the published reweighing."""
+"""The loss of a text token relative to the largest number loss, in the published reweighing."""
 
-EPSILON = 1e-8
-"""What the published smoother adds to the sum that it divides by."""
+SMOOTHING_EPSILON = 1e-8
+"""Added to the denominator of Gaussian targets, as published."""
 
 
-def outweighs(number: float, cross_entropy: float, over: str, remedy: str) -> list[str]:
+def warn_number_term_dominates(number_term: float, cross_entropy: float, period: str, suggestion: str) -> list[str]:
     """A warning where a number term, times its weight, is above cross-entropy; nothing elsewhere.
 
-    >>> outweighs(1.5, 0.5, "the first 10 batches", "a lower weight")[0]
+    >>> warn_number_term_dominates(1.5, 0.5, "the first 10 batches", "a lower weight")[0]
     'number term 1.5, cross-entropy 0.5 (means over the first 10 batches): 75 % of the loss; use a lower weight'
     """
-    if not number > cross_entropy:
+    if not number_term > cross_entropy:
         return []
-    share = f"{100 * number / (number + cross_entropy):.0f} % of the loss"
-    return [f"number term {number:.3g}, cross-entropy {cross_entropy:.3g} (means over {over}): {share}; use {remedy}"]
+    percentage = f"{100 * number_term / (number_term + cross_entropy):.0f} % of the loss"
+    return [
+        f"number term {number_term:.3g}, cross-entropy {cross_entropy:.3g} (means over {period}): {percentage}; use "
+        f"{suggestion}"
+    ]
 
 
 @dataclass(frozen=True)
 class NumberDistance:
     """How far the probabilities of number tokens are from the right one: the settings of a number token loss.
 
-    - `gaussian_sigma` spreads the target over the number tokens, g ~ exp(-((v - y) / sigma)² / 2), normalised with
+    - `gaussian_sigma` spreads the target over the number tokens, g ~ exp(-((v - y) / sigma)² / 2), normalized with
       1e-8 in the denominator; 0 is no spread. Cross-entropy takes it, and so does `was-cdf`.
     - `reweigh` brings in the mass m that the whole vocabulary gives to number tokens: L becomes m L + 1.01 D (1 - m),
       with D the largest loss there is.
-    - `squash=s` (`was` alone): distances run from 1 (the closest other value) to s (the farthest).
-    - `unit_gaps` takes the gaps between neighbouring values for 1.
+    - `squash_factor=s` (`was` alone): distances run from 1 (the closest other value) to s (the farthest).
+    - `unit_spacing` takes the gaps between neighboring values for 1.
     """
 
-    kind: Kind = "was"
+    loss_function: LossFunction = "was"
     gaussian_sigma: float | None = None
     reweigh: bool = False
-    squash: float | None = None
-    unit_gaps: bool = False
+    squash_factor: float | None = None
+    unit_spacing: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UserError(f"kind: {self.kind!r} is no number token loss; there are: {', '.join(KINDS)}")
+        if self.loss_function not in LOSS_FUNCTIONS:
+            raise UserError(
+                f"loss_function: {self.loss_function!r} is no number token loss; there are: {', '.join(LOSS_FUNCTIONS)}"
+            )
         if self.gaussian_sigma is not None and not 0 <= self.gaussian_sigma < float("inf"):
-            raise UserError(f"gaussian_sigma: {self.gaussian_sigma} is no width; 0 (none) or more is right")
-        if self.squash is not None and not 1 < self.squash < float("inf"):
-            raise UserError(f"squash: {self.squash} makes all numbers alike; more than 1 is right")
-        if self.squash is not None and self.kind != "was":
-            raise UserError(f"squash: {self.kind} has no distances to squash; kind='was' has")
+            raise UserError(f"gaussian_sigma: {self.gaussian_sigma} must be 0 or more")
+        if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
+            raise UserError(f"squash_factor: {self.squash_factor} must be more than 1")
+        if self.squash_factor is not None and self.loss_function != "was":
+            raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
 
     @property
-    def smooth(self) -> bool:
+    def has_smooth_targets(self) -> bool:
         """Whether targets are spread over the number tokens."""
         return bool(self.gaussian_sigma)
 
-    def distances(self, table: NumberTable, index: Int[Tensor, " places"]) -> Float[Tensor, "places numbers"]:
-        """The cost of each number token for `was` where the label is number token `index`; float64."""
-        far = (table.values - table.values[index][:, None]).abs()
-        if self.squash is None:
-            return far
-        room = table.spread - table.closest
-        scale = (self.squash - 1) / room if room > 0 else 0.0
-        return torch.where(far == 0, 0.0, 1 + (far - table.closest) * scale)
+    def distances(
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
+    ) -> Float[Tensor, "places numbers"]:
+        """The cost of each number token for `was` where the label is number token `number_indices`; float64."""
+        distances = (table.values - table.values[number_indices][:, None]).abs()
+        if self.squash_factor is None:
+            return distances
+        distance_range = table.max_distance - table.min_distance
+        scale = (self.squash_factor - 1) / distance_range if distance_range > 0 else 0.0
+        return torch.where(distances == 0, 0.0, 1 + (distances - table.min_distance) * scale)
 
-    def targets(self, table: NumberTable, index: Int[Tensor, " places"]) -> Float[Tensor, "places numbers"]:
-        """How much of the target each number token is where the label is number token `index`; float64."""
+    def target_probabilities(
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
+    ) -> Float[Tensor, "places numbers"]:
+        """How much of the target each number token is where the label is number token `number_indices`; float64."""
         if not self.gaussian_sigma:
-            own = torch.arange(table.count, device=index.device) == index[:, None]
-            return own.to(table.values.dtype)
-        far = (table.values - table.values[index][:, None]) / self.gaussian_sigma
-        spread = (-0.5 * far * far).exp()
-        return spread / (spread.sum(-1, keepdim=True) + EPSILON)
+            is_label = torch.arange(table.count, device=number_indices.device) == number_indices[:, None]
+            return is_label.to(table.values.dtype)
+        scaled_differences = (table.values - table.values[number_indices][:, None]) / self.gaussian_sigma
+        densities = (-0.5 * scaled_differences * scaled_differences).exp()
+        return densities / (densities.sum(-1, keepdim=True) + SMOOTHING_EPSILON)
 
-    def gaps(self, table: NumberTable) -> Float[Tensor, " numbers"]:
+    def value_gaps(self, table: NumberTokenTable) -> Float[Tensor, " numbers"]:
         """The distance from each value to the next one, in ascending order; 0 after the last."""
-        ordered = table.values[table.order]
-        if self.unit_gaps:
-            return torch.ones_like(ordered)
-        return torch.cat([ordered.diff(), ordered.new_zeros(1)])
+        sorted_values = table.values[table.value_order]
+        if self.unit_spacing:
+            return torch.ones_like(sorted_values)
+        return torch.cat([sorted_values.diff(), sorted_values.new_zeros(1)])
 
-    def worst(self, table: NumberTable) -> float:
+    def max_loss(self, table: NumberTokenTable) -> float:
         """The largest loss that a number token can have."""
-        if self.kind == "mse":
-            return table.spread**2
-        if self.kind == "huber":
-            return 0.5 * table.spread**2 if table.spread <= 1 else table.spread - 0.5
-        if self.kind == "was" and self.squash is not None:
-            return self.squash if table.spread > table.closest else 1.0
-        if self.kind == "was-cdf" and self.unit_gaps:
+        if self.loss_function == "mse":
+            return table.max_distance**2
+        if self.loss_function == "huber":
+            return 0.5 * table.max_distance**2 if table.max_distance <= 1 else table.max_distance - 0.5
+        if self.loss_function == "was" and self.squash_factor is not None:
+            return self.squash_factor if table.max_distance > table.min_distance else 1.0
+        if self.loss_function == "was-cdf" and self.unit_spacing:
             return float(table.count - 1)
-        return table.spread
+        return table.max_distance
 
     def losses(
         self,
-        columns: Float[Tensor, "places numbers"],
+        number_logits: Float[Tensor, "places numbers"],
         lse: Float[Tensor, " places"],
-        table: NumberTable,
-        index: Int[Tensor, " places"],
+        table: NumberTokenTable,
+        number_indices: Int[Tensor, " places"],
     ) -> Float[Tensor, " places"]:
         """The loss at each position, from the logits of number tokens and the log-sum-exp of the whole vocabulary."""
-        p, dtype = columns.softmax(-1), columns.dtype
-        if self.kind == "was":
-            each = (p * self.distances(table, index).to(dtype)).sum(-1)
-        elif self.kind == "was-cdf":
-            ahead = (p - self.targets(table, index).to(dtype))[:, table.order].cumsum(-1)
-            each = (ahead.abs() * self.gaps(table).to(dtype)).sum(-1)
+        p, dtype = number_logits.softmax(-1), number_logits.dtype
+        if self.loss_function == "was":
+            losses = (p * self.distances(table, number_indices).to(dtype)).sum(-1)
+        elif self.loss_function == "was-cdf":
+            cdf_differences = (p - self.target_probabilities(table, number_indices).to(dtype))[
+                :, table.value_order
+            ].cumsum(-1)
+            losses = (cdf_differences.abs() * self.value_gaps(table).to(dtype)).sum(-1)
         else:
-            off = (p * (table.values - table.values[index][:, None]).to(dtype)).sum(-1)
-            each = of_difference(self.kind, off)
+            expected_difference = (p * (table.values - table.values[number_indices][:, None]).to(dtype)).sum(-1)
+            losses = difference_loss(self.loss_function, expected_difference)
         if not self.reweigh:
-            return each
-        mass = (columns.logsumexp(-1) - lse).exp()
-        return mass * each + TEXT_FACTOR * self.worst(table) * (1 - mass)
+            return losses
+        number_mass = (number_logits.logsumexp(-1) - lse).exp()
+        return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)
 
 
-def of_difference(kind: str, off: Float[Tensor, "*places"]) -> Float[Tensor, "*places"]:
+def difference_loss(loss_function: str, difference: Float[Tensor, "*places"]) -> Float[Tensor, "*places"]:
     """The square, the absolute value, or Huber's loss of a difference."""
-    if kind == "mse":
-        return off * off
-    if kind == "mae":
-        return off.abs()
-    return torch.where(off.abs() <= 1, 0.5 * off * off, off.abs() - 0.5)
+    if loss_function == "mse":
+        return difference * difference
+    if loss_function == "mae":
+        return difference.abs()
+    return torch.where(difference.abs() <= 1, 0.5 * difference * difference, difference.abs() - 0.5)
 
 
 class LossSums(NamedTuple):
     """Two sums, and what a mean divides each by. Without a number token the second pair is 0, and still attached."""
 
     cross_entropy: Float[Tensor, ""]
-    number: Float[Tensor, ""]
-    labels: Int[Tensor, ""]
-    numbers: Float[Tensor, ""]
+    number_loss: Float[Tensor, ""]
+    num_labels: Int[Tensor, ""]
+    total_number_weight: Float[Tensor, ""]
 
 
-def work_type(dtype: torch.dtype) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which losses are computed: float32 at least."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def weights_of(
+def number_indices_and_weights(
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
+    table: NumberTokenTable,
     loss_weights: Float[Tensor, "*places"] | None,
-    quantity: Bool[Tensor, "*places"] | None,
+    quantity_mask: Bool[Tensor, "*places"] | None,
     ignore_index: int,
     dtype: torch.dtype,
 ) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
@@ -172,122 +183,142 @@ def weights_of(
 
     Raises `UserError` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
     """
-    index = torch.where(labels == ignore_index, -1, table.of_labels(labels))
-    if quantity is not None:
-        index = torch.where(quantity, index, -1)
-    there = index >= 0
-    if loss_weights is not None and loss_weights.device.type == "cpu" and not (traced(loss_weights) or traced(there)):
-        wrong = there & ~((loss_weights >= 0) & loss_weights.isfinite())
-        if bool(wrong.any()):
-            first = loss_weights.expand(there.shape)[wrong][0].item()
-            raise UserError(f"loss_weights: {first} cannot weigh a place; finite ones from 0 on can")
-    weights = there.to(dtype) if loss_weights is None else torch.where(there, loss_weights, 0).to(dtype)
-    return index, weights
+    number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
+    if quantity_mask is not None:
+        number_indices = torch.where(quantity_mask, number_indices, -1)
+    number_mask = number_indices >= 0
+    if (
+        loss_weights is not None
+        and loss_weights.device.type == "cpu"
+        and not (is_traced(loss_weights) or is_traced(number_mask))
+    ):
+        invalid_mask = number_mask & ~((loss_weights >= 0) & loss_weights.isfinite())
+        if bool(invalid_mask.any()):
+            first_invalid = loss_weights.expand(number_mask.shape)[invalid_mask][0].item()
+            raise UserError(f"loss_weights: {first_invalid} must be finite and 0 or more")
+    weights = number_mask.to(dtype) if loss_weights is None else torch.where(number_mask, loss_weights, 0).to(dtype)
+    return number_indices, weights
 
 
-def losses_of_tokens(
+def token_losses(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
-    measure: NumberDistance,
+    table: NumberTokenTable,
+    number_distance: NumberDistance,
     *,
-    quantity: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> tuple[Float[Tensor, "*places"], Float[Tensor, "*places"]]:
     """Cross-entropy and number loss at every position, 0 where there is none."""
-    dtype = work_type(logits.dtype)
-    z = logits.to(dtype).flatten(0, -2)
-    flat = labels.flatten()
-    index, weights = weights_of(
-        flat, table, None, None if quantity is None else quantity.flatten(), ignore_index, dtype
+    dtype = compute_dtype(logits.dtype)
+    flat_logits = logits.to(dtype).flatten(0, -2)
+    flat_labels = labels.flatten()
+    number_indices, weights = number_indices_and_weights(
+        flat_labels, table, None, None if quantity_mask is None else quantity_mask.flatten(), ignore_index, dtype
     )
-    target_positions, safe = flat != ignore_index, index.clamp(min=0)
-    lse = z.logsumexp(-1)
-    columns = z[:, table.ids]
-    right = z.gather(-1, torch.where(target_positions, flat, 0)[:, None])[:, 0]
-    entropies = lse - right
-    if measure.smooth:
-        spread = measure.targets(table, safe).to(dtype)
-        far = torch.where(spread > 0, lse[:, None] - columns, 0)  # a target may be 0 where a logit is -inf
-        entropies = torch.where(index >= 0, (spread * far).sum(-1), entropies)
-    entropies = torch.where(target_positions, entropies, 0)
-    numbers = torch.where(weights > 0, measure.losses(columns, lse, table, safe), 0)
-    return entropies.view(labels.shape), numbers.view(labels.shape)
+    target_mask, safe_number_indices = flat_labels != ignore_index, number_indices.clamp(min=0)
+    lse = flat_logits.logsumexp(-1)
+    number_logits = flat_logits[:, table.ids]
+    label_logits = flat_logits.gather(-1, torch.where(target_mask, flat_labels, 0)[:, None])[:, 0]
+    cross_entropies = lse - label_logits
+    if number_distance.has_smooth_targets:
+        target_probabilities = number_distance.target_probabilities(table, safe_number_indices).to(dtype)
+        negative_log_probs = torch.where(
+            target_probabilities > 0, lse[:, None] - number_logits, 0
+        )  # a target may be 0 where a logit is -inf
+        cross_entropies = torch.where(
+            number_indices >= 0, (target_probabilities * negative_log_probs).sum(-1), cross_entropies
+        )
+    cross_entropies = torch.where(target_mask, cross_entropies, 0)
+    number_losses = torch.where(weights > 0, number_distance.losses(number_logits, lse, table, safe_number_indices), 0)
+    return cross_entropies.view(labels.shape), number_losses.view(labels.shape)
 
 
-def plain_sums(
+def reference_loss_sums(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
-    measure: NumberDistance,
+    table: NumberTokenTable,
+    number_distance: NumberDistance,
     *,
     loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """The sums of cross-entropy and number loss over all positions, by autograd: the reference of the fused forms."""
-    table.check(logits.shape[-1], labels, ignore_index)
-    entropies, numbers = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
-    _, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, numbers.dtype)
-    return LossSums(entropies.sum(), (weights * numbers).sum(), (labels != ignore_index).sum(), weights.sum())
+    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
+    cross_entropies, number_losses = token_losses(
+        logits, labels, table, number_distance, quantity_mask=quantity_mask, ignore_index=ignore_index
+    )
+    _, weights = number_indices_and_weights(
+        labels, table, loss_weights, quantity_mask, ignore_index, number_losses.dtype
+    )
+    return LossSums(
+        cross_entropies.sum(), (weights * number_losses).sum(), (labels != ignore_index).sum(), weights.sum()
+    )
 
 
 def number_token_loss(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
+    table: NumberTokenTable,
     *,
-    kind: Kind = "was",
+    loss_function: LossFunction = "was",
     gaussian_sigma: float | None = None,
     reweigh: bool = False,
-    squash: float | None = None,
-    unit_gaps: bool = False,
+    squash_factor: float | None = None,
+    unit_spacing: bool = False,
     loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
     """The number loss alone. Labels are not shifted: the logits at a position are compared with the label there.
 
     `mean` divides by the sum of the weights (1 each without `loss_weights`), and is 0, attached, without a number;
-    `none` has the shape of `labels`, with 0 where there is no number. `quantity` is False at digits that name
-    something instead of counting it (`Figure 3`): they have no number loss. Raises `UserError` for what cannot be.
+    `none` has the shape of `labels`, with 0 where there is no number. `quantity_mask` is False at digits that name
+    something instead of counting it (`Figure 3`): they have no number loss. Raises `UserError` for invalid arguments.
     """
     if reduction not in ("mean", "sum", "none"):
         raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
-    measure = NumberDistance(kind, gaussian_sigma, reweigh, squash, unit_gaps)
-    table.check(logits.shape[-1], labels, ignore_index)
-    _, numbers = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
-    _, weights = weights_of(labels, table, loss_weights, quantity, ignore_index, numbers.dtype)
+    number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
+    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
+    _, number_losses = token_losses(
+        logits, labels, table, number_distance, quantity_mask=quantity_mask, ignore_index=ignore_index
+    )
+    _, weights = number_indices_and_weights(
+        labels, table, loss_weights, quantity_mask, ignore_index, number_losses.dtype
+    )
     if reduction == "none":
-        return weights * numbers
-    total = (weights * numbers).sum()
+        return weights * number_losses
+    total = (weights * number_losses).sum()
     if reduction == "sum":
         return total
-    count = weights.sum()
-    return total / torch.where(count > 0, count, 1)
+    total_weight = weights.sum()
+    return total / torch.where(total_weight > 0, total_weight, 1)
 
 
 def smoothed_cross_entropy(
     logits: Float[Tensor, "*places vocabulary"],
     labels: Int[Tensor, "*places"],
-    table: NumberTable,
+    table: NumberTokenTable,
     *,
     sigma: float = 1.0,
-    quantity: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*places"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
-    """Cross-entropy whose targets at number tokens are spread over their neighbours, and plain at all others.
+    """Cross-entropy whose targets at number tokens are spread over their neighbors, and plain at all others.
 
     `mean` divides by the number of labels. With `sigma=0` it is plain cross-entropy.
     """
     if reduction not in ("mean", "sum", "none"):
         raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
-    measure = NumberDistance("was-cdf", gaussian_sigma=sigma)
-    table.check(logits.shape[-1], labels, ignore_index)
-    entropies, _ = losses_of_tokens(logits, labels, table, measure, quantity=quantity, ignore_index=ignore_index)
+    number_distance = NumberDistance("was-cdf", gaussian_sigma=sigma)
+    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
+    cross_entropies, _ = token_losses(
+        logits, labels, table, number_distance, quantity_mask=quantity_mask, ignore_index=ignore_index
+    )
     if reduction == "none":
-        return entropies
-    total = entropies.sum()
+        return cross_entropies
+    total = cross_entropies.sum()
     return total if reduction == "sum" else total / (labels != ignore_index).sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Closed-form gradients of the token-level losses, shared by the fused implementations.
+"""unchanged; line 26 "and more at number tokens" -> "plus `number_gradients` at number tokens"
 
 With q the softmax over the whole vocabulary, p that over the n number tokens, t the target and m the mass that q gives
 to number tokens, and c the derivative of the number loss L by p, the derivatives by the logits are
@@ -19,55 +19,69 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from numerate.kernels.number_loss import TEXT_FACTOR, NumberDistance
-from numerate.kernels.number_table import NumberTable
+from numerate.kernels.number_table import NumberTokenTable
 
 
-class LossSlopes(NamedTuple):
-    """The number loss at some positions, and its derivative by logits: `row` x softmax, and more at number tokens."""
+class NumberLossGradients(NamedTuple):
+    """The number loss at some positions, and its derivative by logits: `softmax_scale` x softmax, and more at number
+    tokens."""
 
     losses: Float[Tensor, " places"]
-    columns: Float[Tensor, "places numbers"]
-    row: Float[Tensor, " places"] | None
+    number_gradients: Float[Tensor, "places numbers"]
+    softmax_scale: Float[Tensor, " places"] | None
 
 
-def slopes(
-    measure: NumberDistance,
-    columns: Float[Tensor, "places numbers"],
+def number_loss_gradients(
+    number_distance: NumberDistance,
+    number_logits: Float[Tensor, "places numbers"],
     lse: Float[Tensor, " places"],
-    table: NumberTable,
-    index: Int[Tensor, " places"],
-) -> LossSlopes:
+    table: NumberTokenTable,
+    number_indices: Int[Tensor, " places"],
+) -> NumberLossGradients:
     """Losses and derivatives from the logits of the number tokens and the log-sum-exp of the whole vocabulary."""
-    p, dtype = columns.softmax(-1), columns.dtype
-    cost, losses = _costs(measure, p, table, index, dtype)
-    beyond = cost - (p * cost).sum(-1, keepdim=True)
-    if not measure.reweigh:
-        return LossSlopes(losses, p * beyond, None)
-    mass = (columns.logsumexp(-1) - lse).exp()
-    text = TEXT_FACTOR * measure.worst(table)
-    over = losses - text
-    q = (columns - lse[:, None]).exp()
-    return LossSlopes(mass * losses + text * (1 - mass), q * (beyond + over[:, None]), -over * mass)
+    p, dtype = number_logits.softmax(-1), number_logits.dtype
+    cost_gradients, losses = _gradients_and_losses(number_distance, p, table, number_indices, dtype)
+    centered_gradients = cost_gradients - (p * cost_gradients).sum(-1, keepdim=True)
+    if not number_distance.reweigh:
+        return NumberLossGradients(losses, p * centered_gradients, None)
+    number_mass = (number_logits.logsumexp(-1) - lse).exp()
+    text_loss = TEXT_FACTOR * number_distance.max_loss(table)
+    excess_loss = losses - text_loss
+    q = (number_logits - lse[:, None]).exp()
+    return NumberLossGradients(
+        number_mass * losses + text_loss * (1 - number_mass),
+        q * (centered_gradients + excess_loss[:, None]),
+        -excess_loss * number_mass,
+    )
 
 
-def _costs(
-    measure: NumberDistance, p: Tensor, table: NumberTable, index: Tensor, dtype: torch.dtype
+def _gradients_and_losses(
+    number_distance: NumberDistance, p: Tensor, table: NumberTokenTable, number_indices: Tensor, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "places numbers"], Float[Tensor, " places"]]:
     """The derivative of the loss by each probability, and the loss."""
-    if measure.kind == "was":
-        far = measure.distances(table, index).to(dtype)
-        return far, (p * far).sum(-1)
-    if measure.kind == "was-cdf":
-        gaps = measure.gaps(table).to(dtype)
-        ahead = (p - measure.targets(table, index).to(dtype))[:, table.order].cumsum(-1)
-        behind = (gaps * ahead.sign()).flip(-1).cumsum(-1).flip(-1)
-        return behind[:, table.order.argsort()], (ahead.abs() * gaps).sum(-1)
-    away = (table.values - table.values[index][:, None]).to(dtype)
-    off = (p * away).sum(-1)
-    if measure.kind == "mse":
-        slope, losses = 2 * off, off * off
-    elif measure.kind == "mae":
-        slope, losses = off.sign(), off.abs()
+    if number_distance.loss_function == "was":
+        distances = number_distance.distances(table, number_indices).to(dtype)
+        return distances, (p * distances).sum(-1)
+    if number_distance.loss_function == "was-cdf":
+        gaps = number_distance.value_gaps(table).to(dtype)
+        cdf_differences = (p - number_distance.target_probabilities(table, number_indices).to(dtype))[
+            :, table.value_order
+        ].cumsum(-1)
+        reversed_cumsum = (gaps * cdf_differences.sign()).flip(-1).cumsum(-1).flip(-1)
+        return reversed_cumsum[:, table.value_order.argsort()], (cdf_differences.abs() * gaps).sum(-1)
+    value_differences = (table.values - table.values[number_indices][:, None]).to(dtype)
+    expected_difference = (p * value_differences).sum(-1)
+    if number_distance.loss_function == "mse":
+        derivative, losses = 2 * expected_difference, expected_difference * expected_difference
+    elif number_distance.loss_function == "mae":
+        derivative, losses = expected_difference.sign(), expected_difference.abs()
     else:
-        slope, losses = off.clamp(-1, 1), torch.where(off.abs() <= 1, 0.5 * off * off, off.abs() - 0.5)
-    return slope[:, None] * away, losses
+        derivative, losses = (
+            expected_difference.clamp(-1, 1),
+            torch.where(
+                expected_difference.abs() <= 1,
+                0.5 * expected_difference * expected_difference,
+                expected_difference.abs() - 0.5,
+            ),
+        )
+    return derivative[:, None] * value_differences, losses

@@ -13,127 +13,135 @@ NO_EXPONENT = -1000
 """The significance of a token without a power of ten of its own."""
 
 
-class NumberTable(nn.Module):
+class NumberTokenTable(nn.Module):
     """The tokens with a value, as non-persistent buffers.
 
     - `ids` [n] are their ids, rising; `values` [n] (float64, whatever a model is cast to) what they are worth.
-    - `digits` [n] is how many digits a token writes: 1 for `7`, 3 for `007`, 0 for one that is no run of digits (`-5`).
+    - `digit_counts` [n] is how many digits a token writes: 1 for `7`, 3 for `007`, 0 for one that is no run of digits
+      (`-5`).
     - `significance` [n] is the power of ten that a token itself has (`_5_2_` has 2), `NO_EXPONENT` for an ordinary one.
-    - `index` [width] is the index of each id among them, -1 for a token without a value.
+    - `index_of_id` [width] is the index of each id among them, -1 for a token without a value.
 
-    `spread` is the largest distance between two values and `closest` the smallest that is not 0.
+    `max_distance` is the largest distance between two values and `min_distance` the smallest that is not 0.
 
-    >>> table = NumberTable.of({4: 0.0, 5: 1.0, 6: 10.0}, width=8)
+    >>> table = NumberTokenTable.from_values({4: 0.0, 5: 1.0, 6: 10.0}, width=8)
     >>> table.spread, table.closest, table.index.tolist()
     (10.0, 1.0, [-1, -1, -1, -1, 0, 1, 2, -1])
     """
 
     ids: Tensor
     values: Tensor
-    digits: Tensor
+    digit_counts: Tensor
     significance: Tensor
-    order: Tensor
-    index: Tensor
+    value_order: Tensor
+    index_of_id: Tensor
 
     def __init__(
         self,
         values: Mapping[int, float],
-        width: int,
-        digits: Mapping[int, int] | None = None,
+        vocabulary_size: int,
+        digit_counts: Mapping[int, int] | None = None,
         significance: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()
         ids = sorted(values)
         if not ids:
-            raise UserError("number tokens: no token has a value; give {id: value} for those that do")
-        if ids[0] < 0 or ids[-1] >= width:
-            outside = ids[0] if ids[0] < 0 else ids[-1]
-            raise UserError(f"number tokens: id {outside} is outside the vocabulary; 0 to {width - 1} are inside")
+            raise UserError("number tokens: there must be at least one token with a value: pass {id: value}")
+        if ids[0] < 0 or ids[-1] >= vocabulary_size:
+            invalid_id = ids[0] if ids[0] < 0 else ids[-1]
+            raise UserError(
+                f"number tokens: id {invalid_id} is outside the vocabulary; 0 to {vocabulary_size - 1} are inside"
+            )
         for i in ids:
             if not math.isfinite(values[i]):
                 raise UserError(f"number tokens: id {i} has the value {values[i]}; a finite number is right")
-        worth = torch.tensor([float(values[i]) for i in ids], dtype=torch.float64)
-        counted = [digit_count(float(values[i])) if digits is None else digits.get(i, 0) for i in ids]
-        index = torch.full((width,), -1, dtype=torch.int64)
-        index[ids] = torch.arange(len(ids))
-        self.width, self.largest = width, ids[-1]
-        gaps = worth.sort().values.diff()
-        self.spread = float(worth.max() - worth.min())
-        self.closest = float(gaps[gaps > 0].min()) if bool((gaps > 0).any()) else 0.0
+        value_tensor = torch.tensor([float(values[i]) for i in ids], dtype=torch.float64)
+        token_digit_counts = [
+            digit_count(float(values[i])) if digit_counts is None else digit_counts.get(i, 0) for i in ids
+        ]
+        index_of_id = torch.full((vocabulary_size,), -1, dtype=torch.int64)
+        index_of_id[ids] = torch.arange(len(ids))
+        self.vocabulary_size, self.max_id = vocabulary_size, ids[-1]
+        gaps = value_tensor.sort().values.diff()
+        self.max_distance = float(value_tensor.max() - value_tensor.min())
+        self.min_distance = float(gaps[gaps > 0].min()) if bool((gaps > 0).any()) else 0.0
         exponents = [NO_EXPONENT if significance is None else significance.get(i, NO_EXPONENT) for i in ids]
         for name, buffer in {
             "ids": torch.tensor(ids),
-            "values": worth,
-            "digits": torch.tensor(counted),
+            "values": value_tensor,
+            "digit_counts": torch.tensor(token_digit_counts),
             "significance": torch.tensor(exponents),
-            "order": worth.argsort(stable=True),
-            "index": index,
+            "value_order": value_tensor.argsort(stable=True),
+            "index_of_id": index_of_id,
         }.items():
             self.register_buffer(name, buffer, persistent=False)
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         values: Mapping[int, float],
-        width: int,
-        digits: Mapping[int, int] | None = None,
+        vocabulary_size: int,
+        digit_counts: Mapping[int, int] | None = None,
         significance: Mapping[int, int] | None = None,
-    ) -> "NumberTable":
-        """From `{id: value}`, for logits of at least `width` entries.
+    ) -> "NumberTokenTable":
+        """From `{id: value}`, for logits of at least `vocabulary_size` entries.
 
-        `digits` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write theirs.
-        Raises `UserError` where there is none, for an id outside the vocabulary, and for a value that is not finite.
+        `digit_counts` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write
+        theirs. Raises `UserError` where there is none, for an id outside the vocabulary, and for a value that is not
+        finite.
         """
-        return cls(values, width, digits, significance)
+        return cls(values, vocabulary_size, digit_counts, significance)
 
     @property
     def count(self) -> int:
         """How many tokens have a value."""
         return len(self.ids)
 
-    def of_labels(self, labels: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
+    def number_indices(self, labels: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
         """Which of the number tokens each label is; -1 for any other label, and for what is ignored."""
-        inside = (labels >= 0) & (labels < self.width)
-        return torch.where(inside, self.index[torch.where(inside, labels, 0)], -1)
+        valid_mask = (labels >= 0) & (labels < self.vocabulary_size)
+        return torch.where(valid_mask, self.index_of_id[torch.where(valid_mask, labels, 0)], -1)
 
-    def check(self, width: int, labels: Tensor | None = None, ignore_index: int = -100) -> None:
+    def check_logits_and_labels(self, num_logits: int, labels: Tensor | None = None, ignore_index: int = -100) -> None:
         """Raises `UserError` for logits too narrow for these tokens, and, where looking is cheap, for labels outside.
 
         Logits may be wider than the table: vocabularies are padded.
         """
-        if self.largest >= width:
+        if self.max_id >= num_logits:
             raise UserError(
-                f"logits: {width} wide, but token {self.largest} has a value; "
-                f"they must be as wide as the vocabulary, {self.width} here"
+                f"logits: {num_logits} wide, but token {self.max_id} has a value; "
+                f"they must be as wide as the vocabulary, {self.vocabulary_size} here"
             )
-        if labels is None or labels.device.type != "cpu" or labels.numel() == 0 or traced(labels):
+        if labels is None or labels.device.type != "cpu" or labels.numel() == 0 or is_traced(labels):
             return
         low, high = (int(end) for end in labels.aminmax())
-        if high >= width or low < 0:
-            real = labels[labels != ignore_index]
-            if real.numel() and (int(real.min()) < 0 or int(real.max()) >= width):
-                wrong = int(real.min()) if int(real.min()) < 0 else int(real.max())
+        if high >= num_logits or low < 0:
+            valid_labels = labels[labels != ignore_index]
+            if valid_labels.numel() and (int(valid_labels.min()) < 0 or int(valid_labels.max()) >= num_logits):
+                invalid_label = int(valid_labels.min()) if int(valid_labels.min()) < 0 else int(valid_labels.max())
                 raise UserError(
-                    f"labels: {wrong} is outside the vocabulary; 0 to {width - 1} are inside, "
+                    f"labels: {invalid_label} is outside the vocabulary; 0 to {num_logits - 1} are inside, "
                     f"and {ignore_index} is ignored"
                 )
 
     @staticmethod
-    def belong(places: torch.Size, labels: torch.Size) -> None:
+    def check_same_shape(logits_shape: torch.Size, labels_shape: torch.Size) -> None:
         """Raises `UserError` for labels whose shape is not that of the logits without the vocabulary."""
-        if tuple(places) != tuple(labels):
-            raise UserError(f"labels: {tuple(labels)} places, and the logits have {tuple(places)}; as many are right")
+        if tuple(logits_shape) != tuple(labels_shape):
+            raise UserError(
+                f"labels: {tuple(labels_shape)} places, and the logits have {tuple(logits_shape)}; as many are right"
+            )
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTable":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTokenTable":
         device = fn(self.ids).device
-        wide = torch.float32 if device.type == "mps" else torch.float64
-        for name in ("ids", "digits", "significance", "order", "index"):
+        float_dtype = torch.float32 if device.type == "mps" else torch.float64
+        for name in ("ids", "digit_counts", "significance", "value_order", "index_of_id"):
             setattr(self, name, getattr(self, name).to(device))
-        self.values = self.values.to(device, wide)
+        self.values = self.values.to(device, float_dtype)
         return self
 
 
-def traced(tensor: Tensor) -> bool:
+def is_traced(tensor: Tensor) -> bool:
     """Whether the values of a tensor cannot be read: while compiling, or inside vmap."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

@@ -1,4 +1,4 @@
-"""Relational attention by its definition, materialised for all pairs of queries and keys."""
+"""Relational attention by its definition, materialized for all pairs of queries and keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
-Kind = Literal["relational", "rca", "disrca"]
+Variant = Literal["relational", "rca", "disrca"]
 Activation = Literal["identity", "relu", "sigmoid", "tanh", "gelu", "silu", "softmax"]
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda scores: scores,
     "relu": relu,
     "sigmoid": torch.sigmoid,
@@ -21,37 +21,39 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": partial(gelu, approximate="tanh"),
     "silu": silu,
 }
-"""What relations may go through, one by one; `softmax` is of all the keys that a query sees."""
+"""Elementwise activations of relations; `softmax` is over all visible keys of a query."""
 
 
 @dataclass
-class Heads:
+class RelationalHeads:
     """The inputs of relational heads; keys and symbols per head, or for `relational_attention` per group of heads.
 
-    - `symbols`: the projected symbol of every key; or None, and `by_distance` has one for each distance between query
-      and key, the farthest first and that of distance 0 last.
+    - `symbols`: the projected symbol of every key; or None, and `distance_symbols` has one for each distance between
+      query and key, the farthest first and that of distance 0 last.
     - `relation_queries`, `relation_keys`: what relations compare, none with `rca`; with `disrca` one for each head.
     - `relation_map`: what each head makes of the relations, with `relational` alone.
-    - `places`: where in its row each query stands; None where the queries are those of all keys.
+    - `query_positions`: where in its row each query stands; None where the queries are those of all keys.
     - `visible`: which keys a query sees, None for those up to itself; `bias` is added to the scores of attention.
-    - `kept`: which attention weights are not dropped, and the `dropout` that drew them.
+    - `dropout_mask`: which attention weights are not dropped, and the `dropout` that drew them.
     """
 
     queries: Float[Tensor, "rows heads query head_width"]
     keys: Float[Tensor, "rows groups key head_width"]
     symbols: Float[Tensor, "#rows groups key head_width"] | None = None
-    by_distance: Float[Tensor, "#rows groups key head_width"] | None = None
+    distance_symbols: Float[Tensor, "#rows groups key head_width"] | None = None
     relation_queries: Float[Tensor, "rows relations query relation_width"] | None = None
     relation_keys: Float[Tensor, "rows relations key relation_width"] | None = None
     relation_map: Float[Tensor, "heads head_width relations"] | None = None
-    places: Int[Tensor, "#rows query"] | None = None
+    query_positions: Int[Tensor, "#rows query"] | None = None
     visible: Bool[Tensor, "#rows 1 query key"] | None = None
     bias: Float[Tensor, "#rows heads query key"] | None = None
-    kept: Bool[Tensor, "rows heads query key"] | None = None
+    dropout_mask: Bool[Tensor, "rows heads query key"] | None = None
     dropout: float = 0.0
 
 
-def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "rows heads query head_width"]:
+def reference_attention(
+    heads: RelationalHeads, variant: Variant, activation: Activation
+) -> Float[Tensor, "rows heads query head_width"]:
     """The output of each head, by the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
 
     With attention weights a_ij (a causal softmax), relations r_ij and symbols s_j:
@@ -62,20 +64,20 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
 
     Where a query i attends to key 1 only, with relation 3, a head with W = 2 and the symbol 5 gives 11.
     """
-    visible = heads.visible if heads.visible is not None else causal(heads.queries, heads.keys)
+    visible = heads.visible if heads.visible is not None else causal_mask(heads.queries, heads.keys)
     scores = torch.einsum("rhqd,rhkd->rhqk", heads.queries, heads.keys) * heads.queries.shape[-1] ** -0.5
     if heads.bias is not None:
         scores = scores + heads.bias
-    weights = activated(scores, visible, activation if kind == "rca" else "softmax") * visible
-    if heads.kept is not None:
-        weights = weights * heads.kept / (1 - heads.dropout)
-    symbols = of_pairs(heads)
-    if kind != "rca":
+    weights = apply_activation(scores, visible, activation if variant == "rca" else "softmax") * visible
+    if heads.dropout_mask is not None:
+        weights = weights * heads.dropout_mask / (1 - heads.dropout)
+    symbols = pairwise_symbols(heads)
+    if variant != "rca":
         assert heads.relation_queries is not None
         assert heads.relation_keys is not None
-        compared = torch.einsum("rlqp,rlkp->rlqk", heads.relation_queries, heads.relation_keys)
-        relations = activated(compared * heads.relation_keys.shape[-1] ** -0.5, visible, activation)
-        if kind == "relational":
+        relation_scores = torch.einsum("rlqp,rlkp->rlqk", heads.relation_queries, heads.relation_keys)
+        relations = apply_activation(relation_scores * heads.relation_keys.shape[-1] ** -0.5, visible, activation)
+        if variant == "relational":
             assert heads.relation_map is not None
             symbols = symbols + torch.einsum("hdl,rlqk->rhqkd", heads.relation_map, relations)
         else:
@@ -84,15 +86,15 @@ def plain(heads: Heads, kind: Kind, activation: Activation) -> Float[Tensor, "ro
     return output
 
 
-def causal(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
-    """Each query sees the keys up to itself; fewer queries than keys are the last ones."""
+def causal_mask(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
+    """The causal mask; fewer queries than keys are the last ones of a row."""
     target_positions, count = queries.shape[2], keys.shape[2]
     return torch.ones(target_positions, count, dtype=torch.bool, device=keys.device).tril(count - target_positions)[
         None, None
     ]
 
 
-def activated(
+def apply_activation(
     scores: Float[Tensor, "rows heads query key"],
     visible: Bool[Tensor, "#rows 1 query key"],
     activation: Activation,
@@ -102,24 +104,24 @@ def activated(
     if activation == "softmax":
         kept = torch.promote_types(scores.dtype, torch.float32)
         return scores.masked_fill(~visible, float("-inf")).to(kept).softmax(-1).to(scores.dtype)
-    return FUNCTIONS[activation](scores)
+    return ACTIVATION_FUNCTIONS[activation](scores)
 
 
-def distances(heads: Heads) -> Int[Tensor, "#rows query key"]:
-    """The row of `by_distance` for every pair; keys behind the query, which nobody sees, count as its own."""
+def distance_indices(heads: RelationalHeads) -> Int[Tensor, "#rows query key"]:
+    """The row of `distance_symbols` for every pair; later keys, which are masked, get distance 0."""
     count = heads.keys.shape[2]
     key = torch.arange(count, device=heads.keys.device)
-    places = key[None] if heads.places is None else heads.places
+    places = key[None] if heads.query_positions is None else heads.query_positions
     return (count - 1 - places[:, :, None] + key).clamp(max=count - 1)
 
 
-def of_pairs(heads: Heads) -> Float[Tensor, "#rows heads #query key head_width"]:
+def pairwise_symbols(heads: RelationalHeads) -> Float[Tensor, "#rows heads #query key head_width"]:
     """The symbol of every pair of a query and a key."""
     if heads.symbols is not None:
         return heads.symbols[:, :, None]
-    assert heads.by_distance is not None
-    row = torch.arange(len(heads.by_distance), device=heads.keys.device)[:, None, None]
-    return heads.by_distance.transpose(1, 2)[row, distances(heads)].permute(0, 3, 1, 2, 4)
+    assert heads.distance_symbols is not None
+    row = torch.arange(len(heads.distance_symbols), device=heads.keys.device)[:, None, None]
+    return heads.distance_symbols.transpose(1, 2)[row, distance_indices(heads)].permute(0, 3, 1, 2, 4)
 
 
 class RelationalInputs(NamedTuple):
@@ -137,13 +139,13 @@ class RelationalOutputs(NamedTuple):
 
     symbols: Float[Tensor, "rows heads time width"]
     relations: Float[Tensor, "rows heads time relations"]
-    sums: Float[Tensor, "rows heads time"]
+    logsumexp: Float[Tensor, "rows heads time"]
 
 
-def in_groups(
-    found: Float[Tensor, "rows heads time width"], like: Float[Tensor, "rows groups time width"]
+def sum_over_groups(
+    gradient: Float[Tensor, "rows heads time width"], reference: Float[Tensor, "rows groups time width"]
 ) -> Float[Tensor, "rows groups time width"]:
     """Gradients of heads as those of the groups that they share."""
-    if found.shape[1] == like.shape[1]:
-        return found.to(like.dtype)
-    return torch.unflatten(found, 1, (like.shape[1], -1)).sum(2).to(like.dtype)
+    if gradient.shape[1] == reference.shape[1]:
+        return gradient.to(reference.dtype)
+    return torch.unflatten(gradient, 1, (reference.shape[1], -1)).sum(2).to(reference.dtype)

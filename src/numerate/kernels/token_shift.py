@@ -10,32 +10,34 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import pad
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 
-def behind(x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]) -> Float[Tensor, "rows width"]:
+def gather_last_tokens(
+    x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]
+) -> Float[Tensor, "rows width"]:
     """The entry at each row's last real token."""
     return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
 
 
-def previous(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
+def shift_tokens(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
     """Token shift over whole rows: each position gets its predecessor, the first one zeros."""
     return pad(x, (0, 0, 1, -1))
 
 
-def real(lengths: Int[Tensor, " rows"], time: int) -> Tensor:
+def length_mask(lengths: Int[Tensor, " rows"], time: int) -> Tensor:
     """The mask of real tokens: rows x time, boolean. A recurrence that keeps its state where this is False ends with
     the state after each row's last real token."""
     return torch.arange(time, device=lengths.device) < lengths[:, None]
 
 
-def single(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in single precision at least: recurrences accumulate rounding errors, and complex numbers need it."""
     return x.float() if x.element_size() < 4 else x
 
 
-def uncompiled(function: Callable[Given, Made]) -> Callable[Given, Made]:
+def disable_compile(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Excludes a function from torch.compile (a graph break).
 
     For loops over a row, which would be unrolled, taking minutes, and again for other lengths.
@@ -43,9 +45,9 @@ def uncompiled(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """
 
     @wraps(function)
-    def guarded(*given: Given.args, **named: Given.kwargs) -> Made:
+    def guarded(*given: Params.args, **named: Params.kwargs) -> Result:
         if torch.compiler.is_compiling():
-            made: Made = torch.compiler.disable(function)(*given, **named)  # type: ignore[no-untyped-call]
+            made: Result = torch.compiler.disable(function)(*given, **named)  # type: ignore[no-untyped-call]
             return made
         return function(*given, **named)
 
@@ -53,20 +55,20 @@ def uncompiled(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 class ShortConvolution(nn.Module):
-    """Depthwise causal convolution over the last `size` tokens.
+    """Depthwise causal convolution over the last `kernel_size` tokens.
 
     Its state in a step is the last size - 1 inputs, oldest first: rows x (size - 1) x channels. Weights are initially
-    uniform within +-1/sqrt(size), as in `torch.nn.Conv1d`; a mixer that has one claims its parameters.
+    uniform within +-1/sqrt(size), as in `torch.nn.Conv1d`; a mixer that has one initializes its parameters itself.
     """
 
     def __init__(self, channels: int, size: int, biases: bool = True) -> None:
         super().__init__()
-        self.size = size
+        self.kernel_size = size
         self.weight = nn.Parameter(torch.empty(size, channels).uniform_(-(size**-0.5), size**-0.5))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-(size**-0.5), size**-0.5)) if biases else None
 
     def forward(self, x: Float[Tensor, "rows time channels"]) -> Float[Tensor, "rows time channels"]:
-        """Tap `size - 1` is that of the newest token."""
+        """Tap `kernel_size - 1` is that of the newest token."""
         kept = torch.promote_types(x.dtype, self.weight.dtype)
         out: Tensor = _Convolution.apply(x.to(kept), self.weight.to(kept))  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias
@@ -75,8 +77,8 @@ class ShortConvolution(nn.Module):
         self, x: Float[Tensor, "rows time channels"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows kept channels"]:
         """The last size - 1 inputs before and at each row's last real token."""
-        padded = pad(x, (0, 0, self.size - 1, 0))
-        places = lengths[:, None] + torch.arange(self.size - 1, device=x.device)
+        padded = pad(x, (0, 0, self.kernel_size - 1, 0))
+        places = lengths[:, None] + torch.arange(self.kernel_size - 1, device=x.device)
         return padded[torch.arange(x.shape[0], device=x.device)[:, None], places]
 
     def step(

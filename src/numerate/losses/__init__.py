@@ -1,6 +1,6 @@
-"""How far off an output is."""
+"""Loss functions."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Loss": {
@@ -13,4 +13,4 @@ CATALOGUE = {
         "XValLoss": "number_heads",
     }
 }
-__getattr__ = lazily("losses", CATALOGUE)
+__getattr__ = lazy_getattr("losses", CATALOGUE)

@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from numerate.batch import IGNORE, Batch, Output
+from numerate.batch import IGNORE_INDEX, Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.fused_head_cross_entropy import LARGE, head_cross_entropy, plain_head
-from numerate.losses.loss import Loss, LossPart
+from numerate.kernels.fused_head_cross_entropy import MIN_CHUNKED_LOGITS, linear_cross_entropy, linear_head_or_none
+from numerate.losses.loss import Loss, LossModule
 from numerate.vocabulary import Vocabulary
 
 
@@ -33,61 +33,72 @@ class CrossEntropy(Loss):
 
     mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
     label_smoothing: float = setting(
-        0.0, "label smoothing: share of the target probability spread over the whole vocabulary", later=True
+        0.0, "label smoothing: share of the target probability spread over the whole vocabulary", added_later=True
     )
     fused: Literal["auto", "always", "never"] = setting(
-        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies", later=True
+        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies", added_later=True
     )
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"label_smoothing: {self.label_smoothing} is not a share; from 0 (none) to below 1 is right"
-            )
+            raise UserError(f"label_smoothing: {self.label_smoothing} must be at least 0 and less than 1")
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return CrossEntropyPart(self.mean_over == "examples", self.label_smoothing, self.fused)
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return CrossEntropyModule(self.mean_over == "examples", self.label_smoothing, self.fused)
 
 
-class CrossEntropyPart(LossPart):
-    """The loss behind `CrossEntropy`; its only term is `cross_entropy`."""
+class CrossEntropyModule(LossModule):
+    """The module of `CrossEntropy`; its only term is `cross_entropy`."""
 
     weights: Mapping[str, float] = {"cross_entropy": 1.0}
 
-    def __init__(self, per_example: bool, smoothing: float = 0.0, fused: str = "auto") -> None:
+    def __init__(self, per_example: bool, label_smoothing: float = 0.0, fused: str = "auto") -> None:
         super().__init__()
-        self.per_example, self.smoothing, self.fused = per_example, smoothing, fused
+        self.per_example, self.label_smoothing, self.fused = per_example, label_smoothing, fused
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cross_entropy": batch.counts["examples" if self.per_example else "tokens"]}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        targets = batch.targets_of(output)
-        if (head := self._in_chunks(output)) is not None:
-            own = targets != IGNORE
-            weights = (1 / own.sum(1, keepdim=True).clamp(min=1)).expand(own.shape) if self.per_example else None
-            found = head_cross_entropy(
-                output.hidden, head.weight, targets, bias=head.bias, smoothing=self.smoothing, weights=weights
+        targets = batch.targets_for(output)
+        if (head := self._chunked_head(output)) is not None:
+            target_mask = targets != IGNORE_INDEX
+            weights = (
+                (1 / target_mask.sum(1, keepdim=True).clamp(min=1)).expand(target_mask.shape)
+                if self.per_example
+                else None
             )
-            return {"cross_entropy": found}
+            loss = linear_cross_entropy(
+                output.hidden_states,
+                head.weight,
+                targets,
+                bias=head.bias,
+                label_smoothing=self.label_smoothing,
+                weights=weights,
+            )
+            return {"cross_entropy": loss}
         logits = output.logits.float()
         if self.per_example:
-            return {"cross_entropy": sum_of_means(logits, targets, self.smoothing)}
-        flat, smoothing = logits.flatten(0, 1), self.smoothing
-        return {"cross_entropy": cross_entropy(flat, targets.flatten(), reduction="sum", label_smoothing=smoothing)}
+            return {"cross_entropy": sum_of_example_means(logits, targets, self.label_smoothing)}
+        flat_logits, label_smoothing = logits.flatten(0, 1), self.label_smoothing
+        return {
+            "cross_entropy": cross_entropy(
+                flat_logits, targets.flatten(), reduction="sum", label_smoothing=label_smoothing
+            )
+        }
 
-    def _in_chunks(self, output: Output) -> nn.Linear | None:
+    def _chunked_head(self, output: Output) -> nn.Linear | None:
         """The head, where its logits are made in chunks."""
-        head = None if self.fused == "never" else plain_head(output.head)
+        head = None if self.fused == "never" else linear_head_or_none(output.lm_head)
         if head is None or self.fused == "always":
             return head
-        return head if output.hidden.shape[:-1].numel() * head.out_features >= LARGE else None
+        return head if output.hidden_states.shape[:-1].numel() * head.out_features >= MIN_CHUNKED_LOGITS else None
 
 
-def sum_of_means(
-    logits: Float[Tensor, "rows places vocabulary"], targets: Int[Tensor, "rows places"], smoothing: float = 0.0
+def sum_of_example_means(
+    logits: Float[Tensor, "rows places vocabulary"], targets: Int[Tensor, "rows places"], label_smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    """The sum over rows of each row's mean; a row without targets adds nothing."""
-    each = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=smoothing)
-    target_positions = (targets != IGNORE).sum(1)
-    return (each.sum(1) / target_positions.clamp(min=1)).sum()
+    """The sum over rows of each row's mean; 0 for a row without targets."""
+    losses = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=label_smoothing)
+    num_targets = (targets != IGNORE_INDEX).sum(1)
+    return (losses.sum(1) / num_targets.clamp(min=1)).sum()

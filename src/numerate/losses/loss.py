@@ -1,6 +1,6 @@
 """Losses return sums, not means: their divisors are known before the forward pass, and only the trainer divides.
 
-So a batch cut into parts, accumulated or spread over processes, gives the gradient of the whole batch. (The mean of
+So micro-batches, accumulated or distributed over processes, give the gradient of the full batch. (The mean of
 the means of unequal parts is a different number: off by a few thousandths where answers differ in length.)
 """
 
@@ -13,8 +13,8 @@ from numerate.batch import Batch, Output
 from numerate.vocabulary import Vocabulary
 
 
-class LossPart(nn.Module, ABC):
-    """The module of a loss: terms by name, each a sum with a count of its own."""
+class LossModule(nn.Module, ABC):
+    """The nn.Module of a loss: named terms, each a sum with its own count."""
 
     weights: Mapping[str, float]
     """The factor of each term in the total."""
@@ -29,8 +29,8 @@ class LossPart(nn.Module, ABC):
 
 
 class Loss(ABC):
-    """The description of a loss in a recipe: a frozen dataclass."""
+    """The spec of a loss: a frozen dataclass."""
 
     @abstractmethod
-    def build(self, vocabulary: Vocabulary) -> LossPart:
+    def build(self, vocabulary: Vocabulary) -> LossModule:
         """The loss for one vocabulary (a number loss needs to know which tokens have which values)."""

@@ -11,11 +11,11 @@ from torch import Tensor
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.fused_number_loss import entropy_and_columns
-from numerate.losses.loss import Loss, LossPart
+from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
+from numerate.losses.loss import Loss, LossModule
 from numerate.vocabulary import Vocabulary
 
-Scale = Literal["ln", "number"]
+NumberScale = Literal["ln", "number"]
 
 NUMBER_TOKEN = "[NUM]"
 """The token that stands for a number, which the number head predicts."""
@@ -30,25 +30,25 @@ class XValLoss(Loss):
 
     `published` is what Zausinger et al. (2025) trained with T5, (cross-entropy + number loss) / 2: predictions and
     labels are first shifted and divided by the mean and deviation of both together (unbiased, + 1e-6). So it depends on
-    what else is in a batch, and a batch cut into parts is not the whole one; with one number it is always 2. It is for
-    a head that predicts numbers themselves.
+    what else is in a batch, and the loss of micro-batches is not that of the full batch; with one number it is always
+    2. It is for a head that predicts numbers themselves.
 
     Raises `UserError` for a vocabulary without [NUM], a batch without values, or a model without a number head; and
     with `published` for a head that predicts logarithms, as squares of its numbers overflow float32.
     """
 
     weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1")
-    scale: Scale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    scale: NumberScale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
     published: bool = setting(
         False, "as published: numbers divided by the standard deviation of the batch, both losses halved"
     )
-    token: str = setting(NUMBER_TOKEN, "the number token")
+    number_token: str = setting(NUMBER_TOKEN, "the number token")
 
     def __post_init__(self) -> None:
-        _refuse(self.scale, self.weight)
+        _check_settings(self.scale, self.weight)
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return XValLossPart(self, _id(self.token, vocabulary))
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return XValLossModule(self, _number_token_id(self.number_token, vocabulary))
 
 
 @dataclass(frozen=True)
@@ -60,149 +60,147 @@ class Regression(Loss):
     as `XVal` does.
     """
 
-    scale: Scale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
-    token: str = setting(NUMBER_TOKEN, "the number token")
+    scale: NumberScale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    number_token: str = setting(NUMBER_TOKEN, "the number token")
 
     def __post_init__(self) -> None:
-        _refuse(self.scale, 1.0)
+        _check_settings(self.scale, 1.0)
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return RegressionPart(self, _id(self.token, vocabulary))
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return RegressionModule(self, _number_token_id(self.number_token, vocabulary))
 
 
-class XValLossPart(LossPart):
+class XValLossModule(LossModule):
     """The part behind `XVal`: `number` is a sum over numbers."""
 
-    def __init__(self, spec: XValLoss, token: int) -> None:
+    def __init__(self, spec: XValLoss, token_id: int) -> None:
         super().__init__()
-        self.spec, self.token = spec, token
-        half = 0.5 if spec.published else 1.0
-        self.weights: Mapping[str, float] = {"cross_entropy": half, "number": half * spec.weight}
+        self.spec, self.token_id = spec, token_id
+        factor = 0.5 if spec.published else 1.0
+        self.weights: Mapping[str, float] = {"cross_entropy": factor, "number": factor * spec.weight}
         self.register_buffer("ids", torch.zeros(0, dtype=torch.int64), persistent=False)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        numbers = int((batch.targets == self.token).sum())
-        _refuse_without_values(numbers, batch)
-        return {"cross_entropy": batch.counts["tokens"], "number": numbers}
+        num_numbers = int((batch.targets == self.token_id).sum())
+        _check_number_values(num_numbers, batch)
+        return {"cross_entropy": batch.counts["tokens"], "number": num_numbers}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        targets = batch.targets_of(output)
+        targets = batch.targets_for(output)
         ids: Tensor = self.ids  # type: ignore[assignment]
-        entropy, _, _ = entropy_and_columns(output.logits, targets, ids)
-        mask = targets == self.token
-        if batch.target_values is None:
-            return {"cross_entropy": entropy, "number": entropy * 0}
-        numbers = torch.where(mask, _values(output, batch), 0)
+        cross_entropy, _, _ = cross_entropy_and_token_logits(output.logits, targets, ids)
+        mask = targets == self.token_id
+        if batch.target_number_values is None:
+            return {"cross_entropy": cross_entropy, "number": cross_entropy * 0}
+        target_numbers = torch.where(mask, _target_number_values(output, batch), 0)
         if self.spec.published:
-            if _predicts_logarithms(output):
+            if _has_log_predictions(output):
                 raise UserError(
-                    "objective.loss.published: it compares numbers themselves, and this head predicts logarithms; "
-                    "model.number_head.scale=number is right with it"
+                    "objective.loss.published: must be false for a head that predicts logarithms; use "
+                    "model.number_head.scale=number"
                 )
-            predictions = torch.where(mask, numbers_on(output, "number"), 0)
+            predictions = torch.where(mask, predicted_numbers(output, "number"), 0)
             return {
-                "cross_entropy": entropy,
-                "number": standardised_error(predictions, numbers.to(predictions.dtype), mask),
+                "cross_entropy": cross_entropy,
+                "number": standardized_error(predictions, target_numbers.to(predictions.dtype), mask),
             }
-        predictions = torch.where(mask, numbers_on(output, self.spec.scale), 0)
-        errors = (predictions - on_scale(numbers.to(predictions.dtype), self.spec.scale)).square()
-        return {"cross_entropy": entropy, "number": torch.where(mask, errors, 0).sum()}
+        predictions = torch.where(mask, predicted_numbers(output, self.spec.scale), 0)
+        errors = (predictions - to_scale(target_numbers.to(predictions.dtype), self.spec.scale)).square()
+        return {"cross_entropy": cross_entropy, "number": torch.where(mask, errors, 0).sum()}
 
 
-class RegressionPart(LossPart):
+class RegressionModule(LossModule):
     """The part behind `Regression`; its only term is `number`, a sum over rows with a number."""
 
     weights: Mapping[str, float] = {"number": 1.0}
 
-    def __init__(self, spec: Regression, token: int) -> None:
+    def __init__(self, spec: Regression, token_id: int) -> None:
         super().__init__()
-        self.spec, self.token = spec, token
+        self.spec, self.token_id = spec, token_id
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        rows = int((batch.targets == self.token).any(1).sum())
-        _refuse_without_values(rows, batch)
-        return {"number": rows}
+        num_rows = int((batch.targets == self.token_id).any(1).sum())
+        _check_number_values(num_rows, batch)
+        return {"number": num_rows}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        mask = batch.targets_of(output) == self.token
+        mask = batch.targets_for(output) == self.token_id
         mask = mask & (mask.long().cumsum(1) == 1)
-        if batch.target_values is None:
-            return {"number": output.hidden.float().sum() * 0}
-        predictions = torch.where(mask, numbers_on(output, self.spec.scale), 0)
-        numbers = torch.where(mask, _values(output, batch), 0).to(predictions.dtype)
-        errors = (predictions - on_scale(numbers, self.spec.scale)).square()
+        if batch.target_number_values is None:
+            return {"number": output.hidden_states.float().sum() * 0}
+        predictions = torch.where(mask, predicted_numbers(output, self.spec.scale), 0)
+        target_numbers = torch.where(mask, _target_number_values(output, batch), 0).to(predictions.dtype)
+        errors = (predictions - to_scale(target_numbers, self.spec.scale)).square()
         return {"number": torch.where(mask, errors, 0).sum()}
 
 
-def on_scale(numbers: Float[Tensor, "*places"], scale: Scale) -> Float[Tensor, "*places"]:
+def to_scale(numbers: Float[Tensor, "*places"], scale: NumberScale) -> Float[Tensor, "*places"]:
     """Numbers as they are, or as sign(x) ln(1 + |x|): 54 is 4.007."""
     return numbers.sign() * numbers.abs().log1p() if scale == "ln" else numbers
 
 
-def numbers_on(output: Output, scale: Scale) -> Float[Tensor, "rows places"]:
+def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows places"]:
     """The number head's predictions on this scale, in float32 at least. Raises `UserError` for a model without one."""
-    numbers = output.numbers
+    numbers = output.scaled_numbers
     if numbers is None:
-        raise UserError("model: it has no number head, which this loss trains; give it one, as number_head=NumberHead")
+        raise UserError("model: must have a number head for this loss; set model.number_head=NumberHead")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
-    if _predicts_logarithms(output):
+    if _has_log_predictions(output):
         return numbers if scale == "ln" else numbers.sign() * numbers.abs().expm1()
-    return on_scale(numbers, scale)
+    return to_scale(numbers, scale)
 
 
-def _predicts_logarithms(output: Output) -> bool:
+def _has_log_predictions(output: Output) -> bool:
     """Whether a number head predicts sign(x) ln(1 + |x|): its inverse then maps 1 to e - 1."""
-    return output.unscaled is not None and abs(float(output.unscaled(torch.ones(()))) - 1) > 0.5
+    return output.unscale is not None and abs(float(output.unscale(torch.ones(()))) - 1) > 0.5
 
 
-def standardised_error(
+def standardized_error(
     predictions: Float[Tensor, "*places"], targets: Float[Tensor, "*places"], mask: Bool[Tensor, "*places"]
 ) -> Float[Tensor, ""]:
     """The sum over numbers of the squared error in joint z-scores: the published number loss x the count of numbers.
 
     A single number always gives 2; none gives 0.
     """
-    count = mask.sum()
-    both = (2 * count).clamp(min=1)
+    num_numbers = mask.sum()
+    num_values = (2 * num_numbers).clamp(min=1)
     # Squares of numbers of 20 digits overflow float32: all are first divided by the largest, which keeps z-scores.
-    parts = (one.detach().abs().where(mask, 0).flatten() for one in (predictions, targets))
-    unit = torch.cat([*parts, predictions.new_ones(1)]).amax()
-    predictions, targets = predictions / unit, targets / unit
-    mean = (predictions + targets).sum() / both
-    spread = torch.where(mask, (predictions - mean).square() + (targets - mean).square(), 0).sum() / (both - 1).clamp(
-        min=1
-    )
-    deviation = torch.where(spread > 0, spread, 1).sqrt() * (spread > 0) + 1e-6 / unit
+    magnitudes = (one.detach().abs().where(mask, 0).flatten() for one in (predictions, targets))
+    max_magnitude = torch.cat([*magnitudes, predictions.new_ones(1)]).amax()
+    predictions, targets = predictions / max_magnitude, targets / max_magnitude
+    mean = (predictions + targets).sum() / num_values
+    variance = torch.where(mask, (predictions - mean).square() + (targets - mean).square(), 0).sum() / (
+        num_values - 1
+    ).clamp(min=1)
+    deviation = torch.where(variance > 0, variance, 1).sqrt() * (variance > 0) + 1e-6 / max_magnitude
     return ((predictions - targets) / deviation).square().sum()
 
 
-def _values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
+def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
     """The numbers of the targets that an output covers."""
-    assert batch.target_values is not None
+    assert batch.target_number_values is not None
     return (
-        batch.target_values
+        batch.target_number_values
         if output.target_positions is None
-        else torch.take_along_dim(batch.target_values, output.target_positions, 1)
+        else torch.take_along_dim(batch.target_number_values, output.target_positions, 1)
     )
 
 
-def _refuse(scale: str, weight: float) -> None:
+def _check_settings(scale: str, weight: float) -> None:
     if scale not in ("ln", "number"):
-        raise UserError(f"scale: {scale!r} is neither 'ln' nor 'number'")
+        raise UserError(f"scale: {scale!r} must be 'ln' or 'number'")
     if not 0 <= weight < float("inf"):
-        raise UserError(f"weight: {weight} is no factor; 0 or more is right")
+        raise UserError(f"weight: {weight} must be finite and 0 or more")
 
 
-def _refuse_without_values(numbers: int, batch: Batch) -> None:
-    if numbers and batch.target_values is None:
-        raise UserError(
-            "loss: tokens stand for numbers here, but the tokenizer gives no values; the number format XVal does"
-        )
+def _check_number_values(num_numbers: int, batch: Batch) -> None:
+    if num_numbers and batch.target_number_values is None:
+        raise UserError("loss: this loss needs number values from the tokenizer; use number_format=XVal")
 
 
-def _id(token: str, vocabulary: Vocabulary) -> int:
-    if token not in vocabulary.ids:
+def _number_token_id(token: str, vocabulary: Vocabulary) -> int:
+    if token not in vocabulary.token_to_id:
         raise UserError(
             f"loss.token: the tokenizer has no {token}, which stands for a number; the number format XVal has [NUM]"
         )
-    return vocabulary.ids[token]
+    return vocabulary.token_to_id[token]

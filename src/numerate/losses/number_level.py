@@ -1,6 +1,6 @@
 """Number-level losses: the error of the expected number against the target number.
 
-A token-level loss takes each digit by itself. Here the expected values of a number's digits are summed with their
+A token-level loss compares each digit separately. Here the expected values of a number's digits are summed with their
 powers of ten, and compared with the number: a wrong first digit costs what it is worth.
 """
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.fused_number_loss import entropy_and_columns
+from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_loss import TEXT_FACTOR
-from numerate.kernels.number_table import NumberTable
-from numerate.losses.loss import Loss, LossPart
+from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.loss import Loss, LossModule
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import Notation, Runs, runs
+from numerate.losses.runs import NumberNotation, NumberSpans, find_number_spans
 from numerate.vocabulary import Vocabulary
 
 PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
@@ -55,17 +55,17 @@ class NumberLevel(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} is no factor; 0 or more is right")
+            raise UserError(f"weight: {self.weight} must be finite and 0 or more")
         if self.digit_order not in ("normal", "reversed"):
             raise UserError(f"digit_order: {self.digit_order!r} is neither 'normal' nor 'reversed'")
         if self.published not in ("no", "yes", "float_level"):
-            raise UserError(f"published: {self.published!r} is none of 'no', 'yes', 'float_level'")
+            raise UserError(f"published: {self.published!r} must be 'no', 'yes' or 'float_level'")
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return NumberLevelPart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return NumberLevelModule(self, vocabulary)
 
 
-class NumberLevelPart(LossPart):
+class NumberLevelModule(LossModule):
     """The part behind `NumberLevel`: `number` is a sum over whole numbers."""
 
     def __init__(self, spec: NumberLevel, vocabulary: Vocabulary) -> None:
@@ -73,23 +73,23 @@ class NumberLevelPart(LossPart):
         self.spec, self.published = spec, spec.published != "no"
         self.join_points = spec.published == "float_level"
         self.table = number_table(vocabulary, spec.number_tokens)
-        self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
+        self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        found = number_runs(batch.targets, self.table, self.notation, self.published, self.join_points)
-        return {"cross_entropy": batch.counts["tokens"], "number": int(found.starts.sum())}
+        spans = label_number_spans(batch.targets, self.table, self.notation, self.published, self.join_points)
+        return {"cross_entropy": batch.counts["tokens"], "number": int(spans.start_mask.sum())}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        spec, logits, targets = self.spec, output.logits, batch.targets_of(output)
-        self.table.check(logits.shape[-1], targets)
+        spec, logits, targets = self.spec, output.logits, batch.targets_for(output)
+        self.table.check_logits_and_labels(logits.shape[-1], targets)
         ids = torch.cat(
-            [self.table.ids, torch.tensor(self.notation.minus, dtype=torch.int64, device=self.table.ids.device)]
+            [self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64, device=self.table.ids.device)]
         )
-        entropy, columns, lse = entropy_and_columns(logits, targets, ids)
-        each = losses_of_numbers(
-            _everywhere(columns, output, batch),
-            _everywhere(lse[..., None], output, batch)[..., 0],
+        cross_entropy, token_logits, lse = cross_entropy_and_token_logits(logits, targets, ids)
+        losses = number_losses(
+            _scatter_to_all_positions(token_logits, output, batch),
+            _scatter_to_all_positions(lse[..., None], output, batch)[..., 0],
             batch.targets,
             self.table,
             self.notation,
@@ -97,19 +97,19 @@ class NumberLevelPart(LossPart):
             published=self.published,
             join_points=self.join_points,
         )
-        return {"cross_entropy": entropy, "number": each.sum()}
+        return {"cross_entropy": cross_entropy, "number": losses.sum()}
 
 
 def number_level_loss(
     logits: Float[Tensor, "rows time vocabulary"],
     labels: Int[Tensor, "rows time"],
-    table: NumberTable,
-    notation: Notation = Notation(),
+    table: NumberTokenTable,
+    notation: NumberNotation = NumberNotation(),
     *,
     reweigh: bool = False,
     published: bool = False,
     join_points: bool = False,
-    quantity: Bool[Tensor, "rows time"] | None = None,
+    quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
@@ -118,12 +118,12 @@ def number_level_loss(
     `mean` is over numbers, and 0, attached, without any; `none` is 0 where no number starts.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
-    table.check(logits.shape[-1], labels, ignore_index)
-    ids = torch.cat([table.ids, torch.tensor(notation.minus, dtype=torch.int64, device=table.ids.device)])
-    _, columns, lse = entropy_and_columns(logits, labels, ids, ignore_index=ignore_index)
-    each = losses_of_numbers(
-        columns,
+        raise UserError(f"reduction: {reduction!r} must be 'mean', 'sum' or 'none'")
+    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
+    ids = torch.cat([table.ids, torch.tensor(notation.minus_ids, dtype=torch.int64, device=table.ids.device)])
+    _, token_logits, lse = cross_entropy_and_token_logits(logits, labels, ids, ignore_index=ignore_index)
+    losses = number_losses(
+        token_logits,
         lse,
         labels,
         table,
@@ -131,101 +131,113 @@ def number_level_loss(
         reweigh=reweigh,
         published=published,
         join_points=join_points,
-        quantity=quantity,
+        quantity_mask=quantity_mask,
         ignore_index=ignore_index,
     )
     if reduction == "none":
-        return each
-    found = number_runs(labels, table, notation, published, join_points, quantity, ignore_index)
-    return each.sum() if reduction == "sum" else each.sum() / found.starts.sum().clamp(min=1)
+        return losses
+    spans = label_number_spans(labels, table, notation, published, join_points, quantity_mask, ignore_index)
+    return losses.sum() if reduction == "sum" else losses.sum() / spans.start_mask.sum().clamp(min=1)
 
 
-def number_runs(
+def label_number_spans(
     labels: Int[Tensor, "rows time"],
-    table: NumberTable,
-    notation: Notation,
+    table: NumberTokenTable,
+    notation: NumberNotation,
     published: bool,
     join_points: bool,
-    quantity: Bool[Tensor, "rows time"] | None = None,
+    quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
-) -> Runs:
+) -> NumberSpans:
     """The numbers in rows of labels, as the loss or its published form reads them."""
-    index = torch.where(labels == ignore_index, -1, table.of_labels(labels))
-    if quantity is not None:
-        index = torch.where(quantity, index, -1)
+    number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
+    if quantity_mask is not None:
+        number_indices = torch.where(quantity_mask, number_indices, -1)
     if published:
-        notation = Notation(point=notation.point if join_points else (), first=notation.first)
-    return runs(labels, index, table, notation)
+        notation = NumberNotation(point_ids=notation.point_ids if join_points else (), digit_order=notation.digit_order)
+    return find_number_spans(labels, number_indices, table, notation)
 
 
-def losses_of_numbers(
-    columns: Float[Tensor, "rows time tokens"],
+def number_losses(
+    token_logits: Float[Tensor, "rows time tokens"],
     lse: Float[Tensor, "rows time"],
     labels: Int[Tensor, "rows time"],
-    table: NumberTable,
-    notation: Notation,
+    table: NumberTokenTable,
+    notation: NumberNotation,
     *,
     reweigh: bool = False,
     published: bool = False,
     join_points: bool = False,
-    quantity: Bool[Tensor, "rows time"] | None = None,
+    quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
     """The loss of each number at its first digit, 0 elsewhere.
 
-    `columns` are the logits of the number tokens, and behind them of the minus signs, if any. Everything is divided by
-    the number's largest power of ten, and digits are compared before they are summed.
+    `token_logits` are the logits of the number tokens, and behind them of the minus signs, if any. Everything is
+    divided by the number's largest power of ten, and digits are compared before they are summed.
     """
-    found = number_runs(labels, table, notation, published, join_points, quantity, ignore_index)
-    count, dtype = table.count, columns.dtype
+    spans = label_number_spans(labels, table, notation, published, join_points, quantity_mask, ignore_index)
+    num_number_tokens, dtype = table.count, token_logits.dtype
     values = table.values.to(dtype)
-    p = columns[..., :count].softmax(-1)
-    right = torch.where(found.there, values[torch.where(found.there, table.of_labels(labels), 0)], 0)
-    errors = torch.where(found.there, (p * (values - right[..., None])).sum(-1), 0)
-    exponent = found.exponent
+    p = token_logits[..., :num_number_tokens].softmax(-1)
+    label_values = torch.where(
+        spans.number_mask, values[torch.where(spans.number_mask, table.number_indices(labels), 0)], 0
+    )
+    errors = torch.where(spans.number_mask, (p * (values - label_values[..., None])).sum(-1), 0)
+    exponent = spans.exponents
     if published and join_points:  # points are skipped: as many places as there are digits
-        exponent = exponent - _lowest(found)
-        found = found._replace(top=torch.where(found.there, found.top - _lowest(found), 0))
-    scale = torch.where(found.there, 10.0 ** (exponent - found.top).to(dtype), 0)
-    y, error = found.total(right * scale), found.total(errors * scale)
-    unit = 10.0 ** -torch.where(found.starts, found.top, 0).to(dtype)  # what 1 is, scaled
+        exponent = exponent - _min_exponents(spans)
+        spans = spans._replace(
+            max_exponents=torch.where(spans.number_mask, spans.max_exponents - _min_exponents(spans), 0)
+        )
+    scale = torch.where(spans.number_mask, 10.0 ** (exponent - spans.max_exponents).to(dtype), 0)
+    target, error = spans.sum_per_number(label_values * scale), spans.sum_per_number(errors * scale)
+    scaled_one = 10.0 ** -torch.where(spans.start_mask, spans.max_exponents, 0).to(dtype)  # what 1 is, scaled
     if published:
-        each = error.abs() / ((y + error).abs() + y.abs() + PUBLISHED_EPSILON * unit)
+        losses = error.abs() / ((target + error).abs() + target.abs() + PUBLISHED_EPSILON * scaled_one)
     else:
-        signs = columns[..., count:]
-        if signs.shape[-1]:
-            y, error = _signed(columns, signs, found, y, error)
-        each = error.abs() / y.abs().maximum(unit)
+        minus_logits = token_logits[..., num_number_tokens:]
+        if minus_logits.shape[-1]:
+            target, error = _apply_expected_sign(token_logits, minus_logits, spans, target, error)
+        losses = error.abs() / target.abs().maximum(scaled_one)
     if reweigh:
-        mass = (columns[..., :count].logsumexp(-1) - lse).exp()
+        number_mass = (token_logits[..., :num_number_tokens].logsumexp(-1) - lse).exp()
         if not published:
-            mass = found.total(mass) / found.total(torch.ones_like(mass)).clamp(min=1)
-        each = mass * each + TEXT_FACTOR * (1 - mass)
-    return torch.where(found.starts, each, 0)
+            number_mass = spans.sum_per_number(number_mass) / spans.sum_per_number(torch.ones_like(number_mass)).clamp(
+                min=1
+            )
+        losses = number_mass * losses + TEXT_FACTOR * (1 - number_mass)
+    return torch.where(spans.start_mask, losses, 0)
 
 
-def _everywhere(each: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
+def _scatter_to_all_positions(values: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
     """Values at the target positions of an output, scattered to all positions of the rows, with 0 elsewhere."""
     if output.target_positions is None:
-        return each
+        return values
     rows, time = batch.targets.shape
-    places = output.target_positions[..., None].expand_as(each)
-    return each.new_zeros(rows, time, each.shape[-1]).scatter(1, places, each)
+    positions = output.target_positions[..., None].expand_as(values)
+    return values.new_zeros(rows, time, values.shape[-1]).scatter(1, positions, values)
 
 
-def _lowest(found: Runs) -> Int[Tensor, "rows time"]:
+def _min_exponents(spans: NumberSpans) -> Int[Tensor, "rows time"]:
     """The smallest exponent of each number, at all its places."""
-    far = torch.where(found.there, found.exponent, 0)
-    least = torch.zeros_like(far).scatter_reduce(1, found.start, far, "amin", include_self=True)
-    return least.gather(1, found.start)
+    exponents = torch.where(spans.number_mask, spans.exponents, 0)
+    min_exponents = torch.zeros_like(exponents).scatter_reduce(
+        1, spans.start_positions, exponents, "amin", include_self=True
+    )
+    return min_exponents.gather(1, spans.start_positions)
 
 
-def _signed(columns: Tensor, signs: Tensor, found: Runs, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+def _apply_expected_sign(
+    token_logits: Tensor, minus_logits: Tensor, spans: NumberSpans, target: Tensor, error: Tensor
+) -> tuple[Tensor, Tensor]:
     """Number and error with their signs. The expected sign is 1 - 2 x the probability of a minus, among minus and
     number tokens, at the sign, or at the start of a number without one."""
-    minus = (signs.logsumexp(-1) - columns.logsumexp(-1)).exp()
-    at_sign = torch.cat([minus[:, :1], minus[:, :-1]], dim=1)  # one place before
-    chance = torch.where(found.negative, at_sign, minus)
-    sign = torch.where(found.negative, -1.0, 1.0).to(y.dtype)
-    expected = 1 - 2 * chance
-    return sign * y, sign * error + (expected - sign) * (y + error)
+    minus_probabilities = (minus_logits.logsumexp(-1) - token_logits.logsumexp(-1)).exp()
+    preceding_probabilities = torch.cat(
+        [minus_probabilities[:, :1], minus_probabilities[:, :-1]], dim=1
+    )  # one place before
+    sign_probabilities = torch.where(spans.negative_mask, preceding_probabilities, minus_probabilities)
+    sign = torch.where(spans.negative_mask, -1.0, 1.0).to(target.dtype)
+    expected_sign = 1 - 2 * sign_probabilities
+    return sign * target, sign * error + (expected_sign - sign) * (target + error)

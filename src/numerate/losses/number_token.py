@@ -1,4 +1,4 @@
-"""Cross-entropy with a number token loss, and cross-entropy with targets spread over neighbouring numbers."""
+"""Cross-entropy with a number token loss, and cross-entropy with targets spread over neighboring numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import IGNORE, Batch, Output
+from numerate.batch import IGNORE_INDEX, Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.fused_head_number_loss import head_cross_entropy_and_number
-from numerate.kernels.fused_number_loss import cross_entropy_and_number
-from numerate.kernels.number_loss import Kind, LossSums, NumberDistance, plain_sums
-from numerate.kernels.number_table import NumberTable
-from numerate.losses.loss import Loss, LossPart
+from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
+from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
+from numerate.kernels.number_loss import LossFunction, LossSums, NumberDistance, reference_loss_sums
+from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.loss import Loss, LossModule
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import Notation, place_weights
+from numerate.losses.runs import NumberNotation, place_value_weights
 from numerate.vocabulary import Vocabulary
 
-Fusing = Literal["auto", "head", "logits", "none"]
+FusedMode = Literal["auto", "head", "logits", "none"]
 
-LARGE = 2**22
+MIN_CHUNKED_LOGITS = 2**22
 """From how many logits on `fused="auto"` makes them in chunks: 16 MB of float32."""
 
 
@@ -40,7 +40,7 @@ class NumberToken(Loss):
 
     `digit_weight_ratio=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1
     treats all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over
-    neighbouring numbers. `reweigh` charges the probability that goes to text, as the package ntloss does by default and
+    neighboring numbers. `reweigh` penalizes the probability of text tokens, as the package ntloss does by default and
     the paper does not: before a model has learned to predict numbers at all, it leaves hardly any gradient between
     them. `squash_factor=2` (`was`) makes the farthest number only twice as wrong as the nearest.
 
@@ -48,7 +48,9 @@ class NumberToken(Loss):
     the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
     """
 
-    loss_function: Kind = setting("was", "distance between predicted and target number: was, was-cdf, mse, mae, huber")
+    loss_function: LossFunction = setting(
+        "was", "distance between predicted and target number: was, was-cdf, mse, mae, huber"
+    )
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
@@ -66,40 +68,40 @@ class NumberToken(Loss):
         None, "standard deviation of Gaussian-smoothed targets; null: one-hot targets"
     )
     unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as published")
-    fused: Fusing = setting("auto", "implementation: auto, head, logits, none")
+    fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
 
     def __post_init__(self) -> None:
         if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise UserError(f"squash_factor: {self.squash_factor} makes all numbers alike; more than 1 is right")
+            raise UserError(f"squash_factor: {self.squash_factor} must be more than 1")
         if self.squash_factor is not None and self.loss_function != "was":
-            raise UserError(f"squash_factor: {self.loss_function} has no distances to squash; loss_function=was has")
-        self.measure()
+            raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
+        self.number_distance()
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} is no factor; 0.3 is the paper's, 0 leaves cross-entropy alone")
+            raise UserError(f"weight: {self.weight} must be 0 or more; the paper uses 0.3")
         if self.mean_over not in ("number tokens", "labels"):
-            raise UserError(f"mean_over: {self.mean_over!r} is neither 'number tokens' nor 'labels'")
+            raise UserError(f"mean_over: {self.mean_over!r} must be 'number tokens' or 'labels'")
         if not 0 < self.digit_weight_ratio < float("inf"):
             raise UserError(
-                f"digit_weight_ratio: {self.digit_weight_ratio} is no weight; 1 (all digits alike) to 10 is usual"
+                f"digit_weight_ratio: {self.digit_weight_ratio} must be more than 0; typically 1 (equal weights) to 10"
             )
         if self.digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: {self.digit_order!r} is neither 'normal' nor 'reversed'")
+            raise UserError(f"digit_order: {self.digit_order!r} must be 'normal' or 'reversed'")
         if self.fused not in ("auto", "head", "logits", "none"):
             raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
-    def measure(self) -> NumberDistance:
-        """What it compares numbers by. Raises `UserError` for settings that cannot be."""
+    def number_distance(self) -> NumberDistance:
+        """The distance between numbers. Raises `UserError` for invalid settings."""
         return NumberDistance(
             self.loss_function, self.gaussian_sigma, self.reweigh, self.squash_factor, self.unit_spacing
         )
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return NumberTokenPart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return NumberTokenModule(self, vocabulary)
 
 
 @dataclass(frozen=True)
 class GaussianCrossEntropy(Loss):
-    """Cross-entropy whose targets at number tokens are spread over neighbouring numbers by a Gaussian.
+    """Cross-entropy whose targets at number tokens are spread over neighboring numbers by a Gaussian.
 
     Of number token j it asks exp(-((v_j - y) / sigma)² / 2), divided by the sum of all (+ 1e-8); of all other tokens
     what plain cross-entropy asks. `sigma=0` is plain cross-entropy. One of the baselines of Zausinger et al. (2025),
@@ -111,91 +113,99 @@ class GaussianCrossEntropy(Loss):
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
-    fused: Fusing = setting("auto", "implementation: auto, head, logits, none")
+    fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < float("inf"):
-            raise UserError(f"sigma: {self.sigma} is no width; 0 (none) or more is right")
+            raise UserError(f"sigma: {self.sigma} must be 0 or more")
         if self.fused not in ("auto", "head", "logits", "none"):
             raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return GaussianPart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return GaussianCrossEntropyModule(self, vocabulary)
 
 
-class NumberTokenPart(LossPart):
-    """The part behind `NumberToken`: `cross_entropy` is a sum over labels, `number` one over number tokens."""
+class NumberTokenModule(LossModule):
+    """The module of `NumberToken`: `cross_entropy` is a sum over labels, `number` one over number tokens."""
 
     def __init__(self, spec: NumberToken, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.spec, self.measure = spec, spec.measure()
+        self.spec, self.number_distance = spec, spec.number_distance()
         self.table = number_table(vocabulary, spec.number_tokens)
-        self.notation = Notation.of_vocabulary(vocabulary, spec.digit_order)
+        self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         tokens = batch.counts["tokens"]
         if self.spec.mean_over == "labels":
             return {"cross_entropy": tokens, "number": tokens}
-        return {"cross_entropy": tokens, "number": int((self.table.of_labels(batch.targets) >= 0).sum())}
+        return {"cross_entropy": tokens, "number": int((self.table.number_indices(batch.targets) >= 0).sum())}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         weights = None
         if self.spec.digit_weight_ratio != 1:
-            weights = place_weights(batch.targets, self.table, self.notation, self.spec.digit_weight_ratio)
+            weights = place_value_weights(batch.targets, self.table, self.notation, self.spec.digit_weight_ratio)
             if output.target_positions is not None:
                 weights = torch.take_along_dim(weights, output.target_positions, dim=1)
-        found = sums_of(output, batch, self.table, self.measure, self.spec.fused, weights)
-        return {"cross_entropy": found.cross_entropy, "number": found.number}
+        sums = compute_loss_sums(output, batch, self.table, self.number_distance, self.spec.fused, weights)
+        return {"cross_entropy": sums.cross_entropy, "number": sums.number_loss}
 
 
-class GaussianPart(LossPart):
+class GaussianCrossEntropyModule(LossModule):
     """The part behind `GaussianCrossEntropy`; its only term is `cross_entropy`."""
 
     weights: Mapping[str, float] = {"cross_entropy": 1.0}
 
     def __init__(self, spec: GaussianCrossEntropy, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.spec, self.measure = spec, NumberDistance("was", gaussian_sigma=spec.sigma)
+        self.spec, self.number_distance = spec, NumberDistance("was", gaussian_sigma=spec.sigma)
         self.table = number_table(vocabulary, spec.number_tokens)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cross_entropy": batch.counts["tokens"]}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        return {"cross_entropy": sums_of(output, batch, self.table, self.measure, self.spec.fused).cross_entropy}
+        return {
+            "cross_entropy": compute_loss_sums(
+                output, batch, self.table, self.number_distance, self.spec.fused
+            ).cross_entropy
+        }
 
 
-def sums_of(
+def compute_loss_sums(
     output: Output,
     batch: Batch,
-    table: NumberTable,
-    measure: NumberDistance,
-    fused: Fusing = "auto",
+    table: NumberTokenTable,
+    number_distance: NumberDistance,
+    fused: FusedMode = "auto",
     loss_weights: Tensor | None = None,
 ) -> LossSums:
     """The two sums of an output, computed as set by `fused` and where the model allows it."""
-    targets = batch.targets_of(output)
-    head = _linear(output.head)
+    targets = batch.targets_for(output)
+    head = _linear_head_or_none(output.lm_head)
     if fused == "head" and head is None:
-        raise UserError("fused: this model's head is not one linear map; 'auto', 'logits' and 'none' are right for it")
-    given: dict[str, Any] = {"loss_weights": loss_weights, "ignore_index": IGNORE}
+        raise UserError("fused: must be 'auto', 'logits' or 'none' for a model whose head is not an nn.Linear")
+    loss_kwargs: dict[str, Any] = {"loss_weights": loss_weights, "ignore_index": IGNORE_INDEX}
     if fused != "none":
-        given |= {
-            "kind": measure.kind,
-            "gaussian_sigma": measure.gaussian_sigma,
-            "reweigh": measure.reweigh,
-            "squash": measure.squash,
-            "unit_gaps": measure.unit_gaps,
+        loss_kwargs |= {
+            "loss_function": number_distance.loss_function,
+            "gaussian_sigma": number_distance.gaussian_sigma,
+            "reweigh": number_distance.reweigh,
+            "squash_factor": number_distance.squash_factor,
+            "unit_spacing": number_distance.unit_spacing,
         }
-    if head is not None and (fused == "head" or (fused == "auto" and targets.numel() * len(head.weight) >= LARGE)):
-        return head_cross_entropy_and_number(output.hidden, head.weight, targets, table, bias=head.bias, **given)
+    if head is not None and (
+        fused == "head" or (fused == "auto" and targets.numel() * len(head.weight) >= MIN_CHUNKED_LOGITS)
+    ):
+        return linear_cross_entropy_and_number_loss(
+            output.hidden_states, head.weight, targets, table, bias=head.bias, **loss_kwargs
+        )
     if fused == "none":
-        return plain_sums(output.logits, targets, table, measure, **given)
-    return cross_entropy_and_number(output.logits, targets, table, **given)
+        return reference_loss_sums(output.logits, targets, table, number_distance, **loss_kwargs)
+    return cross_entropy_and_number_loss(output.logits, targets, table, **loss_kwargs)
 
 
-def _linear(head: object) -> nn.Linear | None:
+def _linear_head_or_none(head: object) -> nn.Linear | None:
     """The head, if it is an `nn.Linear`: no subclass, no hooks, no weights sharded over processes."""
     if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
         return None

@@ -1,15 +1,15 @@
-"""The `NumberTable` of a vocabulary."""
+"""The `NumberTokenTable` of a vocabulary."""
 
 from typing import Literal
 
 from numerate.errors import UserError
-from numerate.kernels.number_table import NumberTable, digit_count
+from numerate.kernels.number_table import NumberTokenTable, digit_count
 from numerate.vocabulary import Vocabulary
 
 
 def number_table(
     vocabulary: Vocabulary, which: Literal["digits", "numbers"] = "digits", width: int | None = None
-) -> NumberTable:
+) -> NumberTokenTable:
     """The digits of a vocabulary, or all its tokens with a value, for logits of at least `width` entries.
 
     Where no token is a plain digit (as with the `_5_2_` tokens), `digits` takes all. Raises `UserError` for a
@@ -18,11 +18,11 @@ def number_table(
     ids = vocabulary.number_ids(which)
     if not ids:
         raise UserError(f"number tokens: none of the {vocabulary.size} tokens of this vocabulary has a value")
-    return NumberTable.of(
-        {i: float(vocabulary.values[i]) for i in ids},
+    return NumberTokenTable.from_values(
+        {i: float(vocabulary.number_values[i]) for i in ids},
         vocabulary.size if width is None else width,
-        {i: _digits_of(vocabulary.symbols[i], float(vocabulary.values[i])) for i in ids},
-        {i: int(vocabulary.significance[i]) for i in ids},
+        {i: _digits_of(vocabulary.tokens[i], float(vocabulary.number_values[i])) for i in ids},
+        {i: int(vocabulary.exponents[i]) for i in ids},
     )
 
 

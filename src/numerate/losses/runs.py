@@ -7,173 +7,206 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.number_table import NO_EXPONENT, NumberTable
+from numerate.kernels.number_table import NO_EXPONENT, NumberTokenTable
 from numerate.vocabulary import POINT, SIGN, Vocabulary
 
-MINUS = ("-", "\u2212")
+MINUS_SIGNS = ("-", "\u2212")
 
 
-class Notation(NamedTuple):
+class NumberNotation(NamedTuple):
     """The ids of the tokens that numbers are written with, beside those with a value.
 
-    `first` is the order of digits: "normal" as people write, "reversed" for least significant digit first.
+    `digit_order` is the order of digits: "normal" as people write, "reversed" for least significant digit first.
     """
 
-    minus: tuple[int, ...] = ()
-    point: tuple[int, ...] = ()
-    comma: tuple[int, ...] = ()
-    first: Literal["normal", "reversed"] = "normal"
+    minus_ids: tuple[int, ...] = ()
+    point_ids: tuple[int, ...] = ()
+    comma_ids: tuple[int, ...] = ()
+    digit_order: Literal["normal", "reversed"] = "normal"
 
     @classmethod
-    def of_vocabulary(cls, vocabulary: Vocabulary, first: Literal["normal", "reversed"] = "normal") -> "Notation":
+    def from_vocabulary(
+        cls, vocabulary: Vocabulary, digit_order: Literal["normal", "reversed"] = "normal"
+    ) -> "NumberNotation":
         """The minus signs, decimal points and thousands commas of a vocabulary.
 
-        >>> Notation.of_vocabulary(Vocabulary.of(["-", ".", ","]))
-        Notation(minus=(14,), point=(15,), comma=(16,), first='normal')
+        >>> NumberNotation.from_vocabulary(Vocabulary.with_digits(["-", ".", ","]))
+        NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal')
         """
-        if first not in ("normal", "reversed"):
-            raise UserError(f"first: {first!r} is neither 'normal' nor 'reversed'")
-        kinds, symbols = vocabulary.kinds, vocabulary.symbols
+        if digit_order not in ("normal", "reversed"):
+            raise UserError(f"digit_order: {digit_order!r} must be 'normal' or 'reversed'")
+        kinds, symbols = vocabulary.token_kinds, vocabulary.tokens
         return cls(
-            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS),
+            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS_SIGNS),
             tuple(i for i in range(len(symbols)) if kinds[i] == POINT),
             tuple(i for i, symbol in enumerate(symbols) if symbol == ","),
-            first,
+            digit_order,
         )
 
 
-class Runs(NamedTuple):
+class NumberSpans(NamedTuple):
     """The numbers in rows of labels, by position.
 
-    - `there`: the place is part of a number's digits; `starts`: its first one.
-    - `start`: at each place of a number, the place in its row where that number starts; 0 elsewhere.
-    - `exponent`: the power of ten that the token's value is multiplied by; `top` that of the whole number (at least
-      as large as any of its exponents).
-    - `negative`: at a start, whether a minus sign stands before it that is no minus between two numbers.
+    - `number_mask`: the place is part of a number's digits; `start_mask`: its first one.
+    - `start_positions`: at each place of a number, the place in its row where that number starts; 0 elsewhere.
+    - `exponents`: the power of ten that the token's value is multiplied by; `max_exponents` that of the whole number
+      (at least as large as any of its exponents).
+    - `negative_mask`: at a start, whether a minus sign stands before it that is no minus between two numbers.
     """
 
-    there: Bool[Tensor, "rows time"]
-    starts: Bool[Tensor, "rows time"]
-    start: Int[Tensor, "rows time"]
-    exponent: Int[Tensor, "rows time"]
-    top: Int[Tensor, "rows time"]
-    negative: Bool[Tensor, "rows time"]
+    number_mask: Bool[Tensor, "rows time"]
+    start_mask: Bool[Tensor, "rows time"]
+    start_positions: Int[Tensor, "rows time"]
+    exponents: Int[Tensor, "rows time"]
+    max_exponents: Int[Tensor, "rows time"]
+    negative_mask: Bool[Tensor, "rows time"]
 
-    def total(self, each: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time"]:
+    def sum_per_number(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time"]:
         """The sum over the positions of each number, at its start; 0 elsewhere."""
-        return torch.zeros_like(each).scatter_add(1, self.start, torch.where(self.there, each, 0))
+        return torch.zeros_like(values).scatter_add(1, self.start_positions, torch.where(self.number_mask, values, 0))
 
 
-def runs(
+def find_number_spans(
     labels: Int[Tensor, "rows time"],
-    index: Int[Tensor, "rows time"],
-    table: NumberTable,
-    notation: Notation,
-) -> Runs:
-    """The numbers in rows of labels; `index` is the number token of each label, -1 for none (as `of_labels`).
+    number_indices: Int[Tensor, "rows time"],
+    table: NumberTokenTable,
+    notation: NumberNotation,
+) -> NumberSpans:
+    """The numbers in rows of labels; `number_indices` is the number token of each label, -1 for none (as `of_labels`).
 
-    Neighbouring tokens of digits are one number, as `12` and `34` are 1234. A point between two of them is a decimal
+    Neighboring tokens of digits are one number, as `12` and `34` are 1234. A point between two of them is a decimal
     point, the second point of a chain (1.2.3) ends the number. A comma with exactly three digits behind it and one to
     three before it stands for thousands. Tokens with their own power of ten (`_5_2_`) continue a number while it
     decreases. A token with a value that is no run of digits (`-5`) is a number by itself. Numbers written backwards are
     whole numbers.
     """
-    valued, safe = index >= 0, index.clamp(min=0)
-    digits = torch.where(valued, table.digits[safe], 0)
-    own_exponent = torch.where(valued, table.significance[safe], NO_EXPONENT)
-    explicit = valued & (own_exponent != NO_EXPONENT)
-    plain = valued & ~explicit & (digits > 0)
-    point, comma = _inside(labels, plain, digits, notation)
-    chain = plain | point | comma
-    continues = chain & _before(chain, 1)
-    points = point.long().cumsum(1)
-    at_start = torch.where(chain & ~continues, points - point.long(), 0).cummax(1).values
-    fraction = chain & ((points - at_start) % 2 == 1)
-    decimal = point & fraction
-    joined = _before(plain, 1) | _before(comma, 1) | _before(decimal, 1)
-    decreases = _before(explicit, 1) & (_before(own_exponent, 1, NO_EXPONENT) > own_exponent)
-    starts = (plain & ~joined) | (explicit & ~decreases) | (valued & ~explicit & (digits == 0))
+    number_mask, safe_indices = number_indices >= 0, number_indices.clamp(min=0)
+    digit_counts = torch.where(number_mask, table.digit_counts[safe_indices], 0)
+    own_exponent = torch.where(number_mask, table.significance[safe_indices], NO_EXPONENT)
+    has_own_exponent = number_mask & (own_exponent != NO_EXPONENT)
+    digit_mask = number_mask & ~has_own_exponent & (digit_counts > 0)
+    point_mask, comma_mask = _points_and_commas(labels, digit_mask, digit_counts, notation)
+    chain_mask = digit_mask | point_mask | comma_mask
+    continues_chain = chain_mask & _shift_right(chain_mask, 1)
+    points_so_far = point_mask.long().cumsum(1)
+    points_at_chain_start = (
+        torch.where(chain_mask & ~continues_chain, points_so_far - point_mask.long(), 0).cummax(1).values
+    )
+    fraction_mask = chain_mask & ((points_so_far - points_at_chain_start) % 2 == 1)
+    decimal_point_mask = point_mask & fraction_mask
+    continues_number = _shift_right(digit_mask, 1) | _shift_right(comma_mask, 1) | _shift_right(decimal_point_mask, 1)
+    has_smaller_exponent = _shift_right(has_own_exponent, 1) & (
+        _shift_right(own_exponent, 1, NO_EXPONENT) > own_exponent
+    )
+    start_mask = (
+        (digit_mask & ~continues_number)
+        | (has_own_exponent & ~has_smaller_exponent)
+        | (number_mask & ~has_own_exponent & (digit_counts == 0))
+    )
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
-    start = torch.where(valued, torch.where(starts, time, 0).cummax(1).values, 0)
+    start_positions = torch.where(number_mask, torch.where(start_mask, time, 0).cummax(1).values, 0)
 
-    def whole(each: Tensor) -> Tensor:
+    def total_per_number(each: Tensor) -> Tensor:
         """The sum over each number's positions, at all of them."""
-        return torch.zeros_like(each).scatter_add(1, start, torch.where(valued, each, 0)).gather(1, start)
+        return (
+            torch.zeros_like(each)
+            .scatter_add(1, start_positions, torch.where(number_mask, each, 0))
+            .gather(1, start_positions)
+        )
 
-    counted = torch.where(plain, digits, 0)
-    read = counted.cumsum(1) - (counted.cumsum(1) - counted).gather(1, start)  # the number's digits up to here
-    integer = whole(torch.where(fraction, 0, counted))
-    place = integer - read if notation.first == "normal" else read - counted
-    exponent = torch.where(explicit, own_exponent, torch.where(plain, place, 0))
-    top = torch.where(explicit, own_exponent.gather(1, start), torch.where(plain, integer - 1, 0))
-    minus = _among(labels, notation.minus)
-    negative = starts & _before(minus, 1) & ~_before(valued, 2)
-    return Runs(valued, starts, start, exponent, top, negative)
+    plain_digit_counts = torch.where(digit_mask, digit_counts, 0)
+    digits_so_far = plain_digit_counts.cumsum(1) - (plain_digit_counts.cumsum(1) - plain_digit_counts).gather(
+        1, start_positions
+    )  # the number's digits up to here
+    num_integer_digits = total_per_number(torch.where(fraction_mask, 0, plain_digit_counts))
+    place_exponents = (
+        num_integer_digits - digits_so_far if notation.digit_order == "normal" else digits_so_far - plain_digit_counts
+    )
+    exponents = torch.where(has_own_exponent, own_exponent, torch.where(digit_mask, place_exponents, 0))
+    max_exponents = torch.where(
+        has_own_exponent, own_exponent.gather(1, start_positions), torch.where(digit_mask, num_integer_digits - 1, 0)
+    )
+    minus_mask = _is_in(labels, notation.minus_ids)
+    negative_mask = start_mask & _shift_right(minus_mask, 1) & ~_shift_right(number_mask, 2)
+    return NumberSpans(number_mask, start_mask, start_positions, exponents, max_exponents, negative_mask)
 
 
-def place_weights(
+def place_value_weights(
     labels: Int[Tensor, "rows time"],
-    table: NumberTable,
-    notation: Notation,
-    base: float,
+    table: NumberTokenTable,
+    notation: NumberNotation,
+    ratio: float,
     *,
-    quantity: Bool[Tensor, "rows time"] | None = None,
+    quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
-    """A weight per number token by its place value: `base` times as much as the digit behind it, 1 on average in each
+    """A weight per number token by its place value: `ratio` times as much as the digit behind it, 1 on average in each
     number; 0 where there is no number.
 
     With base 2, the digits of 503 weigh 12/7, 6/7 and 3/7. With base 10 an error of one weighs what it is worth.
     """
-    index = torch.where(labels == ignore_index, -1, table.of_labels(labels))
-    if quantity is not None:
-        index = torch.where(quantity, index, -1)
-    found = runs(labels, index, table, notation)
+    number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
+    if quantity_mask is not None:
+        number_indices = torch.where(quantity_mask, number_indices, -1)
+    spans = find_number_spans(labels, number_indices, table, notation)
     # The power of ten of a token's last digit; those of several digits are worth what their first one is.
-    more = torch.where(index >= 0, table.digits[index.clamp(min=0)], 1).clamp(min=1) - 1
-    raw = torch.where(
-        found.there, (found.exponent + more - found.top).double() * float(torch.tensor(base).log()), 0
+    extra_digits = torch.where(number_indices >= 0, table.digit_counts[number_indices.clamp(min=0)], 1).clamp(min=1) - 1
+    unnormalized_weights = torch.where(
+        spans.number_mask,
+        (spans.exponents + extra_digits - spans.max_exponents).double() * float(torch.tensor(ratio).log()),
+        0,
     ).exp()
-    counts = found.total(found.there.double()).gather(1, found.start)
-    sums = found.total(raw).gather(1, found.start)
-    return torch.where(found.there, raw * counts / torch.where(found.there, sums, 1), 0).float()
+    counts = spans.sum_per_number(spans.number_mask.double()).gather(1, spans.start_positions)
+    sums = spans.sum_per_number(unnormalized_weights).gather(1, spans.start_positions)
+    return torch.where(
+        spans.number_mask, unnormalized_weights * counts / torch.where(spans.number_mask, sums, 1), 0
+    ).float()
 
 
-def _inside(
-    labels: Tensor, plain: Tensor, digits: Tensor, notation: Notation
+def _points_and_commas(
+    labels: Tensor, digit_mask: Tensor, digit_counts: Tensor, notation: NumberNotation
 ) -> tuple[Bool[Tensor, "rows time"], Bool[Tensor, "rows time"]]:
     """Points between digits, and commas of thousands."""
-    none = torch.zeros_like(plain)
-    if notation.first == "reversed":
-        return none, none
-    before, behind = _before(plain, 1), _behind(plain, 1)
-    point = _among(labels, notation.point) & before & behind
-    if not notation.comma:
-        return point, none
+    no_positions = torch.zeros_like(digit_mask)
+    if notation.digit_order == "reversed":
+        return no_positions, no_positions
+    follows_digit, precedes_digit = _shift_right(digit_mask, 1), _shift_left(digit_mask, 1)
+    point = _is_in(labels, notation.point_ids) & follows_digit & precedes_digit
+    if not notation.comma_ids:
+        return point, no_positions
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
-    run_starts = torch.where(plain & ~before, time, 0).cummax(1).values
-    own = torch.where(plain, digits, 0)
-    sizes = torch.zeros_like(own).scatter_add(1, run_starts, own).gather(1, run_starts)  # digits of each unbroken run
-    group = _before(sizes, 1)
-    comma = _among(labels, notation.comma) & before & behind & (_behind(sizes, 1) == 3) & (group >= 1) & (group <= 3)
+    run_starts = torch.where(digit_mask & ~follows_digit, time, 0).cummax(1).values
+    plain_digit_counts = torch.where(digit_mask, digit_counts, 0)
+    run_lengths = (
+        torch.zeros_like(plain_digit_counts).scatter_add(1, run_starts, plain_digit_counts).gather(1, run_starts)
+    )  # digits of each unbroken run
+    previous_run_lengths = _shift_right(run_lengths, 1)
+    comma = (
+        _is_in(labels, notation.comma_ids)
+        & follows_digit
+        & precedes_digit
+        & (_shift_left(run_lengths, 1) == 3)
+        & (previous_run_lengths >= 1)
+        & (previous_run_lengths <= 3)
+    )
     return point, comma
 
 
-def _among(labels: Tensor, ids: tuple[int, ...]) -> Bool[Tensor, "rows time"]:
-    found = torch.zeros_like(labels, dtype=torch.bool)
+def _is_in(labels: Tensor, ids: tuple[int, ...]) -> Bool[Tensor, "rows time"]:
+    mask = torch.zeros_like(labels, dtype=torch.bool)
     for i in ids:
-        found = found | (labels == i)
-    return found
+        mask = mask | (labels == i)
+    return mask
 
 
-def _before(each: Tensor, by: int, fill: int = 0) -> Tensor:
-    """Shifted right by `by` positions, filled with `fill`."""
-    if each.shape[1] <= by:
-        return torch.full_like(each, fill)
-    return torch.cat([torch.full_like(each[:, :by], fill), each[:, :-by]], dim=1)
+def _shift_right(values: Tensor, steps: int, fill_value: int = 0) -> Tensor:
+    """Shifted right by `steps` positions, filled with `fill_value`."""
+    if values.shape[1] <= steps:
+        return torch.full_like(values, fill_value)
+    return torch.cat([torch.full_like(values[:, :steps], fill_value), values[:, :-steps]], dim=1)
 
 
-def _behind(each: Tensor, by: int) -> Tensor:
-    if each.shape[1] <= by:
-        return torch.zeros_like(each)
-    return torch.cat([each[:, by:], torch.zeros_like(each[:, :by])], dim=1)
+def _shift_left(values: Tensor, steps: int) -> Tensor:
+    if values.shape[1] <= steps:
+        return torch.zeros_like(values)
+    return torch.cat([values[:, steps:], torch.zeros_like(values[:, :steps])], dim=1)

@@ -12,9 +12,9 @@ from torch.nn.functional import logsigmoid
 from numerate.batch import Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.fused_number_loss import entropy_and_columns
-from numerate.kernels.number_table import NumberTable
-from numerate.losses.loss import Loss, LossPart
+from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
+from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.loss import Loss, LossModule
 from numerate.losses.number_tokens import number_table
 from numerate.vocabulary import Vocabulary
 
@@ -48,15 +48,15 @@ class SoftLabels(Loss):
         if self.loss_function not in ("dist2", "del"):
             raise UserError(f"loss_function: {self.loss_function!r} is neither 'dist2' nor 'del'")
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} is no factor; 0 or more is right")
+            raise UserError(f"weight: {self.weight} must be finite and 0 or more")
         if not 0 < self.temperature < float("inf"):
-            raise UserError(f"temperature: {self.temperature} is none; more than 0 is right")
+            raise UserError(f"temperature: {self.temperature} must be finite and more than 0")
 
-    def build(self, vocabulary: Vocabulary) -> LossPart:
-        return SoftLabelsPart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> LossModule:
+        return SoftLabelsModule(self, vocabulary)
 
 
-class SoftLabelsPart(LossPart):
+class SoftLabelsModule(LossModule):
     """The part behind `SoftLabels`: `number` is a sum over number tokens."""
 
     def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
@@ -66,34 +66,41 @@ class SoftLabelsPart(LossPart):
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        numbers = int((self.table.of_labels(batch.targets) >= 0).sum())
-        return {"cross_entropy": batch.counts["tokens"], "number": numbers}
+        num_number_labels = int((self.table.number_indices(batch.targets) >= 0).sum())
+        return {"cross_entropy": batch.counts["tokens"], "number": num_number_labels}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        logits, targets = output.logits, batch.targets_of(output)
-        self.table.check(logits.shape[-1], targets)
-        entropy, columns, _ = entropy_and_columns(logits, targets, self.table.ids)
-        index = self.table.of_labels(targets)
-        chosen = index.clamp(min=0)
+        logits, targets = output.logits, batch.targets_for(output)
+        self.table.check_logits_and_labels(logits.shape[-1], targets)
+        cross_entropy, number_logits, _ = cross_entropy_and_token_logits(logits, targets, self.table.ids)
+        number_indices = self.table.number_indices(targets)
+        safe_number_indices = number_indices.clamp(min=0)
         if self.spec.loss_function == "dist2":
-            each = dist2(columns, self.table, chosen, self.spec.temperature)
+            losses = dist2_loss(number_logits, self.table, safe_number_indices, self.spec.temperature)
         else:
-            each = digit_entropy(columns, self.table, chosen)
-        return {"cross_entropy": entropy, "number": torch.where(index >= 0, each, 0).sum()}
+            losses = digit_entropy_loss(number_logits, self.table, safe_number_indices)
+        return {"cross_entropy": cross_entropy, "number": torch.where(number_indices >= 0, losses, 0).sum()}
 
 
-def dist2(
-    columns: Float[Tensor, "*places numbers"], table: NumberTable, index: Int[Tensor, "*places"], temperature: float
+def dist2_loss(
+    number_logits: Float[Tensor, "*places numbers"],
+    table: NumberTokenTable,
+    number_indices: Int[Tensor, "*places"],
+    temperature: float,
 ) -> Float[Tensor, "*places"]:
-    """KL(g || p) at each place, g ~ exp(-(v - y)² / temperature), where the label is number token `index`."""
-    target = (-(table.values - table.values[index][..., None]).square() / temperature).log_softmax(-1).to(columns.dtype)
-    return (target.exp() * (target - columns.log_softmax(-1))).sum(-1)
+    """KL(g || p) at each place, g ~ exp(-(v - y)² / temperature), where the label is number token `number_indices`."""
+    target_log_probs = (
+        (-(table.values - table.values[number_indices][..., None]).square() / temperature)
+        .log_softmax(-1)
+        .to(number_logits.dtype)
+    )
+    return (target_log_probs.exp() * (target_log_probs - number_logits.log_softmax(-1))).sum(-1)
 
 
-def digit_entropy(
-    columns: Float[Tensor, "*places numbers"], table: NumberTable, index: Int[Tensor, "*places"]
+def digit_entropy_loss(
+    number_logits: Float[Tensor, "*places numbers"], table: NumberTokenTable, number_indices: Int[Tensor, "*places"]
 ) -> Float[Tensor, "*places"]:
-    """The mean over number tokens of p x binary cross-entropy, where the label is number token `index`."""
-    right = torch.arange(table.count, device=columns.device) == index[..., None]
-    entropy = -torch.where(right, logsigmoid(columns), logsigmoid(-columns))
-    return (columns.softmax(-1) * entropy).mean(-1)
+    """The mean over number tokens of p x binary cross-entropy, where the label is number token `number_indices`."""
+    is_label = torch.arange(table.count, device=number_logits.device) == number_indices[..., None]
+    binary_cross_entropy = -torch.where(is_label, logsigmoid(number_logits), logsigmoid(-number_logits))
+    return (number_logits.softmax(-1) * binary_cross_entropy).mean(-1)

@@ -1,6 +1,6 @@
 """How tokens exchange information: attention and recurrent nets, each in a whole-sequence and a one-token form."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Mixer": {
@@ -33,4 +33,4 @@ CATALOGUE = {
         "SymbolicAttention": "architectures.symbols",
     },
 }
-__getattr__ = lazily("mixers", CATALOGUE)
+__getattr__ = lazy_getattr("mixers", CATALOGUE)

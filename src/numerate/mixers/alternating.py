@@ -28,28 +28,28 @@ class Alternating(Mixer):
 
     def __post_init__(self) -> None:
         if not self.mixers:
-            raise UserError("mixers: layers have none to take; one or more is right")
+            raise UserError("mixers: must not be empty")
         for number, mixer in enumerate(self.mixers):
             if isinstance(mixer, Alternating):
-                raise UserError(f"mixers.{number}: is itself alternating; one list of all mixers is right")
+                raise UserError(f"mixers.{number}: must not be Alternating itself; list all mixers in one Alternating")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         kind = layer % len(self.mixers)
         mixer = self.mixers[kind]
-        own = positions if mixer.attends() else ()
+        own = positions if mixer.has_attention() else ()
         return mixer.build(width, layer // len(self.mixers), len(range(kind, depth, len(self.mixers))), own)
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         every = len(self.mixers)
         if depth < every:
             raise UserError(
-                f"model.mixer.mixers: {every} mixers take turns in {depth} layers, so some are never used; "
-                f"model.backbone.num_layers={every} or more is right"
+                f"model.mixer.mixers: {every} mixers need at least as many layers, not {depth}; "
+                f"use model.backbone.num_layers={every} or more"
             )
         layers: list[TokenMixer | None] = [None] * depth
         for kind, mixer in enumerate(self.mixers):
             places = range(kind, depth, every)
-            own = positions if mixer.attends() else ()
+            own = positions if mixer.has_attention() else ()
             for place, part in zip(places, mixer.build_layers(width, len(places), own), strict=True):
                 layers[place] = part
         return [part for part in layers if part is not None]
@@ -57,8 +57,8 @@ class Alternating(Mixer):
     def why_not_stacked(self) -> str | None:
         return next(filter(None, (mixer.why_not_stacked() for mixer in self.mixers)), None)
 
-    def attends(self) -> bool:
-        return any(mixer.attends() for mixer in self.mixers)
+    def has_attention(self) -> bool:
+        return any(mixer.has_attention() for mixer in self.mixers)
 
-    def hides(self) -> bool:
-        return all(mixer.hides() for mixer in self.mixers)
+    def supports_blocked_keys(self) -> bool:
+        return all(mixer.supports_blocked_keys() for mixer in self.mixers)

@@ -12,11 +12,11 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.attention_maps import weights_of
-from numerate.mixers.attention_positions import turned_in_pairs
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, at_places
-from numerate.positions.position import Bias, Contextual, Position, Rotation
-from numerate.positions.rotary import split_and_turned
+from numerate.mixers.attention_maps import attention_weights
+from numerate.mixers.attention_positions import find_pair_rotation
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
+from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
+from numerate.positions.rotary import split_and_rotate
 
 
 @dataclass(frozen=True)
@@ -27,62 +27,69 @@ class Attention(Mixer):
 
     Positions that act inside attention (`Rotary`, biases) are those of the model, not of this spec.
 
-    `logit_scale` multiplies the attention logits, biases included: above 1 attention is sharper. It changes no weight,
-    so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads over
-    more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
-    https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query that sees n keys uses
-    max(1, log n / log log_scale_start), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to
-    `log_scale_start` keys nothing changes. With log_scale_start=64 a query with 4,096 keys uses 2.
+    `logit_scale` multiplies the attention logits, biases included: values above 1 make attention sharper. It changes no
+    weight, so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads
+    over more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
+    https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query with n visible keys uses max(1, log n / log
+    log_scale_start), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to `log_scale_start` keys
+    nothing changes. With log_scale_start=64 a query with 4,096 keys uses 2.
 
     `scale_by_inverse_layer_index` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2
     can (`scale_attn_by_inverse_layer_idx`) and the published counting does (Chang and Bisk, 2024,
-    https://arxiv.org/abs/2405.20131). There, too, a token that is hidden does not even see itself:
-    `blocked_attend_to_themselves=False`; one that then sees nothing at all does see itself.
+    https://arxiv.org/abs/2405.20131). There, a blocked token does not attend to itself either:
+    `blocked_attend_to_themselves=False`; a query without any visible key attends to itself, so that the softmax is
+    defined.
     """
 
     num_heads: int = setting(4, "number of attention heads; must divide hidden_size")
     bias: bool = setting(False, "whether the projections have biases")
     dropout: float = setting(0.0, "dropout of attention weights")
     logit_scale: float | Literal["log"] = setting(
-        1.0, "factor on the attention logits; log: grows with the length", later=True
+        1.0, "factor on the attention logits; log: grows with the length", added_later=True
     )
-    log_scale_start: int = setting(64, "number of visible keys up to which logit_scale=log changes nothing", later=True)
-    scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n", later=True)
-    blocked_attend_to_themselves: bool = setting(True, "whether a blocked token still attends to itself", later=True)
+    log_scale_start: int = setting(
+        64, "number of visible keys up to which logit_scale=log changes nothing", added_later=True
+    )
+    scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n", added_later=True)
+    blocked_attend_to_themselves: bool = setting(
+        True, "whether a blocked token still attends to itself", added_later=True
+    )
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
-            raise UserError(f"num_heads: {self.num_heads} heads attend to nothing; 1 or more is right")
+            raise UserError(f"num_heads: must be 1 or more, not {self.num_heads}")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: must be at least 0 and below 1, not {self.dropout}")
         if self.logit_scale != "log" and (isinstance(self.logit_scale, str) or not 0 < self.logit_scale < float("inf")):
-            raise UserError(f"logit_scale: {self.logit_scale} leaves nothing to attend by; a number above 0, or log")
+            raise UserError(f"logit_scale: must be a number above 0 or log, not {self.logit_scale}")
         if self.log_scale_start < 2:
-            raise UserError(
-                f"log_scale_start: the logarithm of {self.log_scale_start} divides by nothing; 2 or more is right"
-            )
+            raise UserError(f"log_scale_start: must be 2 or more, not {self.log_scale_start}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         if width % self.num_heads:
-            fitting = [heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads]
+            valid_num_heads = [
+                num_heads
+                for num_heads in range(1, width + 1)
+                if width % num_heads == 0 and num_heads <= 4 * self.num_heads
+            ]
             raise UserError(
-                f"model.mixer.num_heads: width {width} does not divide into {self.num_heads} heads; "
-                f"{', '.join(map(str, fitting))} heads would do"
+                f"model.mixer.num_heads: width {width} must be divisible by num_heads={self.num_heads}; "
+                f"{', '.join(map(str, valid_num_heads))} heads are possible"
             )
         return SelfAttention(self, width, positions, layer)
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         layers = [self.build(width, layer, depth, positions) for layer in range(depth)]
         for layer in layers[1:]:
-            layer.share(layers[0])
+            layer.share_modules(layers[0])
         return list(layers)
 
-    def attends(self) -> bool:
+    def has_attention(self) -> bool:
         return True
 
 
 @dataclass
-class Cache:
+class KeyValueCache:
     """Key-value cache: rows x heads x capacity x head width each."""
 
     keys: Tensor
@@ -96,29 +103,33 @@ class SelfAttention(TokenMixer):
         super().__init__()
         heads = spec.num_heads
         self.heads, self.head_width, self.dropout = heads, width // heads, spec.dropout
-        self.logit_scale, self.log_from = spec.logit_scale, spec.log_scale_start
+        self.logit_scale, self.log_scale_start = spec.logit_scale, spec.log_scale_start
         self.layer_scale = 1 / (layer + 1) if spec.scale_by_inverse_layer_index else 1.0
-        self.hidden_see_themselves = spec.blocked_attend_to_themselves
+        self.blocked_keys_see_themselves = spec.blocked_attend_to_themselves
         self.inward = nn.Linear(width, 3 * width, bias=spec.bias)
         self.out = nn.Linear(width, width, bias=spec.bias)
-        acting = [(i, position.build_attention(heads, width // heads)) for i, position in enumerate(positions)]
-        self.specs = {i: positions[i] for i, part in acting if part is not None}
-        self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})
-        self.biases = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Bias)})
-        self.contextual = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Contextual)})
+        attention_modules = [
+            (index, position.build_attention(heads, width // heads)) for index, position in enumerate(positions)
+        ]
+        self.position_specs = {i: positions[i] for i, module in attention_modules if module is not None}
+        self.rotations = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, Rotation)})
+        self.biases = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)})
+        self.contextual = nn.ModuleDict(
+            {str(i): part for i, part in attention_modules if isinstance(part, ContextualBias)}
+        )
 
-    def share(self, first: "SelfAttention") -> None:
-        """Shares with the first layer the modules of positions that all layers share."""
-        for number, position in self.specs.items():
-            if position.shares_layers():
-                for kind in ("rotations", "biases", "contextual"):
-                    mine, theirs = getattr(self, kind), getattr(first, kind)
-                    if str(number) in mine:
-                        mine[str(number)] = theirs[str(number)]
+    def share_modules(self, first_layer: "SelfAttention") -> None:
+        """Shares with the first layer the modules of position schemes that all layers share."""
+        for index, position in self.position_specs.items():
+            if position.is_shared_across_layers():
+                for attribute in ("rotations", "biases", "contextual"):
+                    own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
+                    if str(index) in own_modules:
+                        own_modules[str(index)] = shared_modules[str(index)]
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        queries, keys, values = self._quickly(x, context) or self._projected(x, context)
-        return self._whole(queries, keys, values, context)
+        queries, keys, values = self._project_fast(x, context) or self._project(x, context)
+        return self._attend_causally(queries, keys, values, context)
 
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
@@ -126,215 +137,244 @@ class SelfAttention(TokenMixer):
         """`forward` at `target_positions`: all keys and values, but queries, scores and outputs of these only."""
         width = self.heads * self.head_width
         weight, bias = self.inward.weight, self.inward.bias
-        queries = self._in_heads(
-            linear(at_places(x, target_positions), weight[:width], None if bias is None else bias[:width])
+        queries = self._split_heads(
+            linear(gather_positions(x, target_positions), weight[:width], None if bias is None else bias[:width])
         )
-        keys, values = self._in_heads(linear(x, weight[width:], None if bias is None else bias[width:])).chunk(2, dim=1)
-        for name, part in self.rotations.items():
-            assert isinstance(part, Rotation)
-            queries = part.turn(queries, part.prepare(_gathered(context.position_ids[int(name)], target_positions)))
-            keys = part.turn(keys, self._prepared(int(name), part, context))
-        place = torch.arange(x.shape[1], device=x.device)
-        visible = self._shown(
-            place <= target_positions[:, :, None], place == target_positions[:, :, None], context.hidden
+        keys, values = self._split_heads(linear(x, weight[width:], None if bias is None else bias[width:])).chunk(
+            2, dim=1
+        )
+        for name, rotation in self.rotations.items():
+            assert isinstance(rotation, Rotation)
+            queries = rotation.rotate(
+                queries,
+                rotation.compute_cos_sin(_gather_position_ids(context.position_ids[int(name)], target_positions)),
+            )
+            keys = rotation.rotate(keys, self._prepare_rotation(int(name), rotation, context))
+        key_positions = torch.arange(x.shape[1], device=x.device)
+        visible = self._visible_keys(
+            key_positions <= target_positions[:, :, None],
+            key_positions == target_positions[:, :, None],
+            context.blocked_keys,
         )[:, None]
-        scale = self._scale(target_positions + 1)
+        scale = self._query_scale(target_positions + 1)
 
-        def at_targets(position: int, part: Bias) -> Tensor:
-            return self._bias_at(position, part, context, target_positions)
+        def bias_at_targets(index: int, bias_module: AttentionBias) -> Tensor:
+            return self._bias_at_targets(index, bias_module, context, target_positions)
 
-        mask = self._mask(visible, queries, keys, scale, at_targets)
-        return self._attended(_scaled(queries, scale), keys, values, mask)
+        mask = self._attention_mask(visible, queries, keys, scale, bias_at_targets)
+        return self._attend(_apply_scale(queries, scale), keys, values, mask)
 
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Cache]:
-        queries, keys, values = self._projected(x, context)
+    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, KeyValueCache]:
+        queries, keys, values = self._project(x, context)
         rows, heads, time, head_width = keys.shape
-        cache = Cache(*(part.new_zeros(rows, heads, context.capacity, head_width) for part in (keys, values)))
+        cache = KeyValueCache(
+            *(tensor.new_zeros(rows, heads, context.capacity, head_width) for tensor in (keys, values))
+        )
         cache.keys[:, :, :time], cache.values[:, :, :time] = keys, values
-        return self._whole(queries, keys, values, context), cache
+        return self._attend_causally(queries, keys, values, context), cache
 
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Cache) -> tuple[Tensor, Cache]:
-        assert context.index is not None
-        queries, keys, values = self._projected(x, context)
-        row = torch.arange(x.shape[0], device=x.device)
-        state.keys[row, :, context.index] = keys[:, :, 0]
-        state.values[row, :, context.index] = values[:, :, 0]
-        index, seen, place = context.index[:, None], context.seen, torch.arange(context.seen, device=x.device)
-        hidden = None if context.hidden is None else context.hidden[:, :seen]
-        visible = self._shown((place <= index)[:, None], (place == index)[:, None], hidden)[:, None]
-        keys, values = state.keys[:, :, :seen], state.values[:, :, :seen]
-        scale = self._scale(index + 1)
+    def step(
+        self, x: Float[Tensor, "rows 1 width"], context: Context, state: KeyValueCache
+    ) -> tuple[Tensor, KeyValueCache]:
+        assert context.cache_position is not None
+        queries, keys, values = self._project(x, context)
+        row_index = torch.arange(x.shape[0], device=x.device)
+        state.keys[row_index, :, context.cache_position] = keys[:, :, 0]
+        state.values[row_index, :, context.cache_position] = values[:, :, 0]
+        query_positions, cached_length, key_positions = (
+            context.cache_position[:, None],
+            context.cached_length,
+            torch.arange(context.cached_length, device=x.device),
+        )
+        blocked_keys = None if context.blocked_keys is None else context.blocked_keys[:, :cached_length]
+        visible = self._visible_keys(
+            (key_positions <= query_positions)[:, None], (key_positions == query_positions)[:, None], blocked_keys
+        )[:, None]
+        keys, values = state.keys[:, :, :cached_length], state.values[:, :, :cached_length]
+        scale = self._query_scale(query_positions + 1)
 
-        def newest(position: int, part: Bias) -> Tensor:
-            places = context.position_ids[position]
-            return part.bias(_gathered(places, index), places[:, :seen])
+        def bias_at_newest(scheme_index: int, bias_module: AttentionBias) -> Tensor:
+            position_ids = context.position_ids[scheme_index]
+            return bias_module.compute_bias(
+                _gather_position_ids(position_ids, query_positions), position_ids[:, :cached_length]
+            )
 
-        mask = self._mask(visible, queries, keys, scale, newest)
-        mixed = scaled_dot_product_attention(_scaled(queries, scale), keys, values, attn_mask=mask)
-        return self.out(mixed.transpose(1, 2).flatten(2)), state
+        mask = self._attention_mask(visible, queries, keys, scale, bias_at_newest)
+        attn_output = scaled_dot_product_attention(_apply_scale(queries, scale), keys, values, attn_mask=mask)
+        return self.out(attn_output.transpose(1, 2).flatten(2)), state
 
-    def _projected(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each rows x heads x time x head width, turned by the rotations."""
+    def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each rows x heads x time x head width, rotated by the rotary embeddings."""
         rows, time, _ = x.shape
         queries, keys, values = self.inward(x).view(rows, time, 3, self.heads, self.head_width).unbind(2)
         queries, keys, values = queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
-        for name, part in self.rotations.items():
-            assert isinstance(part, Rotation)
-            prepared = self._prepared(int(name), part, context)
-            queries, keys = part.turn(queries, prepared), part.turn(keys, prepared)
+        for name, rotation in self.rotations.items():
+            assert isinstance(rotation, Rotation)
+            prepared = self._prepare_rotation(int(name), rotation, context)
+            queries, keys = rotation.rotate(queries, prepared), rotation.rotate(keys, prepared)
         return queries, keys, values
 
-    def _quickly(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
-        """`_projected` with components of queries and keys permuted, where that is faster."""
+    def _project_fast(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
+        """`_project` with components of queries and keys permuted, where that is faster; None elsewhere."""
         if (
             type(self.inward) is not nn.Linear
-            or (found := turned_in_pairs(self.rotations, self.contextual, x, context)) is None
+            or (match := find_pair_rotation(self.rotations, self.contextual, x, context)) is None
         ):
             return None
-        number, part = found
+        index, rotation = match
         width, bias = self.heads * self.head_width, self.inward.bias
-        name = ("pairs", number, self.head_width)
-        if name not in context.prepared:
-            context.prepared[name] = part.pairs(context.position_ids[number], 2 * self.heads).to(x.dtype.to_complex())
+        cache_key = ("pairs", index, self.head_width)
+        if cache_key not in context.forward_cache:
+            context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], 2 * self.heads).to(
+                x.dtype.to_complex()
+            )
 
-        def ordered(rows: Tensor) -> Tensor:
-            return torch.cat([part.neighbours(rows[: 2 * width]), rows[2 * width :]])
+        def reorder_rows(weight: Tensor) -> Tensor:
+            return torch.cat([rotation.interleave_halves(weight[: 2 * width]), weight[2 * width :]])
 
-        made = linear(x, ordered(self.inward.weight), None if bias is None else ordered(bias[:, None])[:, 0])
-        parts = split_and_turned(made, context.prepared[name], [width] * 3)
-        queries, keys, values = (self._in_heads(one) for one in parts)
+        projected = linear(
+            x, reorder_rows(self.inward.weight), None if bias is None else reorder_rows(bias[:, None])[:, 0]
+        )
+        tensors = split_and_rotate(projected, context.forward_cache[cache_key], [width] * 3)
+        queries, keys, values = (self._split_heads(tensor) for tensor in tensors)
         return queries, keys, values
 
-    def _prepared(self, position: int, part: Rotation, context: Context) -> object:
-        name = ("rotation", position, self.head_width)
-        if name not in context.prepared:
-            places = context.position_ids[position]
-            if context.index is not None:
-                places = _gathered(places, context.index[:, None])
-            context.prepared[name] = part.prepare(places)
-        return context.prepared[name]
+    def _prepare_rotation(self, index: int, rotation: Rotation, context: Context) -> object:
+        cache_key = ("rotation", index, self.head_width)
+        if cache_key not in context.forward_cache:
+            position_ids = context.position_ids[index]
+            if context.cache_position is not None:
+                position_ids = _gather_position_ids(position_ids, context.cache_position[:, None])
+            context.forward_cache[cache_key] = rotation.compute_cos_sin(position_ids)
+        return context.forward_cache[cache_key]
 
-    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        queries, keys, _ = self._projected(x, context)
-        scale, mask = self._whole_mask(queries, keys, context)
-        return {"attention": weights_of(_scaled(queries, scale), keys, mask)}
+    def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+        queries, keys, _ = self._project(x, context)
+        scale, mask = self._scale_and_mask(queries, keys, context)
+        return {"attention": attention_weights(_apply_scale(queries, scale), keys, mask)}
 
-    def _whole(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
-        scale, mask = self._whole_mask(queries, keys, context)
-        return self._attended(_scaled(queries, scale), keys, values, mask)
+    def _attend_causally(self, queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
+        scale, mask = self._scale_and_mask(queries, keys, context)
+        return self._attend(_apply_scale(queries, scale), keys, values, mask)
 
-    def _whole_mask(
+    def _scale_and_mask(
         self, queries: Tensor, keys: Tensor, context: Context
     ) -> tuple[Tensor | float | None, Tensor | None]:
         """The factor on the logits, and what is visible or added to them; None for causal attention alone."""
         time, device = queries.shape[2], queries.device
-        scale = self._scale(torch.arange(1, time + 1, device=device)[None])
+        scale = self._query_scale(torch.arange(1, time + 1, device=device)[None])
         mask = None
-        # Elsewhere plain causal attention will do (padding on the right is then seen by nothing real).
-        if context.hidden is not None or self.biases or self.contextual:
+        # Otherwise plain causal attention suffices: real tokens never attend to padding on the right.
+        if context.blocked_keys is not None or self.biases or self.contextual:
             causal = torch.ones(time, time, dtype=torch.bool, device=device).tril()[None]
-            own = torch.eye(time, dtype=torch.bool, device=device)[None]
-            visible = self._shown(causal, own, context.hidden)[:, None]
-            mask = self._mask(visible, queries, keys, scale, lambda i, part: self._whole_bias(i, part, context))
+            is_self = torch.eye(time, dtype=torch.bool, device=device)[None]
+            visible = self._visible_keys(causal, is_self, context.blocked_keys)[:, None]
+            mask = self._attention_mask(
+                visible, queries, keys, scale, lambda index, bias_module: self._full_bias(index, bias_module, context)
+            )
         return scale, mask
 
-    def _scale(self, visible: Int[Tensor, "#rows query"]) -> Float[Tensor, "#rows query"] | float | None:
-        """The factor on the logits of queries that see so many keys; None for no factor."""
+    def _query_scale(self, num_visible_keys: Int[Tensor, "#rows query"]) -> Float[Tensor, "#rows query"] | float | None:
+        """The factor on the logits of queries with this number of visible keys; None for no factor."""
         if self.logit_scale == "log":
-            return (visible.float().log() / math.log(self.log_from)).clamp(min=1.0) * self.layer_scale
+            return (num_visible_keys.float().log() / math.log(self.log_scale_start)).clamp(min=1.0) * self.layer_scale
         scale = float(self.logit_scale) * self.layer_scale
         return None if scale == 1.0 else scale
 
-    def _whole_bias(self, position: int, part: Bias, context: Context) -> Float[Tensor, "#rows heads time time"]:
+    def _full_bias(
+        self, index: int, bias_module: AttentionBias, context: Context
+    ) -> Float[Tensor, "#rows heads time time"]:
         """The bias of all pairs, shared by layers that share the module, and by the loops of a looped model."""
-        # A loop may turn without gradients first: what was made then is not what later turns need.
-        name = ("bias", position, id(part), torch.is_grad_enabled())
-        if name not in context.prepared:
-            places = context.position_ids[position]
-            context.prepared[name] = part.bias(places, places)
-        found: Tensor = context.prepared[name]
-        return found
+        # A looped model may first loop without gradients; those tensors must not be reused by later loops with
+        # gradients.
+        cache_key = ("bias", index, id(bias_module), torch.is_grad_enabled())
+        if cache_key not in context.forward_cache:
+            position_ids = context.position_ids[index]
+            context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
+        bias: Tensor = context.forward_cache[cache_key]
+        return bias
 
-    def _bias_at(
-        self, position: int, part: Bias, context: Context, target_positions: Int[Tensor, "rows targets"]
+    def _bias_at_targets(
+        self, index: int, bias_module: AttentionBias, context: Context, target_positions: Int[Tensor, "rows targets"]
     ) -> Float[Tensor, "rows heads targets time"]:
-        places = context.position_ids[position]
-        if len(places) > 1 or places.shape[1] > _TABULATED:
-            return part.bias(_gathered(places, target_positions), places)
+        position_ids = context.position_ids[index]
+        if len(position_ids) > 1 or position_ids.shape[1] > _MAX_TABULATED_LENGTH:
+            return bias_module.compute_bias(_gather_position_ids(position_ids, target_positions), position_ids)
         # All rows have the same places: every pair once, then each row's queries looked up.
-        return self._whole_bias(position, part, context)[0][:, target_positions].transpose(0, 1)
+        return self._full_bias(index, bias_module, context)[0][:, target_positions].transpose(0, 1)
 
-    def _attended(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention and output projection; causal without a mask."""
         dropout = self.dropout if self.training else 0.0
-        mixed = scaled_dot_product_attention(
+        attn_output = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
         )
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        output: Tensor = self.out(attn_output.transpose(1, 2).flatten(2))
+        return output
 
-    def _in_heads(self, projected: Float[Tensor, "rows time all"]) -> Float[Tensor, "rows heads time head_width"]:
+    def _split_heads(self, projected: Float[Tensor, "rows time all"]) -> Float[Tensor, "rows heads time head_width"]:
         rows, time, width = projected.shape
         return projected.view(rows, time, width // self.head_width, self.head_width).transpose(1, 2)
 
-    def _shown(
+    def _visible_keys(
         self,
         visible: Bool[Tensor, "#rows query key"],
-        own: Bool[Tensor, "#rows query key"],
-        hidden: Bool[Tensor, "rows key"] | None,
+        is_self: Bool[Tensor, "#rows query key"],
+        blocked_keys: Bool[Tensor, "rows key"] | None,
     ) -> Bool[Tensor, "#rows query key"]:
-        """Which keys each query sees, of those that are `visible` by their place; `own` is the query's own key.
+        """The keys each query attends to, out of those `visible` by position; `is_self` is True at the query's own key.
 
-        One that sees no other key always sees its own: there would be no softmax otherwise."""
-        if hidden is None:
+        A query without any other visible key attends to itself: the softmax would be undefined otherwise."""
+        if blocked_keys is None:
             return visible
-        shown = visible & ~hidden[:, None, :]
-        return shown | (own if self.hidden_see_themselves else own & ~shown.any(-1, keepdim=True))
+        unblocked = visible & ~blocked_keys[:, None, :]
+        return unblocked | (is_self if self.blocked_keys_see_themselves else is_self & ~unblocked.any(-1, keepdim=True))
 
-    def _mask(
+    def _attention_mask(
         self,
         visible: Bool[Tensor, "#rows 1 query key"],
         queries: Float[Tensor, "rows heads query head_width"],
         keys: Float[Tensor, "rows heads key head_width"],
         scale: Tensor | float | None,
-        bias_of: Callable[[int, Bias], Tensor],
+        compute_bias: Callable[[int, AttentionBias], Tensor],
     ) -> Tensor:
-        """What is visible, or with positions that add to the scores what they add there, and minus infinity elsewhere;
-        `bias_of` is a bias, given the number of its position, at these queries."""
+        """The boolean mask of visible keys, or with position biases the biases there and minus infinity elsewhere;
+        `compute_bias` returns the bias of a position scheme (by its index) at these queries."""
         mask: Tensor = visible
-        for name, part in self.biases.items():
-            assert isinstance(part, Bias)
-            mask = _added(mask, _scaled(bias_of(int(name), part), scale))
-        for part in self.contextual.values():
-            assert isinstance(part, Contextual)
-            mask = _added(mask, _scaled(part.bias(queries, keys, visible), scale))
+        for name, module in self.biases.items():
+            assert isinstance(module, AttentionBias)
+            mask = _add_bias(mask, _apply_scale(compute_bias(int(name), module), scale))
+        for module in self.contextual.values():
+            assert isinstance(module, ContextualBias)
+            mask = _add_bias(mask, _apply_scale(module.compute_bias(queries, keys, visible), scale))
         return mask
 
-    def fused(self) -> Mapping[str, Sequence[str]]:
+    def packed_projections(self) -> Mapping[str, Sequence[str]]:
         return {"inward": ("queries", "keys", "values")}
 
-    def claimed(self) -> set[str]:
-        # A network of distances has inputs from 0 up: drawn as a layer of the model, half of it would be dead at once.
+    def self_initialized_parameters(self) -> set[str]:
+        # The inputs of a network of distances are nonnegative: with the model's initialization half of its units would
+        # be dead.
         return {name for name, _ in self.named_parameters() if name.startswith(("biases.", "contextual."))}
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
         width = self.heads * self.head_width
-        own = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
-        parts = [part for part in self.contextual.values() if isinstance(part, Contextual)]
-        return own + sum(part.flops(self.heads, time) for part in parts)
+        projection_and_score_flops = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
+        contextual_biases = [module for module in self.contextual.values() if isinstance(module, ContextualBias)]
+        return projection_and_score_flops + sum(part.flops(self.heads, time) for part in contextual_biases)
 
 
-def _gathered(
-    places: Int[Tensor, "#rows time"], target_positions: Int[Tensor, "rows targets"]
+def _gather_position_ids(
+    position_ids: Int[Tensor, "#rows time"], target_positions: Int[Tensor, "rows targets"]
 ) -> Int[Tensor, "rows targets"]:
     """The position ids at `target_positions`."""
-    return places.expand(len(target_positions), -1).gather(1, target_positions)
+    return position_ids.expand(len(target_positions), -1).gather(1, target_positions)
 
 
-def _scaled(
+def _apply_scale(
     x: Float[Tensor, "#rows heads query last"], scale: Float[Tensor, "#rows query"] | float | None
 ) -> Float[Tensor, "rows heads query last"]:
     """Queries, or biases of queries, times the factor on the logits."""
@@ -343,11 +383,11 @@ def _scaled(
     return x * (scale[:, None, :, None].to(x.dtype) if isinstance(scale, Tensor) else scale)
 
 
-_TABULATED = 2048
-"""Rows longer than this many places do not have the biases of all their pairs written down."""
+_MAX_TABULATED_LENGTH = 2048
+"""For rows longer than this the biases of all pairs are not materialized."""
 
 
-def _added(
+def _add_bias(
     mask: Bool[Tensor, "#rows 1 query key"] | Float[Tensor, "#rows #heads query key"],
     bias: Float[Tensor, "#rows heads query key"],
 ) -> Float[Tensor, "#rows heads query key"]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from numerate.mixers.mixer import TokenMixer
 
-Sort = Literal["attention", "relational attention", "relations", "symbols", "cross attention"]
+MapKind = Literal["attention", "relational attention", "relations", "symbols", "cross attention"]
 """The kind of a map. All but `relations` sum to 1 for each query."""
 
 
@@ -19,7 +19,7 @@ Sort = Literal["attention", "relational attention", "relations", "symbols", "cro
 class LayerMaps:
     """The maps of one layer in one loop, by kind, each rows x heads x query x key.
 
-    `part` is encoder or decoder where a model has both, and else empty; layers and loops count from 0 within it.
+    `component` is encoder or decoder where a model has both, and else empty; layers and loops count from 0 within it.
 
     - `attention`: weights of self-attention heads; `cross attention`: weights on the encoder's outputs.
     - `relational attention`: attention weights of relational heads.
@@ -28,20 +28,20 @@ class LayerMaps:
     """
 
     layer: int
-    turn: int
-    maps: Mapping[Sort, Tensor]
-    part: str = ""
+    loop: int
+    maps: Mapping[MapKind, Tensor]
+    component: str = ""
 
 
 @dataclass
-class Observed:
+class RecordedMaps:
     """The recorded maps, in the order in which layers ran."""
 
     layers: list[LayerMaps] = field(default_factory=list)
 
 
 @contextmanager
-def observed(model: nn.Module) -> Iterator[Observed]:
+def record_maps(model: nn.Module) -> Iterator[RecordedMaps]:
     """Records the maps of all mixers in every forward of the model over whole rows.
 
     >>> with observed(model) as seen:
@@ -51,27 +51,27 @@ def observed(model: nn.Module) -> Iterator[Observed]:
 
     Outside of it nothing is recorded, at no cost. Layers without attention have no maps.
     """
-    seen = Observed()
-    turns: dict[int, int] = {}
+    recorded = RecordedMaps()
+    loop_counts: dict[int, int] = {}
     mixers = [part for part in model.modules() if isinstance(part, TokenMixer)]
 
-    def note(mixer: TokenMixer, given: tuple[Any, ...]) -> None:
-        turn = turns.get(id(mixer), 0)
-        turns[id(mixer)] = turn + 1
+    def record(mixer: TokenMixer, given: tuple[Any, ...]) -> None:
+        turn = loop_counts.get(id(mixer), 0)
+        loop_counts[id(mixer)] = turn + 1
         with torch.no_grad():
-            found = mixer.maps(*given)
+            found = mixer.attention_maps(*given)
         if found:
-            seen.layers.append(LayerMaps(mixers.index(mixer), turn, found))
+            recorded.layers.append(LayerMaps(mixers.index(mixer), turn, found))
 
-    hooks = [mixer.register_forward_pre_hook(note) for mixer in mixers]
+    hooks = [mixer.register_forward_pre_hook(record) for mixer in mixers]
     try:
-        yield seen
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def weights_of(
+def attention_weights(
     queries: Float[Tensor, "rows heads query head_width"],
     keys: Float[Tensor, "rows heads key head_width"],
     mask: Bool[Tensor, "#rows #heads #query key"] | Float[Tensor, "#rows #heads #query key"] | None = None,

@@ -7,129 +7,161 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from numerate.mixers.mixer import Context
-from numerate.positions.position import Bias, Contextual, Position, Rotation
+from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import HalfSplitRotation
 
 
-class Inside(nn.Module):
-    """Turns queries and keys, says which keys a query sees, and what is added to the scores: as `SelfAttention` does.
+class AttentionPositions(nn.Module):
+    """Rotates queries and keys and computes the mask of visible keys and the attention biases, as `SelfAttention` does.
 
-    Queries stand at all places of a row, or `at` some of each. A token sees those up to itself that are not hidden, and
-    always itself.
+    Queries are at all positions of a row, or at `query_positions`. A token attends to earlier keys that are not
+    blocked, and always itself.
     """
 
     def __init__(self, heads: int, head_width: int, positions: Sequence[Position]) -> None:
         super().__init__()
-        acting = [(i, position.build_attention(heads, head_width)) for i, position in enumerate(positions)]
-        self.specs = {i: positions[i] for i, part in acting if part is not None}
-        self.rotations = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Rotation)})
-        self.biases = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Bias)})
-        self.contextual = nn.ModuleDict({str(i): part for i, part in acting if isinstance(part, Contextual)})
+        attention_modules = [
+            (index, position.build_attention(heads, head_width)) for index, position in enumerate(positions)
+        ]
+        self.position_specs = {i: positions[i] for i, module in attention_modules if module is not None}
+        self.rotations = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, Rotation)})
+        self.biases = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)})
+        self.contextual = nn.ModuleDict(
+            {str(i): part for i, part in attention_modules if isinstance(part, ContextualBias)}
+        )
 
-    def share(self, first: "Inside") -> None:
+    def share_modules(self, first_layer: "AttentionPositions") -> None:
         """Shares with the first layer the modules of positions that all layers share."""
-        for number, position in self.specs.items():
-            for kind in ("rotations", "biases", "contextual") if position.shares_layers() else ():
-                mine, theirs = getattr(self, kind), getattr(first, kind)
-                if str(number) in mine:
-                    mine[str(number)] = theirs[str(number)]
+        for index, position in self.position_specs.items():
+            for attribute in ("rotations", "biases", "contextual") if position.is_shared_across_layers() else ():
+                own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
+                if str(index) in own_modules:
+                    own_modules[str(index)] = shared_modules[str(index)]
 
-    def turned(
-        self, x: Float[Tensor, "rows some time width"], context: Context, at: Int[Tensor, "rows time"] | None = None
+    def rotate(
+        self,
+        x: Float[Tensor, "rows some time width"],
+        context: Context,
+        query_positions: Int[Tensor, "rows time"] | None = None,
     ) -> Float[Tensor, "rows some time width"]:
         """Queries or keys, rotated by their positions."""
-        for name, part in self.rotations.items():
-            assert isinstance(part, Rotation)
-            key, places = ("rotation", int(name), x.shape[-1]), context.position_ids[int(name)]
-            if at is not None and context.index is None:
-                prepared = part.prepare(_gathered(places, at))
+        for name, rotation in self.rotations.items():
+            assert isinstance(rotation, Rotation)
+            cache_key, position_ids = ("rotation", int(name), x.shape[-1]), context.position_ids[int(name)]
+            if query_positions is not None and context.cache_position is None:
+                prepared = rotation.compute_cos_sin(_gather_position_ids(position_ids, query_positions))
             else:
-                if key not in context.prepared:
-                    index = None if context.index is None else context.index[:, None]
-                    context.prepared[key] = part.prepare(places if index is None else _gathered(places, index))
-                prepared = context.prepared[key]
-            x = part.turn(x, prepared)
+                if cache_key not in context.forward_cache:
+                    cache_position = None if context.cache_position is None else context.cache_position[:, None]
+                    context.forward_cache[cache_key] = rotation.compute_cos_sin(
+                        position_ids if cache_position is None else _gather_position_ids(position_ids, cache_position)
+                    )
+                prepared = context.forward_cache[cache_key]
+            x = rotation.rotate(x, prepared)
         return x
 
-    def seen(
+    def visibility_and_bias(
         self,
         queries: Float[Tensor, "rows heads query width"],
         keys: Float[Tensor, "rows heads key width"],
         context: Context,
-        at: Int[Tensor, "rows query"] | None = None,
+        query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
-        """Which keys each query sees, None where it is those up to itself (of a row's last query: all) and nothing is
+        """The mask of visible keys, None for plain causal attention (for a row's last query: all keys) without biases;
         added; and what is added to the scores, if anything."""
-        all_seen = at is None or together(context) is not None
-        if all_seen and context.hidden is None and not self.biases and not self.contextual:
+        sees_all_keys = query_positions is None or common_cache_position(context) is not None
+        if sees_all_keys and context.blocked_keys is None and not self.biases and not self.contextual:
             return None, None
-        place = torch.arange(keys.shape[2], device=keys.device)
-        where = place[None] if at is None else at
-        visible = place <= where[:, :, None]
-        if context.hidden is not None:
-            own = place == where[:, :, None]
-            visible = (visible & ~context.hidden[:, None, : len(place)]) | own
+        key_positions = torch.arange(keys.shape[2], device=keys.device)
+        positions = key_positions[None] if query_positions is None else query_positions
+        visible = key_positions <= positions[:, :, None]
+        if context.blocked_keys is not None:
+            is_self = key_positions == positions[:, :, None]
+            visible = (visible & ~context.blocked_keys[:, None, : len(key_positions)]) | is_self
         visible, bias = visible[:, None], None
-        for name, part in self.biases.items():
-            assert isinstance(part, Bias)
-            added = self._bias(int(name), part, context, at, len(place))
+        for name, module in self.biases.items():
+            assert isinstance(module, AttentionBias)
+            added = self._bias(int(name), module, context, query_positions, len(key_positions))
             bias = added if bias is None else bias + added
-        for part in self.contextual.values():
-            assert isinstance(part, Contextual)
-            added = part.bias(queries, keys, visible)
+        for module in self.contextual.values():
+            assert isinstance(module, ContextualBias)
+            added = module.compute_bias(queries, keys, visible)
             bias = added if bias is None else bias + added
         return visible, bias
 
-    def _bias(self, position: int, part: Bias, context: Context, at: Tensor | None, keys: int) -> Tensor:
-        places = context.position_ids[position]
-        if at is not None:
-            return part.bias(_gathered(places, at), places[:, :keys])
-        # A loop may turn without gradients first: what was made then is not what later turns need.
-        name = ("bias", position, id(part), torch.is_grad_enabled())
-        if name not in context.prepared:
-            context.prepared[name] = part.bias(places, places)
-        found: Tensor = context.prepared[name]
-        return found
+    def _bias(
+        self, index: int, bias_module: AttentionBias, context: Context, query_positions: Tensor | None, num_keys: int
+    ) -> Tensor:
+        position_ids = context.position_ids[index]
+        if query_positions is not None:
+            return bias_module.compute_bias(
+                _gather_position_ids(position_ids, query_positions), position_ids[:, :num_keys]
+            )
+        # A looped model may first loop without gradients; those tensors must not be reused by later loops with
+        # gradients.
+        cache_key = ("bias", index, id(bias_module), torch.is_grad_enabled())
+        if cache_key not in context.forward_cache:
+            context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
+        bias: Tensor = context.forward_cache[cache_key]
+        return bias
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         """Networks of distances are not drawn as layers of the model are: see `SelfAttention`."""
         return {name for name, _ in self.named_parameters()}
 
     def flops(self, heads: int, time: int) -> int:
-        return sum(part.flops(heads, time) for part in self.contextual.values() if isinstance(part, Contextual))
+        return sum(
+            module.flops(heads, time) for module in self.contextual.values() if isinstance(module, ContextualBias)
+        )
 
 
-def turned_in_pairs(
-    rotations: nn.ModuleDict, contextual: nn.ModuleDict, x: Tensor, context: Context
+def find_pair_rotation(
+    rotations: nn.ModuleDict, contextual_biases: nn.ModuleDict, x: Tensor, context: Context
 ) -> tuple[int, HalfSplitRotation] | None:
-    """The number of the position and its rotation, where `split_and_turned` may turn the queries and keys of rows.
+    """The index of the position scheme and its rotation, where `split_and_rotate` may rotate queries and keys; else
+    None.
 
     That is one rotation of whole heads, whose products alone are used, over whole rows on a CPU in full precision.
-    Compiled programs, and models in a stack, turn them as anywhere else.
+    Compiled models and models under torch.vmap use the general path.
     """
-    if len(rotations) != 1 or contextual or x.device.type != "cpu" or x.element_size() < 4 or context.index is not None:
+    if (
+        len(rotations) != 1
+        or contextual_biases
+        or x.device.type != "cpu"
+        or x.element_size() < 4
+        or context.cache_position is not None
+    ):
         return None
     if torch.compiler.is_compiling():
         return None
-    (name, part), *_ = rotations.items()
-    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    if not isinstance(part, HalfSplitRotation) or not part.whole or stacked or torch.is_autocast_enabled("cpu"):
+    (name, rotation), *_ = rotations.items()
+    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    if (
+        not isinstance(rotation, HalfSplitRotation)
+        or not rotation.rotates_all_dims
+        or is_vmapped
+        or torch.is_autocast_enabled("cpu")
+    ):
         return None
-    return int(name), part
+    return int(name), rotation
 
 
-def together(context: Context) -> int | None:
+def common_cache_position(context: Context) -> int | None:
     """In a step, the position of the newest token where it is the same in all rows and known without a device
-    synchronisation; otherwise None."""
-    if context.index is None:
+    synchronization; otherwise None."""
+    if context.cache_position is None:
         return None
-    if "together" not in context.prepared:
-        last = context.seen - 1
-        alike = len(context.index) == 1 or (context.index.device.type == "cpu" and bool((context.index == last).all()))
-        context.prepared["together"] = last if alike else None
-    found: int | None = context.prepared["together"]
-    return found
+    if "together" not in context.forward_cache:
+        newest_position = context.cached_length - 1
+        is_common = len(context.cache_position) == 1 or (
+            context.cache_position.device.type == "cpu" and bool((context.cache_position == newest_position).all())
+        )
+        context.forward_cache["together"] = newest_position if is_common else None
+    position: int | None = context.forward_cache["together"]
+    return position
 
 
-def _gathered(places: Int[Tensor, "#rows time"], at: Int[Tensor, "rows targets"]) -> Int[Tensor, "rows targets"]:
-    return places.expand(len(at), -1).gather(1, at)
+def _gather_position_ids(
+    position_ids: Int[Tensor, "#rows time"], query_positions: Int[Tensor, "rows targets"]
+) -> Int[Tensor, "rows targets"]:
+    return position_ids.expand(len(query_positions), -1).gather(1, query_positions)

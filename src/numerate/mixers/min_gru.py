@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.kernels.linear_scan import linear_scan
-from numerate.kernels.token_shift import behind
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import gather_last_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-Eigenvalues = Literal["[0,1]", "[-1,1]"]
+EigenvalueRange = Literal["[0,1]", "[-1,1]"]
 
 
 @dataclass(frozen=True)
@@ -28,33 +28,31 @@ class MinGRU(Mixer):
 
     - `positive_candidates=True`: candidates are made positive by g (Appendix B), as the paper's form in logarithms
       needs. The recurrence here divides by nothing and takes any candidate.
-    - `eigenvalue_range="[-1,1]"`: the decay is 1 - 2 z_t. A token may then turn the sign of a cell round, which parity
+    - `eigenvalue_range="[-1,1]"`: the decay is 1 - 2 z_t. A token may then flip the sign of a state, which parity
       needs and no decay above 0 can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537). Not in the paper.
-    - `max_initial_memory`: the biases of the gates begin such that cells remember for 2 to `max_initial_memory` tokens
-      (Tallec and Ollivier, 2018, https://arxiv.org/abs/1804.11188); without it all gates begin about 1/2.
+    - `max_initial_memory`: the biases of the gates are initialized so that states remember 2 to `max_initial_memory`
+      tokens (Tallec and Ollivier, 2018, https://arxiv.org/abs/1804.11188); without it all gates are initially about
+      1/2.
     """
 
     hidden_size: int | None = setting(None, "size of the state; null: the model's hidden_size")
     bias: bool = setting(True, "whether gates and candidates have biases")
     positive_candidates: bool = setting(False, "whether candidate states are made positive")
-    eigenvalue_range: Eigenvalues = setting("[0,1]", "range of the recurrence's eigenvalues")
+    eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the recurrence's eigenvalues")
     max_initial_memory: int | None = setting(None, "longest initial memory of a state, in tokens; null: about 2")
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
-        if self.eigenvalue_range not in get_args(Eigenvalues):
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
+        if self.eigenvalue_range not in get_args(EigenvalueRange):
             raise UserError(
-                f"eigenvalue_range: {self.eigenvalue_range!r} is none of: {', '.join(get_args(Eigenvalues))}"
+                f"eigenvalue_range: must be one of {', '.join(get_args(EigenvalueRange))}, not "
+                f"{self.eigenvalue_range!r}"
             )
         if self.max_initial_memory is not None and self.max_initial_memory < 2:
-            raise UserError(
-                f"max_initial_memory: {self.max_initial_memory} is no memory; 2 or more tokens are right, or null"
-            )
+            raise UserError(f"max_initial_memory: must be 2 or more tokens, or null, not {self.max_initial_memory}")
         if self.max_initial_memory is not None and not self.bias:
-            raise UserError(
-                "max_initial_memory: it is in the biases of the gates; bias=true, or max_initial_memory=null"
-            )
+            raise UserError("max_initial_memory: must be null without gate biases (bias=false)")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MinGRUMixer":
         return MinGRUMixer(self, width, self.hidden_size or width)
@@ -65,17 +63,21 @@ class MinGRUMixer(TokenMixer):
 
     def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
         super().__init__()
-        self.cells, self.positive, self.signed = cells, spec.positive_candidates, spec.eigenvalue_range == "[-1,1]"
+        self.hidden_size, self.positive_candidates, self.allow_neg_eigval = (
+            cells,
+            spec.positive_candidates,
+            spec.eigenvalue_range == "[-1,1]",
+        )
         self.inward = nn.Linear(width, 2 * cells, bias=spec.bias)
         self.out = nn.Linear(cells, width, bias=False)
-        self.remembers = spec.max_initial_memory is not None
+        self.has_memory_initialization = spec.max_initial_memory is not None
         if spec.max_initial_memory is not None:
             with torch.no_grad():
                 self.inward.bias.zero_()
                 self.inward.bias[:cells] = -torch.empty(cells).uniform_(1, spec.max_initial_memory - 1).log()
 
-    def claimed(self) -> set[str]:
-        return {"inward.bias"} if self.remembers else set()
+    def self_initialized_parameters(self) -> set[str]:
+        return {"inward.bias"} if self.has_memory_initialization else set()
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         out: Tensor = self.out(self._states(x, context).to(x.dtype))
@@ -83,27 +85,27 @@ class MinGRUMixer(TokenMixer):
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
         states = self._states(x, context)
-        return self.out(states.to(x.dtype)), behind(states, context.lengths)
+        return self.out(states.to(x.dtype)), gather_last_tokens(states, context.lengths)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        decays, written = self._read(x)
+        decays, written = self._decays_and_inputs(x)
         state = decays[:, 0] * state + written[:, 0]
         return self.out(state[:, None].to(x.dtype)), state
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
-        nothing_hidden(context, "MinGRU")
-        return linear_scan(*self._read(x))
+        check_no_blocked_keys(context, "MinGRU")
+        return linear_scan(*self._decays_and_inputs(x))
 
-    def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The decay of each token, and what it writes: rows x time x cells."""
         gates, candidates = self.inward(x).chunk(2, dim=-1)
-        if self.positive:
+        if self.positive_candidates:
             candidates = torch.where(candidates >= 0, candidates + 0.5, candidates.sigmoid())
-        decays = (-gates / 2).tanh() if self.signed else (-gates).sigmoid()
+        decays = (-gates / 2).tanh() if self.allow_neg_eigval else (-gates).sigmoid()
         return decays, gates.sigmoid() * candidates
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,)
 
     def flops(self, time: int) -> int:
-        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel() + 2 * self.cells)
+        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel() + 2 * self.hidden_size)

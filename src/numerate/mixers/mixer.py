@@ -17,28 +17,29 @@ from numerate.positions.position import Position
 class Context:
     """The context of a mixer's input.
 
-    - `lengths`: real tokens per row so far. `hidden`: True at keys masked for all queries.
+    - `lengths`: real tokens per row so far. `blocked_keys`: True at keys masked for all queries.
     - `position_ids`: for each position scheme of the model, those so far (first dimension 1 where all rows agree).
-    - `raw`: the input embeddings. `stream`: the residual stream before the norm of the mixer, in this block.
-    - `index`: in a step, the position of the newest token in each row; None over whole rows.
-    - `seen`: in a step, the number of positions of the state in use (the longest row so far).
+    - `input_embeddings`: the input embeddings. `residual`: the residual stream before the norm of the mixer, in this
+      block.
+    - `cache_position`: in a step, the position of the newest token in each row; None over whole rows.
+    - `cached_length`: in a step, the number of positions of the state in use (the longest row so far).
     - `capacity`: in a prefill, the maximum length of a row.
-    - `prepared`: what layers share within one forward, such as the cosines of rotary embeddings.
+    - `forward_cache`: what layers share within one forward, such as the cosines of rotary embeddings.
     """
 
     lengths: Int[Tensor, " rows"]
     position_ids: tuple[Tensor, ...]
-    raw: Tensor | None = None
-    stream: Tensor | None = None
-    hidden: Bool[Tensor, "rows time"] | None = None
-    index: Int[Tensor, " rows"] | None = None
-    seen: int = 0
+    input_embeddings: Tensor | None = None
+    residual: Tensor | None = None
+    blocked_keys: Bool[Tensor, "rows time"] | None = None
+    cache_position: Int[Tensor, " rows"] | None = None
+    cached_length: int = 0
     capacity: int = 0
-    prepared: dict[Any, Any] = field(default_factory=dict)
+    forward_cache: dict[Any, Any] = field(default_factory=dict)
 
 
-class OfAllRows:
-    """A part of a state without a row dimension, such as fused weights: reordering rows keeps it."""
+class RowIndependentState:
+    """A part of a state without a row dimension, such as packed weights: reordering rows leaves it unchanged."""
 
 
 class TokenMixer(nn.Module, ABC):
@@ -54,8 +55,9 @@ class TokenMixer(nn.Module, ABC):
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
     ) -> Float[Tensor, "rows targets width"]:
-        """`forward` at some positions of each row only. Mixers that can skip work for the others override it."""
-        return at_places(self(x, context), target_positions)
+        """`forward` at some positions of each row only. Mixers that can skip the computation at other positions
+        override it."""
+        return gather_positions(self(x, context), target_positions)
 
     @abstractmethod
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
@@ -65,30 +67,30 @@ class TokenMixer(nn.Module, ABC):
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Any) -> tuple[Tensor, Any]:
         """One more token per row, and the state after it."""
 
-    def maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
+    def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
         """The attention weights of `forward`, by the kinds of `numerate.mixers.attention_maps`: rows x heads x query x
         key. Empty for a mixer without attention."""
         return {}
 
-    def claimed(self) -> set[str]:
-        """Names of parameters with an own initialisation, which the model's initialisation skips."""
+    def self_initialized_parameters(self) -> set[str]:
+        """Names of parameters that the mixer initializes itself, so that the model's initialization skips them."""
         return set()
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Optimizer settings of parameters: (factor of the learning rate, whether weight decay applies)."""
         return {}
 
-    def fused(self) -> Mapping[str, Sequence[str]]:
-        """Fused linear layers of equal parts, by name, with what each part makes:
-        `{"inward": ("queries", "keys", "values")}`. Some initialisations draw the parts separately."""
+    def packed_projections(self) -> Mapping[str, Sequence[str]]:
+        """Linear layers that pack several projections of equal size, by name, with the role of each projection:
+        `{"inward": ("queries", "keys", "values")}`. Some initializations draw the projections separately."""
         return {}
 
-    def reads(self) -> Mapping[str, int]:
-        """Linear layers, by name, with their fan-in where that is not the input width, for initialisations."""
+    def fan_in_by_layer(self) -> Mapping[str, int]:
+        """Linear layers, by name, with their fan-in where that is not the input width, for initializations."""
         return {}
 
-    def outward(self) -> Sequence[nn.Linear]:
-        """The linear layers that write to the residual stream, which initialisations scale down."""
+    def output_projections(self) -> Sequence[nn.Linear]:
+        """The linear layers that write to the residual stream, which initializations scale down."""
         return ()
 
     @abstractmethod
@@ -112,22 +114,22 @@ class Mixer(ABC):
         """Why models with it cannot be trained stacked (`numerate.stacking`), in words; None if they can."""
         return None
 
-    def attends(self) -> bool:
+    def has_attention(self) -> bool:
         """Whether it has attention, for positions that act inside attention."""
         return False
 
-    def hides(self) -> bool:
+    def supports_blocked_keys(self) -> bool:
         """Whether it supports blocked keys; recurrences read every token."""
-        return self.attends()
+        return self.has_attention()
 
 
-def nothing_hidden(context: Context, mixer: str) -> None:
+def check_no_blocked_keys(context: Context, mixer_name: str) -> None:
     """Raises `UserError` for blocked keys, which a recurrence does not support."""
-    if context.hidden is not None:
-        raise UserError(f"model.mixer: {mixer} reads every token and cannot hide any; Attention can")
+    if context.blocked_keys is not None:
+        raise UserError(f"model.mixer: {mixer_name} does not support blocked keys; use Attention")
 
 
-def at_places(
+def gather_positions(
     x: Float[Tensor, "rows time width"], target_positions: Int[Tensor, "rows targets"]
 ) -> Float[Tensor, "rows targets width"]:
     """The hidden states at some positions of each row."""

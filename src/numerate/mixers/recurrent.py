@@ -12,15 +12,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.token_shift import behind
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, nothing_hidden
+from numerate.kernels.token_shift import gather_last_tokens
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
-RecurrentInitialisation = Literal["orthogonal", "torch"]
+RecurrentInitialization = Literal["orthogonal", "torch"]
 
 
 @dataclass(frozen=True)
-class Recurrence(Mixer):
+class RecurrentSpec(Mixer):
     """Settings of `RNN`, `GRU` and `LSTM`: one torch module per layer, and an output projection.
 
     - `initialization="orthogonal"`: input weights N(0, 1/fan_in), orthogonal recurrent weights, biases 0 (an LSTM's
@@ -30,32 +30,31 @@ class Recurrence(Mixer):
 
     hidden_size: int | None = setting(None, "hidden size of the recurrent layer; null: the model's hidden_size")
     output_projection: bool = setting(
-        True, "whether a linear output projection follows; false: torch's bare module", later=True
+        True, "whether a linear output projection follows; false: the torch module alone", added_later=True
     )
-    bias: bool = setting(True, "whether the recurrence has biases", later=True)
-    initialization: RecurrentInitialisation = setting(
-        "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform", later=True
+    bias: bool = setting(True, "whether the recurrence has biases", added_later=True)
+    initialization: RecurrentInitialization = setting(
+        "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform", added_later=True
     )
 
     def __post_init__(self) -> None:
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: {self.hidden_size} cells remember nothing; 1 or more is right")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
         cells = self.hidden_size or width
         if not self.output_projection and cells != width:
             raise UserError(
-                f"model.mixer.hidden_size: without a linear map back (output_projection=false) {cells} cells do "
-                f"not fit "
-                f"a width of {width}; hidden_size={width}, or output_projection=true"
+                f"model.mixer.hidden_size: must equal the model's width {width} without an output projection, not "
+                f"{cells}; use hidden_size={width} or output_projection=true"
             )
-        net = self.net(width, cells)
+        net = self.build_rnn(width, cells)
         if self.initialization == "orthogonal":
-            initialise(net)
+            initialize_rnn(net)
         return RecurrentMixer(net, width, type(self).__name__, self.output_projection)
 
     @abstractmethod
-    def net(self, width: int, cells: int) -> nn.RNNBase:
+    def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
         """Torch's module, from rows x time x width to rows x time x cells."""
 
     def why_not_stacked(self) -> str | None:
@@ -63,7 +62,7 @@ class Recurrence(Mixer):
 
 
 @dataclass(frozen=True)
-class RNN(Recurrence):
+class RNN(RecurrentSpec):
     """Elman recurrent network with tanh (`torch.nn.RNN`).
 
     Elman (1990), https://doi.org/10.1207/s15516709cog1402_1: h_t = tanh(W x_t + b + U h_{t-1} + c). Each layer is one
@@ -75,29 +74,29 @@ class RNN(Recurrence):
     >>> RNN(output_projection=False, initialization="torch")
     """
 
-    def net(self, width: int, cells: int) -> nn.RNNBase:
+    def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
         return nn.RNN(width, cells, bias=self.bias, batch_first=True)
 
 
 @dataclass(frozen=True)
-class GRU(Recurrence):
+class GRU(RecurrentSpec):
     """Gated recurrent unit (`torch.nn.GRU`).
 
     Cho et al. (2014), https://arxiv.org/abs/1406.1078. Each layer is one `torch.nn.GRU`, whose reset gate acts behind
     the recurrent matrix, not before it as in the paper: n_t = tanh(W x_t + b + r_t * (U h_{t-1} + c)).
     """
 
-    def net(self, width: int, cells: int) -> nn.RNNBase:
+    def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
         return nn.GRU(width, cells, bias=self.bias, batch_first=True)
 
 
 @dataclass(frozen=True)
-class LSTM(Recurrence):
+class LSTM(RecurrentSpec):
     """Long short-term memory, as `torch.nn.LSTM`.
 
     Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735.
 
-    Each layer is one `torch.nn.LSTM` and a linear map back to the width. Its own initialisation: input weights
+    Each layer is one `torch.nn.LSTM` and a linear map back to the width. Initialization: input weights
     N(0, 1/fan_in), orthogonal recurrent weights, forget bias 1 (Jozefowicz et al., 2015).
 
     The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 132,096
@@ -106,27 +105,27 @@ class LSTM(Recurrence):
     >>> LSTM(output_projection=False, initialization="torch")
     """
 
-    def net(self, width: int, cells: int) -> nn.RNNBase:
+    def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
         return nn.LSTM(width, cells, bias=self.bias, batch_first=True)
 
 
 @torch.no_grad()
-def initialise(net: nn.RNNBase) -> None:
-    """The default initialisation, from torch's global generator (which the model seeds)."""
-    for name, parameter in net.named_parameters():
+def initialize_rnn(rnn: nn.RNNBase) -> None:
+    """The default initialization, from torch's global generator (which the model seeds)."""
+    for name, parameter in rnn.named_parameters():
         if name == "weight_ih_l0":
-            parameter.normal_(std=net.input_size**-0.5)
+            parameter.normal_(std=rnn.input_size**-0.5)
         elif name == "weight_hh_l0":
-            for gate in parameter.chunk(parameter.shape[0] // net.hidden_size):
+            for gate in parameter.chunk(parameter.shape[0] // rnn.hidden_size):
                 nn.init.orthogonal_(gate)
         else:
             parameter.zero_()
-            if name == "bias_ih_l0" and isinstance(net, nn.LSTM):
-                parameter[net.hidden_size : 2 * net.hidden_size] = 1.0
+            if name == "bias_ih_l0" and isinstance(rnn, nn.LSTM):
+                parameter[rnn.hidden_size : 2 * rnn.hidden_size] = 1.0
 
 
 RecurrentState = Tensor | tuple[Tensor, Tensor]
-"""What stands behind a token: the hidden state, for an LSTM the pair (hidden, cell); each 1 x rows x cells."""
+"""The state after a token: the hidden state, for an LSTM the pair (hidden, cell); each 1 x rows x cells."""
 
 
 class RecurrentMixer(TokenMixer):
@@ -134,27 +133,27 @@ class RecurrentMixer(TokenMixer):
 
     def __init__(self, net: nn.RNNBase, width: int, name: str, project: bool) -> None:
         super().__init__()
-        self.name, self.width, self.cells = name, width, net.hidden_size
+        self.mixer_name, self.width, self.hidden_size = name, width, net.hidden_size
         self.recurrence = net
-        self.out = nn.Linear(self.cells, width, bias=False) if project else nn.Identity()
+        self.out = nn.Linear(self.hidden_size, width, bias=False) if project else nn.Identity()
 
-    def claimed(self) -> set[str]:
+    def self_initialized_parameters(self) -> set[str]:
         return {f"recurrence.{name}" for name, _ in self.recurrence.named_parameters()}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        nothing_hidden(context, self.name)
+        check_no_blocked_keys(context, self.mixer_name)
         out: Tensor = self.out(self.recurrence(x)[0])
         return out
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, RecurrentState]:
-        nothing_hidden(context, self.name)
+        check_no_blocked_keys(context, self.mixer_name)
         state: RecurrentState
         if not isinstance(self.recurrence, nn.LSTM):
             mixed = self.recurrence(x)[0]
-            state = behind(mixed, context.lengths)[None]
+            state = gather_last_tokens(mixed, context.lengths)[None]
         elif int(context.lengths.min()) == x.shape[1]:
             mixed, state = self.recurrence(x)
-        else:  # packed rows end where they end; whole ones are quicker, but only their last cell is known
+        else:  # packed sequences give the state at each row's end; unpacked ones are faster
             packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
             found, state = self.recurrence(packed)
             mixed, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
@@ -166,7 +165,7 @@ class RecurrentMixer(TokenMixer):
         mixed, state = self.recurrence(x, state)
         return self.out(mixed), state
 
-    def outward(self) -> Sequence[nn.Linear]:
+    def output_projections(self) -> Sequence[nn.Linear]:
         return (self.out,) if isinstance(self.out, nn.Linear) else ()
 
     def flops(self, time: int) -> int:

@@ -1,6 +1,6 @@
 """Whole models, made of positions and mixers."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "ModelSpec": {
@@ -24,4 +24,4 @@ CATALOGUE = {
     },
 }
 PRESETS = {"ModelSpec": ("published.tiny_names",)}
-__getattr__ = lazily("models", CATALOGUE)
+__getattr__ = lazy_getattr("models", CATALOGUE)

@@ -14,35 +14,35 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
-from numerate.models.injection import Inject, Injection, make_injection
-from numerate.positions.counter import drawn_from, start_of
+from numerate.models.injection import Injection, InjectionType, build_injection
+from numerate.positions.counter import hash_key, random_integers_from_key
 
-LoopsGiven = Loops | tuple[int, int] | int | None
+LoopsArgument = Loops | tuple[int, int] | int | None
 """Number of loops of a forward: one number, (without, with a gradient), or None for the default."""
 
-DEVIATION = 0.02
+NOISE_STD = 0.02
 """Standard deviation of the noise of `initial_state="noise"`."""
 
 
 class Backbone(ABC):
-    """The spec of a backbone: a frozen dataclass that builds a `BackbonePart`."""
+    """The spec of a backbone: a frozen dataclass that builds a `BackboneModule`."""
 
     @abstractmethod
-    def layers(self) -> int:
+    def num_blocks(self) -> int:
         """Number of blocks (each with its own weights)."""
 
     @abstractmethod
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
-    ) -> "BackbonePart":
+    ) -> "BackboneModule":
         """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, for injections like it."""
 
-    def loops(self) -> int:
+    def default_num_loops(self) -> int:
         """Default number of loops over the blocks."""
         return 1
 
 
-class BackbonePart(nn.Module, ABC):
+class BackboneModule(nn.Module, ABC):
     """The module behind a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
     @abstractmethod
@@ -51,18 +51,18 @@ class BackbonePart(nn.Module, ABC):
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-        loops: LoopsGiven = None,
+        loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows places width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
 
     @abstractmethod
-    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]: ...
+    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]: ...
 
     @abstractmethod
-    def flops(self, time: int, loops: LoopsGiven = None) -> int:
+    def flops(self, time: int, loops: LoopsArgument = None) -> int:
         """Floating-point operations of one forward over one row of this length."""
 
 
@@ -79,84 +79,86 @@ class Stack(Backbone):
     """
 
     num_layers: int = setting(2, "number of blocks")
-    input_injection: Inject = setting(
+    input_injection: InjectionType = setting(
         "none", "whether and how the input embeddings are injected again before every further block"
     )
     initial_state: Literal["zero", "noise"] = setting(
-        "zero", "added to the input embeddings before the first block; noise is small and fixed", later=True
+        "zero", "added to the input embeddings before the first block; noise is small and fixed", added_later=True
     )
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
+            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
 
-    def layers(self) -> int:
+    def num_blocks(self) -> int:
         return self.num_layers
 
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
-    ) -> "StackPart":
-        return StackPart(self, blocks, width, seed, feed_forward)
+    ) -> "StackModule":
+        return StackModule(self, blocks, width, seed, feed_forward)
 
 
-class StackPart(BackbonePart):
+class StackModule(BackboneModule):
     """The part behind `Stack`."""
 
-    noise_starts: Tensor
+    noise_keys: Tensor
 
     def __init__(
         self, spec: Stack, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.noisy = spec.initial_state == "noise"
-        self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
-        made = [make_injection(spec.input_injection, width, feed_forward) for _ in blocks[1:]]
-        self.injections = nn.ModuleList([injection for injection in made if injection is not None])
+        self.has_noise = spec.initial_state == "noise"
+        self.register_buffer("noise_keys", noise_keys(seed) if self.has_noise else None, persistent=False)
+        injections = [build_injection(spec.input_injection, width, feed_forward) for _ in blocks[1:]]
+        self.injections = nn.ModuleList([injection for injection in injections if injection is not None])
 
     def forward(
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-        loops: LoopsGiven = None,
+        loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows places width"]:
-        _only_one(loops)
+        _check_single_loop(loops)
         last = len(self.blocks) - 1
-        return self._through(
+        return self._run_blocks(
             x, context, lambda number, block, x: block(x, context, target_positions if number == last else None)
         )
 
-    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]:
-        _only_one(loops)
+    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
+        _check_single_loop(loops)
         states: list[Any] = [None] * len(self.blocks)
 
-        def run(number: int, block: Block, x: Tensor) -> Tensor:
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
             x, states[number] = block.prefill(x, context)
             return x
 
-        return self._through(x, context, run), states
+        return self._run_blocks(x, context, run_block), states
 
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
         states = list(state)
 
-        def run(number: int, block: Block, x: Tensor) -> Tensor:
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
             x, states[number] = block.step(x, context, states[number])
             return x
 
-        return self._through(x, context, run), states
+        return self._run_blocks(x, context, run_block), states
 
-    def flops(self, time: int, loops: LoopsGiven = None) -> int:
-        _only_one(loops)
-        return _operations(self, time)
+    def flops(self, time: int, loops: LoopsArgument = None) -> int:
+        _check_single_loop(loops)
+        return _flops_per_loop(self, time)
 
-    def _through(self, x: Tensor, context: Context, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
-        raw = x
-        if self.noisy:
-            x = _with_noise(x, context, self.noise_starts)
-        for number, block in enumerate(self.blocks):
+    def _run_blocks(self, x: Tensor, context: Context, run_block: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+        input_embeddings = x
+        if self.has_noise:
+            x = _add_noise(x, context, self.noise_keys)
+        for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            x = run(number, block, self.injections[number - 1](x, raw) if number and self.injections else x)
+            x = run_block(
+                index, block, self.injections[index - 1](x, input_embeddings) if index and self.injections else x
+            )
         return x
 
 
@@ -177,76 +179,85 @@ class Loop(Backbone):
 
     num_layers: int = setting(1, "blocks per loop")
     num_loops: int = setting(4, "number of loops")
-    input_injection: Inject = setting(
+    input_injection: InjectionType = setting(
         "add", "how the input embeddings are injected before every loop; none: only before the first"
     )
     initial_state: Literal["zero", "noise"] = setting("zero", "initial state; noise is small and fixed")
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: {self.num_layers} blocks are no model; 1 or more is right")
+            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
         if self.num_loops < 1:
-            raise UserError(f"num_loops: {self.num_loops} turns compute nothing; 1 or more is right")
+            raise UserError(f"num_loops: must be 1 or more, got {self.num_loops}")
 
-    def layers(self) -> int:
+    def num_blocks(self) -> int:
         return self.num_layers
 
-    def loops(self) -> int:
+    def default_num_loops(self) -> int:
         return self.num_loops
 
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
-    ) -> "LoopPart":
-        return LoopPart(self, blocks, width, seed, feed_forward)
+    ) -> "LoopModule":
+        return LoopModule(self, blocks, width, seed, feed_forward)
 
 
-class LoopPart(BackbonePart):
+class LoopModule(BackboneModule):
     """The part behind `Loop`."""
 
-    noise_starts: Tensor
+    noise_keys: Tensor
 
     def __init__(
         self, spec: Loop, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.injection = make_injection(spec.input_injection, width, feed_forward)
-        self.times, self.noisy = spec.num_loops, spec.initial_state == "noise"
-        self.register_buffer("noise_starts", noise_starts(seed) if self.noisy else None, persistent=False)
-        self.compiled: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
+        self.injection = build_injection(spec.input_injection, width, feed_forward)
+        self.num_loops, self.has_noise = spec.num_loops, spec.initial_state == "noise"
+        self.register_buffer("noise_keys", noise_keys(seed) if self.has_noise else None, persistent=False)
+        self.compiled_loop: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
 
     def forward(
         self,
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-        loops: LoopsGiven = None,
+        loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows places width"]:
-        loops = Loops.of(loops, self.times)
-        turn = self.turn if self.compiled is None or not self.training else self.compiled
-        state = self._start(x, context)
+        loops = Loops.from_argument(loops, self.num_loops)
+        run_loop = self.run_loop if self.compiled_loop is None or not self.training else self.compiled_loop
+        hidden_state = self._initial_state(x, context)
         if loops.no_grad_loops:
             with torch.no_grad():
                 # What layers share within a forward is computed again for the loops with a gradient.
-                quiet = replace(context, prepared={})
+                no_grad_context = replace(context, forward_cache={})
                 for _ in range(loops.no_grad_loops):
-                    state = turn(state, x, quiet, None)
+                    hidden_state = run_loop(hidden_state, x, no_grad_context, None)
             # Autocast caches copies of weights; those made without a gradient stop it in releases of torch before
             # https://github.com/pytorch/pytorch/pull/165068.
             torch.clear_autocast_cache()
-            state = _anchored(state, x)
-        if loops.divided:
-            state, x = _scaled(state, float(loops.grad_loops)), _scaled(x, float(loops.grad_loops))
-            context = replace(context, raw=x)
-        for number in range(loops.grad_loops):
-            state = turn(state, x, context, target_positions if number == loops.grad_loops - 1 else None)
-        return _scaled(state, 1 / loops.grad_loops) if loops.divided else state
+            hidden_state = _attach_zero_gradient(hidden_state, x)
+        if loops.average_gradients:
+            hidden_state, x = (
+                _scale_gradient(hidden_state, float(loops.grad_loops)),
+                _scale_gradient(x, float(loops.grad_loops)),
+            )
+            context = replace(context, input_embeddings=x)
+        for index in range(loops.grad_loops):
+            hidden_state = run_loop(
+                hidden_state, x, context, target_positions if index == loops.grad_loops - 1 else None
+            )
+        return _scale_gradient(hidden_state, 1 / loops.grad_loops) if loops.average_gradients else hidden_state
 
-    def turn(self, state: Tensor, raw: Tensor, context: Context, target_positions: Tensor | None) -> Tensor:
+    def run_loop(
+        self, hidden_state: Tensor, input_embeddings: Tensor, context: Context, target_positions: Tensor | None
+    ) -> Tensor:
         """One loop over whole rows; with `target_positions`, the last block ends at those positions only."""
-        last = len(self.blocks) - 1
-        return self._loop(
-            state, raw, lambda number, block, x: block(x, context, target_positions if number == last else None)
+        last_index = len(self.blocks) - 1
+        return self._run_blocks(
+            hidden_state,
+            input_embeddings,
+            lambda number, block, x: block(x, context, target_positions if number == last_index else None),
         )
 
     def compile_loops(self) -> None:
@@ -255,77 +266,83 @@ class LoopPart(BackbonePart):
         There are about a dozen graphs: with and without a gradient, first and later loops, all positions or only the
         targets, and again where two sizes happen to be equal. Torch's default limit is 8.
         """
-        limits = torch._dynamo.config
-        limits.recompile_limit = max(32, limits.recompile_limit)
-        self.compiled = torch.compile(self.turn, dynamic=True)
+        dynamo_config = torch._dynamo.config
+        dynamo_config.recompile_limit = max(32, dynamo_config.recompile_limit)
+        self.compiled_loop = torch.compile(self.run_loop, dynamic=True)
 
-    def prefill(self, x: Tensor, context: Context, loops: LoopsGiven = None) -> tuple[Tensor, list[Any]]:
+    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
 
-        def run(number: int, block: Block, x: Tensor) -> Tensor:
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
             x, state = block.prefill(x, context)
             states.append(state)
             return x
 
-        state = self._start(x, context)
-        for _ in range(Loops.of(loops, self.times).whole):
-            state = self._loop(state, x, run)
-        return state, states
+        hidden_state = self._initial_state(x, context)
+        for _ in range(Loops.from_argument(loops, self.num_loops).total):
+            hidden_state = self._run_blocks(hidden_state, x, run_block)
+        return hidden_state, states
 
     def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
 
-        def run(number: int, block: Block, x: Tensor) -> Tensor:
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
             x, after = block.step(x, context, state[len(states)])
             states.append(after)
             return x
 
-        current = self._start(x, context)
+        hidden_state = self._initial_state(x, context)
         while len(states) < len(state):
-            current = self._loop(current, x, run)
-        return current, states
+            hidden_state = self._run_blocks(hidden_state, x, run_block)
+        return hidden_state, states
 
-    def flops(self, time: int, loops: LoopsGiven = None) -> int:
-        return Loops.of(loops, self.times).whole * _operations(self, time)
+    def flops(self, time: int, loops: LoopsArgument = None) -> int:
+        return Loops.from_argument(loops, self.num_loops).total * _flops_per_loop(self, time)
 
-    def _start(self, x: Tensor, context: Context) -> Tensor:
+    def _initial_state(self, x: Tensor, context: Context) -> Tensor:
         """The hidden state before the first loop."""
-        start = x if self.injection is None else torch.zeros_like(x)
-        return _with_noise(start, context, self.noise_starts) if self.noisy else start
+        initial_state = x if self.injection is None else torch.zeros_like(x)
+        return _add_noise(initial_state, context, self.noise_keys) if self.has_noise else initial_state
 
-    def _loop(self, state: Tensor, raw: Tensor, run: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+    def _run_blocks(
+        self, hidden_state: Tensor, input_embeddings: Tensor, run_block: Callable[[int, Block, Tensor], Tensor]
+    ) -> Tensor:
         if self.injection is not None:
-            state = self.injection(state, raw)
-        for number, block in enumerate(self.blocks):
+            hidden_state = self.injection(hidden_state, input_embeddings)
+        for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            state = run(number, block, state)
-        return state
+            hidden_state = run_block(index, block, hidden_state)
+        return hidden_state
 
 
-def _with_noise(x: Tensor, context: Context, starts: Tensor) -> Tensor:
+def _add_noise(x: Tensor, context: Context, keys: Tensor) -> Tensor:
     """x plus the noise of its positions."""
-    index = context.index
-    places = torch.arange(x.shape[1], device=x.device)[None] if index is None else index[:, None]
-    return x + noise(starts, places, x.shape[2]).to(x.dtype)
+    step_positions = context.cache_position
+    positions = torch.arange(x.shape[1], device=x.device)[None] if step_positions is None else step_positions[:, None]
+    return x + position_noise(keys, positions, x.shape[2]).to(x.dtype)
 
 
-def noise_starts(seed: int) -> Int[Tensor, "2"]:
+def noise_keys(seed: int) -> Int[Tensor, "2"]:
     """Where the noise of a seed starts in the counter: a tensor, so that stacked models each have their own."""
-    return torch.tensor([start_of(StepContext(seed, step=0), salt) for salt in (0x10, 0x11)])
+    return torch.tensor([hash_key(StepContext(seed, step=0), salt) for salt in (0x10, 0x11)])
 
 
-def noise(starts: Int[Tensor, "2"], places: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
+def position_noise(
+    keys: Int[Tensor, "2"], positions: Int[Tensor, "rows time"], width: int
+) -> Float[Tensor, "rows time {width}"]:
     """Samples from N(0, 0.02^2) as a function of (seed, position, component), by Box and Muller (1958).
 
     https://doi.org/10.1214/aoms/1177706645
     """
-    entries = (places[..., None] * width + torch.arange(width, device=places.device)).flatten()
-    exact = torch.float32 if places.device.type == "mps" else torch.float64
-    first, second = ((drawn_from(start, entries, 2**30).to(exact) + 0.5) / 2**30 for start in starts)
-    return DEVIATION * ((-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()).view(*places.shape, width)
+    counters = (positions[..., None] * width + torch.arange(width, device=positions.device)).flatten()
+    dtype = torch.float32 if positions.device.type == "mps" else torch.float64
+    uniform_1, uniform_2 = (
+        (random_integers_from_key(start, counters, 2**30).to(dtype) + 0.5) / 2**30 for start in keys
+    )
+    return NOISE_STD * ((-2 * uniform_1.log()).sqrt() * (2 * torch.pi * uniform_2).cos()).view(*positions.shape, width)
 
 
-class _WithoutGradient(torch.autograd.Function):
+class _ZeroGradient(torch.autograd.Function):
     """A state that depends on `x` with a gradient of zero.
 
     Otherwise loops without a gradient leave the embedding without one where nothing injects it again, and weight decay
@@ -343,16 +360,16 @@ class _WithoutGradient(torch.autograd.Function):
         """Nothing is saved."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        return None, torch.zeros_like(gradients[0])
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        return None, torch.zeros_like(grad_outputs[0])
 
 
-def _anchored(state: Tensor, x: Tensor) -> Tensor:
-    anchored: Tensor = _WithoutGradient.apply(state, x)  # type: ignore[no-untyped-call]
-    return anchored
+def _attach_zero_gradient(state: Tensor, x: Tensor) -> Tensor:
+    output: Tensor = _ZeroGradient.apply(state, x)  # type: ignore[no-untyped-call]
+    return output
 
 
-class _Scaled(torch.autograd.Function):
+class _ScaleGradient(torch.autograd.Function):
     """The identity, whose gradient is multiplied by a factor."""
 
     generate_vmap_rule = True
@@ -366,22 +383,22 @@ class _Scaled(torch.autograd.Function):
         ctx.factor = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.factor, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0] * ctx.factor, None
 
 
-def _scaled(x: Tensor, factor: float) -> Tensor:
+def _scale_gradient(x: Tensor, factor: float) -> Tensor:
     """x with its gradient scaled. Between a factor and its inverse only the gradient of parameters changes."""
-    scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
-    return scaled
+    output: Tensor = _ScaleGradient.apply(x, factor)  # type: ignore[no-untyped-call]
+    return output
 
 
-def _operations(trunk: nn.Module, time: int) -> int:
+def _flops_per_loop(backbone: nn.Module, time: int) -> int:
     """Operations of each block and injection, once."""
-    return sum(part.flops(time) for part in trunk.modules() if isinstance(part, Block | Injection))
+    return sum(part.flops(time) for part in backbone.modules() if isinstance(part, Block | Injection))
 
 
-def _only_one(loops: LoopsGiven) -> None:
-    if Loops.of(loops, 1)[:2] != (0, 1):
-        total = loops if isinstance(loops, int) else Loops.of(loops, 1).whole
-        raise UserError(f"loops: a Stack goes through its blocks once, not {total} times; a looped backbone can")
+def _check_single_loop(loops: LoopsArgument) -> None:
+    if Loops.from_argument(loops, 1)[:2] != (0, 1):
+        total = loops if isinstance(loops, int) else Loops.from_argument(loops, 1).total
+        raise UserError(f"loops: must be 1 for a Stack, got {total}; use a Loop backbone for more")

@@ -12,19 +12,19 @@ from torch.nn.functional import gelu, relu, silu
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.mixer import Context, TokenMixer, at_places
-from numerate.models.gating import gated
+from numerate.mixers.mixer import Context, TokenMixer, gather_positions
+from numerate.models.gating import gated_activation
 
-Norm = Literal["layer", "rms", "none"]
-Drops = Literal["branch", "stream"]
+NormType = Literal["layer", "rms", "none"]
+DropoutLocation = Literal["branch", "stream"]
 
 
-def make_norm(kind: Norm, width: int, epsilon: float = 1e-5) -> nn.Module:
+def build_norm(norm_type: NormType, width: int, eps: float = 1e-5) -> nn.Module:
     """LayerNorm (Ba et al., 2016), RMSNorm (Zhang and Sennrich, 2019), or nothing."""
-    if kind == "layer":
-        return nn.LayerNorm(width, eps=epsilon)
-    if kind == "rms":
-        return nn.RMSNorm(width, eps=epsilon)
+    if norm_type == "layer":
+        return nn.LayerNorm(width, eps=eps)
+    if norm_type == "rms":
+        return nn.RMSNorm(width, eps=eps)
     return nn.Identity()
 
 
@@ -36,57 +36,74 @@ class FeedForward:
     - `swiglu`, `geglu`: out(f(gate(x)) * in(x)), Shazeer (2020), https://arxiv.org/abs/2002.05202; f is SiLU or GELU.
       One linear layer computes gate and value.
 
-    The intermediate size is `expansion` x width, rounded to the nearest whole number or with `rounding="down"` down:
+    The intermediate size is `expansion` x width, rounded to the nearest integer or with `rounding="down"` down:
     for swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` sets it directly.
     """
 
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation between the two linear layers")
     expansion: float = setting(4.0, "intermediate size over hidden size")
     bias: bool = setting(True, "whether the linear layers have biases")
-    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", later=True)
-    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size", later=True)
+    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", added_later=True)
+    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size", added_later=True)
     gelu_approximate: Literal["none", "tanh"] = setting(
-        "none", "GELU of gelu and geglu: exact, or its tanh approximation", later=True
+        "none", "GELU of gelu and geglu: exact, or its tanh approximation", added_later=True
     )
 
     def __post_init__(self) -> None:
         if not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: a hidden width of {self.expansion} widths is nothing; 4 is usual")
+            raise UserError(f"expansion: must be finite and greater than 0, got {self.expansion}; 4 is usual")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(
-                f"intermediate_size: a hidden width of {self.intermediate_size} is nothing; 1 or more is right, or null"
-            )
+            raise UserError(f"intermediate_size: must be 1 or more, or null, got {self.intermediate_size}")
 
-    def hidden_width(self, width: int) -> int:
+    def resolve_intermediate_size(self, width: int) -> int:
         """The intermediate size in a model of this width."""
-        made = floor(width * self.expansion) if self.rounding == "down" else round(width * self.expansion)
-        return max(1, made) if self.intermediate_size is None else self.intermediate_size
+        size = floor(width * self.expansion) if self.rounding == "down" else round(width * self.expansion)
+        return max(1, size) if self.intermediate_size is None else self.intermediate_size
 
-    def build(self, width: int, reads: int | None = None) -> "FeedForwardPart":
-        """The module for a model of this width; `reads` is the input width where it differs."""
-        tanh = self.gelu_approximate == "tanh"
-        return FeedForwardPart(width, self.hidden_width(width), self.activation, self.bias, reads, tanh=tanh)
+    def build(self, width: int, in_features: int | None = None) -> "FeedForwardModule":
+        """The module for a model of this width; `in_features` is the input width where it differs."""
+        is_tanh = self.gelu_approximate == "tanh"
+        return FeedForwardModule(
+            width,
+            self.resolve_intermediate_size(width),
+            self.activation,
+            self.bias,
+            in_features,
+            tanh_approximation=is_tanh,
+        )
 
 
-class FeedForwardPart(nn.Module):
+class FeedForwardModule(nn.Module):
     """The part behind `FeedForward`."""
 
     def __init__(
-        self, width: int, hidden: int, activation: str, biases: bool, reads: int | None = None, *, tanh: bool = False
+        self,
+        width: int,
+        intermediate_size: int,
+        activation: str,
+        bias: bool,
+        in_features: int | None = None,
+        *,
+        tanh_approximation: bool = False,
     ) -> None:
         super().__init__()
-        self.gated = activation in ("swiglu", "geglu")
-        curve = partial(gelu, approximate="tanh") if tanh else gelu
-        forms: dict[str, Callable[[Tensor], Tensor]] = {"gelu": curve, "relu": relu, "swiglu": silu, "geglu": curve}
-        self.activation = forms[activation]
-        self.inward = nn.Linear(reads or width, hidden * (2 if self.gated else 1), bias=biases)
-        self.out = nn.Linear(hidden, width, bias=biases)
+        self.is_gated = activation in ("swiglu", "geglu")
+        gelu_function = partial(gelu, approximate="tanh") if tanh_approximation else gelu
+        activations: dict[str, Callable[[Tensor], Tensor]] = {
+            "gelu": gelu_function,
+            "relu": relu,
+            "swiglu": silu,
+            "geglu": gelu_function,
+        }
+        self.activation = activations[activation]
+        self.inward = nn.Linear(in_features or width, intermediate_size * (2 if self.is_gated else 1), bias=bias)
+        self.out = nn.Linear(intermediate_size, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "rows time reads"]) -> Float[Tensor, "rows time width"]:
         hidden = self.inward(x)
-        hidden = gated(hidden, self.activation) if self.gated else self.activation(hidden)
-        out: Tensor = self.out(hidden)
-        return out
+        hidden = gated_activation(hidden, self.activation) if self.is_gated else self.activation(hidden)
+        output: Tensor = self.out(hidden)
+        return output
 
     def flops(self, time: int) -> int:
         return 2 * time * (self.inward.weight.numel() + self.out.weight.numel())
@@ -98,7 +115,7 @@ class Block(nn.Module):
     Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
     Vaswani et al. (2017). Without `residual` there are no residual connections.
 
-    `dropout` is on each residual branch; `mixer_dropout` on the mixer's output, before that. With `drops="stream"`
+    `dropout` is on each residual branch; `mixer_dropout` on the mixer's output, before that. With `dropout_on="stream"`
     dropout is only on the stream after the mixer and its norm.
     """
 
@@ -106,21 +123,21 @@ class Block(nn.Module):
         self,
         width: int,
         mixer: TokenMixer | None,
-        feed_forward: FeedForwardPart | None,
+        feed_forward: FeedForwardModule | None,
         *,
-        norm: Norm = "layer",
+        norm: NormType = "layer",
         norm_first: bool = True,
         dropout: float = 0.0,
-        epsilon: float = 1e-5,
+        norm_eps: float = 1e-5,
         residual: bool = True,
         mixer_dropout: float = 0.0,
-        drops: Drops = "branch",
+        dropout_on: DropoutLocation = "branch",
     ) -> None:
         super().__init__()
-        self.norm_first, self.residual, self.drops = norm_first, residual, drops
+        self.norm_first, self.residual, self.dropout_on = norm_first, residual, dropout_on
         self.mixer, self.feed_forward = mixer, feed_forward
-        self.mixer_norm = make_norm(norm, width, epsilon) if mixer is not None else None
-        self.feed_forward_norm = make_norm(norm, width, epsilon) if feed_forward is not None else None
+        self.mixer_norm = build_norm(norm, width, norm_eps) if mixer is not None else None
+        self.feed_forward_norm = build_norm(norm, width, norm_eps) if feed_forward is not None else None
         self.dropout, self.mixer_dropout = nn.Dropout(dropout), nn.Dropout(mixer_dropout)
 
     def forward(
@@ -130,63 +147,71 @@ class Block(nn.Module):
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Float[Tensor, "rows places width"]:
         """With `target_positions`, only those positions are returned, and the work for others is skipped."""
-        context.stream = x
+        context.residual = x
         if self.mixer is not None and self.mixer_norm is not None:
-            read = self.mixer_norm(x) if self.norm_first else x
+            mixer_input = self.mixer_norm(x) if self.norm_first else x
             if target_positions is None:
-                mixed = self.mixer(read, context)
+                mixer_output = self.mixer(mixer_input, context)
             else:
-                x, mixed = at_places(x, target_positions), self.mixer.forward_at(read, context, target_positions)
-            x = self._mixed(x, mixed, self.mixer_norm)
+                x, mixer_output = (
+                    gather_positions(x, target_positions),
+                    self.mixer.forward_at(mixer_input, context, target_positions),
+                )
+            x = self._add_mixer_output(x, mixer_output, self.mixer_norm)
         elif target_positions is not None:
-            x = at_places(x, target_positions)
-        return self._fed(x)
+            x = gather_positions(x, target_positions)
+        return self._apply_feed_forward(x)
 
     def prefill(self, x: Tensor, context: Context) -> tuple[Tensor, Any]:
-        state, context.stream = None, x
+        state, context.residual = None, x
         if self.mixer is not None and self.mixer_norm is not None:
-            mixed, state = self.mixer.prefill(self.mixer_norm(x) if self.norm_first else x, context)
-            x = self._mixed(x, mixed, self.mixer_norm)
-        return self._fed(x), state
+            mixer_output, state = self.mixer.prefill(self.mixer_norm(x) if self.norm_first else x, context)
+            x = self._add_mixer_output(x, mixer_output, self.mixer_norm)
+        return self._apply_feed_forward(x), state
 
     def step(self, x: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
-        context.stream = x
+        context.residual = x
         if self.mixer is not None and self.mixer_norm is not None:
-            mixed, state = self.mixer.step(self.mixer_norm(x) if self.norm_first else x, context, state)
-            x = self._mixed(x, mixed, self.mixer_norm)
-        return self._fed(x), state
+            mixer_output, state = self.mixer.step(self.mixer_norm(x) if self.norm_first else x, context, state)
+            x = self._add_mixer_output(x, mixer_output, self.mixer_norm)
+        return self._apply_feed_forward(x), state
 
-    def _fed(self, x: Tensor) -> Tensor:
+    def _apply_feed_forward(self, x: Tensor) -> Tensor:
         if self.feed_forward is None or self.feed_forward_norm is None:
             return x
-        return self._joined(
+        return self._add_residual(
             x, self.feed_forward(self.feed_forward_norm(x) if self.norm_first else x), self.feed_forward_norm
         )
 
-    def _mixed(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+    def _add_mixer_output(self, x: Tensor, mixer_output: Tensor, norm: nn.Module) -> Tensor:
         if not self.training:
-            return self._joined(x, change, norm)
-        x = self._joined(x, self.mixer_dropout(change), norm)
-        dropped: Tensor = self.dropout(x) if self.drops == "stream" else x
-        return dropped
+            return self._add_residual(x, mixer_output, norm)
+        x = self._add_residual(x, self.mixer_dropout(mixer_output), norm)
+        output: Tensor = self.dropout(x) if self.dropout_on == "stream" else x
+        return output
 
-    def _joined(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        change = self.dropout(change) if self.training and self.drops == "branch" else change
-        x = x + change if self.residual else change
+    def _add_residual(self, x: Tensor, branch_output: Tensor, norm: nn.Module) -> Tensor:
+        branch_output = self.dropout(branch_output) if self.training and self.dropout_on == "branch" else branch_output
+        x = x + branch_output if self.residual else branch_output
         return x if self.norm_first else norm(x)
 
     def flops(self, time: int) -> int:
         """Floating-point operations of one forward over one row of this length."""
         return sum(part.flops(time) for part in (self.mixer, self.feed_forward) if part is not None)
 
-    def outward(self) -> Sequence[nn.Linear]:
-        """The linear maps that write to the residual stream."""
-        fed = (self.feed_forward.out,) if self.feed_forward is not None else ()
-        return (*(self.mixer.outward() if self.mixer is not None else ()), *fed)
+    def output_projections(self) -> Sequence[nn.Linear]:
+        """The linear layers whose outputs are added to the residual stream."""
+        feed_forward_projections = (self.feed_forward.out,) if self.feed_forward is not None else ()
+        return (*(self.mixer.output_projections() if self.mixer is not None else ()), *feed_forward_projections)
 
-    def fused(self) -> Mapping[str, Sequence[str]]:
-        """Linear maps by their names here, with what they make where initialisations tell them apart."""
-        made = {f"mixer.{name}": makes for name, makes in self.mixer.fused().items()} if self.mixer is not None else {}
-        if self.feed_forward is not None and self.feed_forward.gated:
-            made |= {"feed_forward.inward": ("gate", "gated"), "feed_forward.out": ("fed",)}
-        return made
+    def packed_projections(self) -> Mapping[str, Sequence[str]]:
+        """Linear layers that pack several projections, by name, with the components that an initialization may draw
+        separately."""
+        packed = (
+            {f"mixer.{name}": makes for name, makes in self.mixer.packed_projections().items()}
+            if self.mixer is not None
+            else {}
+        )
+        if self.feed_forward is not None and self.feed_forward.is_gated:
+            packed |= {"feed_forward.inward": ("gate", "gated"), "feed_forward.out": ("fed",)}
+        return packed

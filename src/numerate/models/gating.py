@@ -10,7 +10,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import silu
 
 
-def gated(
+def gated_activation(
     hidden: Float[Tensor, "*places both"], activation: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "*places half"]:
     """activation(first half) times the second half: Shazeer (2020), https://arxiv.org/abs/2002.05202.
@@ -19,28 +19,28 @@ def gated(
     tensor instead of being concatenated; the numbers are the same.
     """
     gate, value = hidden.chunk(2, dim=-1)
-    plainly = activation is not silu or hidden.device.type != "cpu" or not hidden.requires_grad
-    if plainly or torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
+    is_unfused = activation is not silu or hidden.device.type != "cpu" or not hidden.requires_grad
+    if is_unfused or torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
         return activation(gate) * value
-    found: Tensor = _SwiGLU.apply(hidden)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _SwiGLU.apply(hidden)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _SwiGLU(Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor) -> Tensor:
         gate, value = hidden.chunk(2, dim=-1)
-        opened = silu(gate)
-        ctx.save_for_backward(hidden, opened)
-        return opened * value
+        activated_gate = silu(gate)
+        ctx.save_for_backward(hidden, activated_gate)
+        return activated_gate * value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        hidden, opened = ctx.saved_tensors
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        hidden, activated_gate = ctx.saved_tensors
         gate, value = hidden.chunk(2, dim=-1)
-        found = torch.empty_like(hidden)
-        of_gate, of_value = found.chunk(2, dim=-1)
-        torch.ops.aten.silu_backward.grad_input(gradient * value, gate, grad_input=of_gate)
-        torch.mul(gradient, opened, out=of_value)
-        return found
+        grad_hidden = torch.empty_like(hidden)
+        grad_gate, grad_value = grad_hidden.chunk(2, dim=-1)
+        torch.ops.aten.silu_backward.grad_input(grad_output * value, gate, grad_input=grad_gate)
+        torch.mul(grad_output, activated_gate, out=grad_value)
+        return grad_hidden

@@ -1,4 +1,4 @@
-"""Named initialisations. They touch only parameters that no part claims for itself."""
+"""Weight initializations. They skip parameters that a module initializes itself."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,78 +13,83 @@ from numerate.errors import UserError
 
 
 @dataclass(frozen=True)
-class Role:
+class LayerRole:
     """The role of a linear layer in its model.
 
-    - `outward`: it writes to the residual stream, as `writers` maps do.
-    - `depth`: number of blocks that a token passes, layers x loops.
-    - `makes`: `queries`, `keys` or `values` of attention; of a gated feed-forward `gate` and `gated`, the two that are
-      multiplied, and `fed`, its output. Empty for all other layers, and where an initialisation does not need it.
-    - `reads`: how many numbers each of its outputs reads, where that is not the width of the weight.
+    - `is_residual_output`: it writes to the residual stream, as `num_residual_outputs` maps do.
+    - `effective_depth`: number of blocks that a token passes, layers x loops.
+    - `component`: `queries`, `keys` or `values` of attention; of a gated feed-forward `gate` and `gated`, the two that
+      are multiplied, and `fed`, its output. Empty for all other layers, and where an initialization does not need it.
+    - `fan_in`: how many numbers each of its outputs reads, where that is not the width of the weight.
     """
 
-    outward: bool = False
-    writers: int = 1
-    depth: int = 1
-    makes: str = ""
-    reads: int | None = None
+    is_residual_output: bool = False
+    num_residual_outputs: int = 1
+    effective_depth: int = 1
+    component: str = ""
+    fan_in: int | None = None
 
 
-FED = ("gate", "gated", "fed")
+GATED_FEED_FORWARD = ("gate", "gated", "fed")
 """What the maps of a gated feed-forward make."""
 
 
 class Initialization(ABC):
     """Draws the weights of linear maps and embeddings; biases are 0 if it does not draw them, norms stay at 1 and 0."""
 
-    def tells_apart(self, makes: Sequence[str]) -> bool:
+    def splits_packed(self, components: Sequence[str]) -> bool:
         """Whether maps that lie in one matrix (queries, keys and values) are drawn one by one, each as itself."""
         return False
 
     @abstractmethod
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
         """Fills a linear map's weight (out x in)."""
 
     @abstractmethod
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         """Fills a table of vectors (entries x width)."""
 
-    def bias(self, bias: torch.Tensor, reads: int, generator: Generator) -> None:
+    def init_bias(self, bias: torch.Tensor, fan_in: int, generator: Generator) -> None:
         """Fills the bias of a linear map that reads so many numbers."""
         bias.zero_()
 
     def apply(
         self,
         model: nn.Module,
-        claimed: set[str],
-        outward: Sequence[nn.Linear],
+        skipped_parameters: set[str],
+        output_projections: Sequence[nn.Linear],
         generator: Generator,
-        shared: Sequence[nn.Module] = (),
-        fused: Mapping[str, Sequence[str]] | None = None,
-        depth: int = 1,
-        reads: Mapping[str, int] | None = None,
+        tied_modules: Sequence[nn.Module] = (),
+        packed_projections: Mapping[str, Sequence[str]] | None = None,
+        effective_depth: int = 1,
+        fan_in_by_layer: Mapping[str, int] | None = None,
     ) -> None:
         """Goes through the modules in their order.
 
-        `claimed` are full parameter names, `shared` modules whose weight is another's (a tied head), which are left to
-        that one. `fused` are the full names of linear maps that are several of one size, one above the other, with what
-        each makes; `depth` is layers x turns; `reads` is how many numbers a map's outputs read, where its width is not.
+        `skipped_parameters` are full parameter names, `tied_modules` modules whose weight is another's (a tied head),
+        which are left to that one. `packed_projections` are the full names of linear maps that are several of one size,
+        one above the other, with what each makes; `effective_depth` is layers x loops; `fan_in_by_layer` is how many
+        numbers a map's outputs read, where its width is not.
         """
-        anywhere = Role(writers=max(1, len(outward)), depth=depth)
+        default_role = LayerRole(num_residual_outputs=max(1, len(output_projections)), effective_depth=effective_depth)
         with torch.no_grad():
             for name, module in model.named_modules():
-                free = f"{name}.weight" not in claimed and module not in shared
+                is_initialized_here = f"{name}.weight" not in skipped_parameters and module not in tied_modules
                 if isinstance(module, nn.Linear):
-                    if free:
-                        role = replace(anywhere, outward=module in outward, reads=(reads or {}).get(name))
-                        makes = (fused or {}).get(name, ("",))
-                        makes = makes if self.tells_apart(makes) else ("",)
-                        for piece, made in zip(module.weight.chunk(len(makes)), makes, strict=True):
-                            self.linear(piece, replace(role, makes=made), generator)
-                    if module.bias is not None and f"{name}.bias" not in claimed:
-                        self.bias(module.bias, module.in_features, generator)
-                elif isinstance(module, nn.Embedding) and free:
-                    self.embedding(module.weight, generator)
+                    if is_initialized_here:
+                        role = replace(
+                            default_role,
+                            is_residual_output=module in output_projections,
+                            fan_in=(fan_in_by_layer or {}).get(name),
+                        )
+                        components = (packed_projections or {}).get(name, ("",))
+                        components = components if self.splits_packed(components) else ("",)
+                        for chunk, component in zip(module.weight.chunk(len(components)), components, strict=True):
+                            self.init_linear(chunk, replace(role, component=component), generator)
+                    if module.bias is not None and f"{name}.bias" not in skipped_parameters:
+                        self.init_bias(module.bias, module.in_features, generator)
+                elif isinstance(module, nn.Embedding) and is_initialized_here:
+                    self.init_embedding(module.weight, generator)
 
 
 @dataclass(frozen=True)
@@ -100,13 +105,13 @@ class FanIn(Initialization):
     def __post_init__(self) -> None:
         for name in ("residual_scale", "embedding_std"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name}: {getattr(self, name)} is no width of a distribution; 0 or more is right")
+                raise UserError(f"{name}: must be finite and 0 or more, got {getattr(self, name)}")
 
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        scale = self.residual_scale if role.outward else 1.0
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
+        scale = self.residual_scale if role.is_residual_output else 1.0
         weight.normal_(std=scale * weight.shape[1] ** -0.5, generator=generator)
 
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=self.embedding_std, generator=generator)
 
 
@@ -124,27 +129,28 @@ class Normal(Initialization):
     residual_count: Literal["maps", "blocks"] = setting(
         "maps",
         "what scales residual projections: the number of projections that write (maps), or two per block",
-        later=True,
+        added_later=True,
     )
     scaled_projection: Literal["out", "gated"] = setting(
         "out",
-        "which projection of a gated feed-forward network is scaled: its output (out) or the one beside the gate",
-        later=True,
+        "which projection of a gated feed-forward network is scaled: its down projection (down) or its up projection "
+        "(up)",
+        added_later=True,
     )
 
     def __post_init__(self) -> None:
         if self.std <= 0:
-            raise UserError(f"std: {self.std} would make all weights equal; 0.02 is usual")
+            raise UserError(f"std: must be greater than 0, got {self.std}; 0.02 is usual")
 
-    def tells_apart(self, makes: Sequence[str]) -> bool:
-        return self.scaled_projection == "gated" and set(makes) <= set(FED)
+    def splits_packed(self, components: Sequence[str]) -> bool:
+        return self.scaled_projection == "gated" and set(components) <= set(GATED_FEED_FORWARD)
 
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        count = role.writers if self.residual_count == "maps" else 2 * role.depth
-        divided = role.makes == "gated" if role.makes in FED else role.outward
-        weight.normal_(std=self.std * (count**-0.5 if divided else 1.0), generator=generator)
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
+        count = role.num_residual_outputs if self.residual_count == "maps" else 2 * role.effective_depth
+        is_scaled_down = role.component == "gated" if role.component in GATED_FEED_FORWARD else role.is_residual_output
+        weight.normal_(std=self.std * (count**-0.5 if is_scaled_down else 1.0), generator=generator)
 
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=self.std, generator=generator)
 
 
@@ -152,10 +158,10 @@ class Normal(Initialization):
 class Xavier(Initialization):
     """Linear weights N(0, 2/(fan_in + fan_out)), Glorot and Bengio (2010); embeddings N(0, 1/width)."""
 
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
         nn.init.xavier_normal_(weight, generator=generator)
 
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
 
 
@@ -169,14 +175,14 @@ class DeepNorm(Initialization):
     values counts as a map of its own, for every kind of attention and position. Embeddings are N(0, 1/width).
     """
 
-    def tells_apart(self, makes: Sequence[str]) -> bool:
-        return not set(makes) & set(FED)
+    def splits_packed(self, components: Sequence[str]) -> bool:
+        return not set(components) & set(GATED_FEED_FORWARD)
 
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        gain = 1.0 if role.makes in ("queries", "keys") else (8 * role.depth) ** -0.25
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
+        gain = 1.0 if role.component in ("queries", "keys") else (8 * role.effective_depth) ** -0.25
         nn.init.xavier_normal_(weight, gain=gain, generator=generator)
 
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
 
 
@@ -191,12 +197,12 @@ class TorchDefault(Initialization):
     With 64 inputs all weights and biases of a linear map lie between -1/8 and 1/8.
     """
 
-    def linear(self, weight: torch.Tensor, role: Role, generator: Generator) -> None:
-        bound = (role.reads or weight.shape[1]) ** -0.5
+    def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
+        bound = (role.fan_in or weight.shape[1]) ** -0.5
         weight.uniform_(-bound, bound, generator=generator)
 
-    def embedding(self, weight: torch.Tensor, generator: Generator) -> None:
+    def init_embedding(self, weight: torch.Tensor, generator: Generator) -> None:
         weight.normal_(generator=generator)
 
-    def bias(self, bias: torch.Tensor, reads: int, generator: Generator) -> None:
-        bias.uniform_(-(reads**-0.5), reads**-0.5, generator=generator)
+    def init_bias(self, bias: torch.Tensor, fan_in: int, generator: Generator) -> None:
+        bias.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from numerate.models.block import FeedForward
 
-Inject = Literal["none", "add", "linear", "ffn"]
+InjectionType = Literal["none", "add", "linear", "ffn"]
 
 
 class Injection(nn.Module, ABC):
@@ -17,7 +17,7 @@ class Injection(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, state: Float[Tensor, "rows time width"], raw: Float[Tensor, "rows time width"]
+        self, hidden_state: Float[Tensor, "rows time width"], input_embeddings: Float[Tensor, "rows time width"]
     ) -> Float[Tensor, "rows time width"]: ...
 
     def flops(self, time: int) -> int:
@@ -28,9 +28,9 @@ class AddInjection(Injection):
     """state + input."""
 
     def forward(
-        self, state: Float[Tensor, "rows time width"], raw: Float[Tensor, "rows time width"]
+        self, hidden_state: Float[Tensor, "rows time width"], input_embeddings: Float[Tensor, "rows time width"]
     ) -> Float[Tensor, "rows time width"]:
-        return state + raw
+        return hidden_state + input_embeddings
 
 
 class ConcatInjection(Injection):
@@ -41,23 +41,25 @@ class ConcatInjection(Injection):
         if feed_forward is None:
             self.map: nn.Module = nn.Linear(2 * width, width, bias=False)
         else:
-            self.map = feed_forward.build(width, reads=2 * width)
+            self.map = feed_forward.build(width, in_features=2 * width)
 
     def forward(
-        self, state: Float[Tensor, "rows time width"], raw: Float[Tensor, "rows time width"]
+        self, hidden_state: Float[Tensor, "rows time width"], input_embeddings: Float[Tensor, "rows time width"]
     ) -> Float[Tensor, "rows time width"]:
-        joined: Tensor = self.map(torch.cat([state, raw], dim=-1))
-        return joined
+        output: Tensor = self.map(torch.cat([hidden_state, input_embeddings], dim=-1))
+        return output
 
     def flops(self, time: int) -> int:
         matrices = [part.weight.numel() for part in self.map.modules() if isinstance(part, nn.Linear)]
         return 2 * time * sum(matrices)
 
 
-def make_injection(kind: Inject, width: int, feed_forward: FeedForward | None = None) -> Injection | None:
+def build_injection(
+    injection_type: InjectionType, width: int, feed_forward: FeedForward | None = None
+) -> Injection | None:
     """The injection of a name; `ffn` is a feed-forward of the kind given, or `FeedForward()`."""
-    if kind == "none":
+    if injection_type == "none":
         return None
-    if kind == "add":
+    if injection_type == "add":
         return AddInjection()
-    return ConcatInjection(width, None if kind == "linear" else feed_forward or FeedForward())
+    return ConcatInjection(width, None if injection_type == "linear" else feed_forward or FeedForward())

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from numerate.errors import UserError
 
-Settings = Sequence[tuple[str, str]]
+SettingHints = Sequence[tuple[str, str]]
 """Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as it is typed."""
 
-OURS: Settings = (
+DECODER_HINTS: SettingHints = (
     (r"^head\.weight$", "model.tie_word_embeddings=false"),
     (r"\.symbols\.symbols$", "model.mixer.symbols.sharing=own"),
     (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
@@ -22,7 +22,7 @@ OURS: Settings = (
 class StrictWeights:
     """The tensors of a file, none of which may remain unused.
 
-    `where` starts error messages. `plain` maps several names of one tensor to a common name.
+    `where` starts error messages. `normalize_name` maps several names of one tensor to a common name.
 
     >>> file = StrictWeights({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "weights")
     >>> file.take(["a.weight", "b.weight"], "head.weight")
@@ -37,51 +37,51 @@ class StrictWeights:
         tensors: Mapping[str, Tensor],
         where: str,
         *,
-        settings: Settings = OURS,
-        plain: Callable[[str], str] = str,
+        hints: SettingHints = DECODER_HINTS,
+        normalize_name: Callable[[str], str] = str,
     ) -> None:
-        self.where, self.settings, self.used = where, settings, set[str]()
+        self.where, self.hints, self.used_names = where, hints, set[str]()
         self.tensors: dict[str, Tensor] = {}
         names: dict[str, str] = {}
         for name, tensor in tensors.items():
-            first = names.setdefault(plain(name), name)
-            self._refuse_difference((first, tensors[first]), (name, tensor))
-            self.tensors[plain(name)] = tensor
+            first = names.setdefault(normalize_name(name), name)
+            self._check_equal((first, tensors[first]), (name, tensor))
+            self.tensors[normalize_name(name)] = tensor
 
-    def take(self, names: Sequence[str], use: str) -> Tensor:
-        """The tensor under any of these names, which share one tensor in the model; `use` is its name there.
+    def take(self, names: Sequence[str], model_name: str) -> Tensor:
+        """The tensor under any of these names, which share one tensor in the model; `model_name` is its name there.
 
         Raises `UserError` where there is none, or where those under two of the names differ.
         """
-        found = [name for name in names if name in self.tensors]
-        if not found:
-            source = names[0] if names[0] == use else f"{names[0]}, which {use} is read from"
+        present = [name for name in names if name in self.tensors]
+        if not present:
+            source = names[0] if names[0] == model_name else f"{names[0]}, which {model_name} is read from"
             raise UserError(f"{self.where}: has no {source}; is it of another model?")
-        for name in found[1:]:
-            self._refuse_difference((found[0], self.tensors[found[0]]), (name, self.tensors[name]))
-        self.used.update(found)
-        return self.tensors[found[0]]
+        for name in present[1:]:
+            self._check_equal((present[0], self.tensors[present[0]]), (name, self.tensors[name]))
+        self.used_names.update(present)
+        return self.tensors[present[0]]
 
-    def finish(self) -> None:
+    def check_all_used(self) -> None:
         """Raises `UserError` with the names of unused tensors."""
-        left = sorted(self.tensors.keys() - self.used)
-        if left:
-            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        unused = sorted(self.tensors.keys() - self.used_names)
+        if unused:
+            more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
             raise UserError(
-                f"{self.where}: the model does not have {', '.join(left[:3])}{more}{self._remedy(left[:1])}"
+                f"{self.where}: the model does not have {', '.join(unused[:3])}{more}{self._setting_hint(unused[:1])}"
             )
 
-    def _refuse_difference(self, one: tuple[str, Tensor], other: tuple[str, Tensor]) -> None:
+    def _check_equal(self, one: tuple[str, Tensor], other: tuple[str, Tensor]) -> None:
         if one[1] is not other[1] and not _equal(one[1], other[1]):
             raise UserError(
                 f"{self.where}: {other[0]} differs from {one[0]}, and the model has one tensor for both"
-                f"{self._remedy([other[0], one[0]])}"
+                f"{self._setting_hint([other[0], one[0]])}"
             )
 
-    def _remedy(self, names: Sequence[str]) -> str:
-        found = (setting for pattern, setting in self.settings if any(re.search(pattern, name) for name in names))
-        setting = next(found, None)
-        return "; is it of another model?" if setting is None else f"; {setting} would take it"
+    def _setting_hint(self, names: Sequence[str]) -> str:
+        matches = (setting for pattern, setting in self.hints if any(re.search(pattern, name) for name in names))
+        setting = next(matches, None)
+        return "; is it of another model?" if setting is None else f"; use {setting}"
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -89,7 +89,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def match_state_dict(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """A state dict for `model.load_state_dict` from tensors by the names of the model.
 
     For a tensor with several names in the model one is enough. Raises `UserError` for tensors that are missing,
@@ -99,10 +99,10 @@ def weights_of(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> d
     state = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
         names.setdefault(id(tensor), []).append(name)
-    found = {name: file.take(names[id(tensor)], name) for name, tensor in state.items()}
-    file.finish()
+    state_dict = {name: file.take(names[id(tensor)], name) for name, tensor in state.items()}
+    file.check_all_used()
     for name, tensor in state.items():
-        shapes = [tuple(one.shape) for one in (found[name], tensor)]
+        shapes = [tuple(one.shape) for one in (state_dict[name], tensor)]
         if shapes[0] != shapes[1]:
             raise UserError(f"{where}: {name} has the shape {shapes[0]}, the model's is {shapes[1]}")
-    return found
+    return state_dict

@@ -1,6 +1,6 @@
-"""Where a token stands: which number a place gets (numberings), and what is done with the number (positions)."""
+"""Position ids (`position_ids.py`), and the position encodings that use them."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "PositionIds": {
@@ -24,4 +24,4 @@ CATALOGUE = {
         "CoPE": "contextual",
     },
 }
-__getattr__ = lazily("positions", CATALOGUE)
+__getattr__ = lazy_getattr("positions", CATALOGUE)

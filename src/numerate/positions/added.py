@@ -21,7 +21,7 @@ class Learned(Position):
 
     With `DigitIndex` it is the Abacus embedding: `Learned(position_ids=DigitIndex(max_offset=100))`.
 
-    They are initialised as token embeddings, or with `initialization="sinusoidal"` as those of `Sinusoidal`; `frozen`
+    They are initialized like token embeddings, or with `initialization="sinusoidal"` as those of `Sinusoidal`; `frozen`
     ones are not trained. (The published counting code has both, but a later initialization overwrites the sinusoids:
     its frozen vectors are `Learned(frozen=True)`, noise.)
     """
@@ -29,46 +29,52 @@ class Learned(Position):
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     max_position_embeddings: int = setting(512, "number of learned position embeddings")
     initialization: Literal["normal", "sinusoidal"] = setting(
-        "normal", "initialization: as the token embeddings (normal), or sinusoidal (sine)", later=True
+        "normal", "initialization: as the token embeddings (normal), or sinusoidal", added_later=True
     )
-    frozen: bool = setting(False, "whether the embeddings are not trained", later=True)
+    frozen: bool = setting(False, "whether the embeddings are not trained", added_later=True)
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
-            raise UserError(f"max_position_embeddings: {self.max_position_embeddings} places; 1 or more is right")
+            raise UserError(f"max_position_embeddings: must be 1 or more, got {self.max_position_embeddings}")
         if self.initialization not in ("normal", "sinusoidal"):
-            raise UserError(f"initialization: {self.initialization!r} is neither 'normal' nor 'sine'")
+            raise UserError(f"initialization: must be 'normal' or 'sinusoidal', got {self.initialization!r}")
 
     def build_input(self, width: int) -> InputPosition:
-        return LearnedTable(self.max_position_embeddings, width, self.initialization, self.frozen)
+        return LearnedEmbedding(self.max_position_embeddings, width, self.initialization, self.frozen)
 
-    def size(self) -> int:
+    def position_limit(self) -> int:
         return self.max_position_embeddings
 
 
-class LearnedTable(InputPosition):
+class LearnedEmbedding(InputPosition):
     """The table behind `Learned`."""
 
     def __init__(
-        self, table: int, width: int, begin: Literal["normal", "sinusoidal"] = "normal", frozen: bool = False
+        self,
+        num_embeddings: int,
+        width: int,
+        initialization: Literal["normal", "sinusoidal"] = "normal",
+        frozen: bool = False,
     ) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(table, width)
-        self.begins_as_waves = begin == "sinusoidal"
-        if self.begins_as_waves:
-            waves = Waves(width, 10000.0, 1.0)
+        self.vectors = nn.Embedding(num_embeddings, width)
+        self.is_sinusoidal_init = initialization == "sinusoidal"
+        if self.is_sinusoidal_init:
+            sinusoids = SinusoidalEmbedding(width, 10000.0, 1.0)
             with torch.no_grad():
-                self.vectors.weight.copy_(waves(torch.zeros(1, table, width), torch.arange(table)[None])[0])
+                self.vectors.weight.copy_(
+                    sinusoids(torch.zeros(1, num_embeddings, width), torch.arange(num_embeddings)[None])[0]
+                )
         self.vectors.weight.requires_grad_(not frozen)
 
     def forward(
-        self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
+        self, x: Float[Tensor, "rows time width"], position_ids: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        vectors: Tensor = self.vectors(places)
-        return x + vectors
+        embeddings: Tensor = self.vectors(position_ids)
+        return x + embeddings
 
-    def claimed(self) -> set[str]:
-        return {"vectors.weight"} if self.begins_as_waves else set()
+    def self_initialized_parameters(self) -> set[str]:
+        return {"vectors.weight"} if self.is_sinusoidal_init else set()
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,10 @@ class Sinusoidal(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
-        return Waves(width, self.base, self.scale)
+        return SinusoidalEmbedding(width, self.base, self.scale)
 
 
 @dataclass(frozen=True)
@@ -105,31 +111,31 @@ class ScaledSinusoidal(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: {self.base} gives no waves; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
-        return Waves(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
+        return SinusoidalEmbedding(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
 
 
-class Waves(InputPosition):
+class SinusoidalEmbedding(InputPosition):
     """The module behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
 
-    rates: Tensor
+    inv_freq: Tensor
 
     def __init__(self, width: int, base: float, scale: float | nn.Parameter) -> None:
         super().__init__()
         if width % 2:
-            raise UserError(f"hidden_size: Sinusoidal pairs sines with cosines, so {width} must be even")
+            raise UserError(f"hidden_size: must be even for Sinusoidal (sines are paired with cosines), got {width}")
         self.scale = scale
         exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-        self.register_buffer("rates", (base**-exponents).float(), persistent=False)
+        self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
 
     def forward(
-        self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
+        self, x: Float[Tensor, "rows time width"], position_ids: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        angles = places[..., None].float() * self.rates
-        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        return x + (self.scale * waves).to(x.dtype)
+        angles = position_ids[..., None].float() * self.inv_freq
+        sinusoids = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return x + (self.scale * sinusoids).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -141,33 +147,31 @@ class Scalar(Position):
     is the fraction itself. Position 32 of 128 is 0.25.
     """
 
-    fractions: ClassVar[bool] = True
+    accepts_fractions: ClassVar[bool] = True
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     max_positions: int = setting(128, "number of positions, by which a position is divided")
 
     def __post_init__(self) -> None:
         if self.max_positions < 1:
-            raise UserError(f"max_positions: {self.max_positions} places; 1 or more is right, 128 is published")
+            raise UserError(f"max_positions: must be 1 or more, got {self.max_positions}; 128 in the paper")
 
     def build_input(self, width: int) -> InputPosition:
-        return LastFeature(self.max_positions if self.position_ids.whole else 1, width)
+        return PositionFeature(self.max_positions if self.position_ids.is_integer else 1, width)
 
 
-class LastFeature(InputPosition):
+class PositionFeature(InputPosition):
     """The feature behind `Scalar`."""
 
-    def __init__(self, places: int, width: int) -> None:
+    def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()
         if width < 2:
-            raise UserError(
-                f"hidden_size: Scalar takes one feature of {width}, so that nothing is left; 2 or more is right"
-            )
-        self.places = places
+            raise UserError(f"hidden_size: must be 2 or more for Scalar, which uses one feature, got {width}")
+        self.max_positions = max_positions
 
     def forward(
-        self, x: Float[Tensor, "rows time width"], places: Num[Tensor, "#rows time"]
+        self, x: Float[Tensor, "rows time width"], position_ids: Num[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        # Divided before it is rounded: 257 is no number of bfloat16.
-        along = (places / self.places).to(x.dtype)
-        return torch.cat([x[..., :-1], along.expand(x.shape[:2])[..., None]], dim=-1)
+        # Divided before it is rounded: bfloat16 cannot represent 257.
+        fractions = (position_ids / self.max_positions).to(x.dtype)
+        return torch.cat([x[..., :-1], fractions.expand(x.shape[:2])[..., None]], dim=-1)

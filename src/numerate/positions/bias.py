@@ -10,7 +10,7 @@ from torch.nn.functional import linear, relu
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.position import Bias, Position
+from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import PositionIds, Sequential
 
 
@@ -23,9 +23,9 @@ class FIRE(Position):
 
         f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
 
-    As the distance is divided by the query's position, longer rows stay within the trained range. Randomised FIRE is
-    `FIRE(position_ids=RandomSubset(128))`. `shared` gives all layers one network; in the arithmetic system of McLeish
-    et al. (2024) each has its own. In the paper's psi(x) = log(cx + 1), c starts at 0.1.
+    As the distance is divided by the query's position, longer rows stay within the trained range. Randomized FIRE is
+    `FIRE(position_ids=RandomSubset(128))`. `share_across_layers` gives all layers one network; in the arithmetic system
+    of McLeish et al. (2024) each has its own. In the paper's psi(x) = log(cx + 1), c starts at 0.1.
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
@@ -33,53 +33,61 @@ class FIRE(Position):
     threshold: float = setting(
         512.0, "below this position, times a learned factor, distances are not normalized by the position"
     )
-    shared: bool = setting(False, "whether all layers share one network")
+    share_across_layers: bool = setting(False, "whether all layers share one network")
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise UserError(f"hidden_size: a network of width {self.hidden_size} is none; 32 is usual")
+            raise UserError(f"hidden_size: must be 1 or more, got {self.hidden_size}; 32 is usual")
         if self.threshold <= 0:
-            raise UserError(f"threshold: {self.threshold} is no place; a number above 0 is right, 512 is usual")
+            raise UserError(f"threshold: must be greater than 0, got {self.threshold}; 512 is usual")
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
-        return DistanceNetwork(heads, self.hidden_size, self.threshold)
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
+        return FIREBias(heads, self.hidden_size, self.threshold)
 
-    def shares_layers(self) -> bool:
-        return self.shared
+    def is_shared_across_layers(self) -> bool:
+        return self.share_across_layers
 
 
-class DistanceNetwork(Bias):
+class FIREBias(AttentionBias):
     """The network behind `FIRE`."""
 
     threshold: Tensor
 
-    def __init__(self, heads: int, hidden: int, threshold: float) -> None:
+    def __init__(self, num_heads: int, hidden_size: int, threshold: float) -> None:
         super().__init__()
-        self.inward, self.outward = nn.Linear(1, hidden), nn.Linear(hidden, heads)
+        self.inward, self.outward = nn.Linear(1, hidden_size), nn.Linear(hidden_size, num_heads)
         self.distance_scale = nn.Parameter(torch.full((1,), 0.1))  # one entry: FSDP cannot divide a scalar
         self.threshold_scale = nn.Parameter(torch.full((1,), 1.0))
         self.register_buffer("threshold", torch.tensor(float(threshold)), persistent=False)
 
-    def bias(
-        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        rows, pairs = max(len(queries), len(keys)), queries.shape[1] * keys.shape[1]
-        if torch.is_grad_enabled() or rows * pairs <= _PAIRS:
-            return self._bias(queries, keys)
-        share = max(1, _PAIRS // (rows * keys.shape[1]))
-        return torch.cat([self._bias(part, keys) for part in torch.split(queries, share, dim=1)], dim=2)
+        rows, num_pairs = (
+            max(len(query_positions), len(key_positions)),
+            query_positions.shape[1] * key_positions.shape[1],
+        )
+        if torch.is_grad_enabled() or rows * num_pairs <= _MAX_PAIRS_PER_CHUNK:
+            return self._compute_chunk(query_positions, key_positions)
+        chunk_size = max(1, _MAX_PAIRS_PER_CHUNK // (rows * key_positions.shape[1]))
+        return torch.cat(
+            [self._compute_chunk(part, key_positions) for part in torch.split(query_positions, chunk_size, dim=1)],
+            dim=2,
+        )
 
-    def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        kind = self.inward.weight.dtype
-        distance = (queries[:, :, None] - keys[:, None, :]).float()
-        far = torch.maximum(queries.float(), (self.threshold_scale * self.threshold).abs())
-        along = ((self.distance_scale * distance).abs() + 1).log()
-        along = along / (((self.distance_scale * far).abs() + 1).log() + 1e-6)[:, :, None]
-        hidden = relu(along[..., None].to(kind) * self.inward.weight[:, 0] + self.inward.bias)
+    def _compute_chunk(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        dtype = self.inward.weight.dtype
+        distance = (query_positions[:, :, None] - key_positions[:, None, :]).float()
+        normalizer = torch.maximum(query_positions.float(), (self.threshold_scale * self.threshold).abs())
+        normalized_distance = ((self.distance_scale * distance).abs() + 1).log()
+        normalized_distance = (
+            normalized_distance / (((self.distance_scale * normalizer).abs() + 1).log() + 1e-6)[:, :, None]
+        )
+        hidden = relu(normalized_distance[..., None].to(dtype) * self.inward.weight[:, 0] + self.inward.bias)
         return linear(hidden, self.outward.weight, self.outward.bias).permute(0, 3, 1, 2)
 
 
-_PAIRS = 1 << 18
+_MAX_PAIRS_PER_CHUNK = 1 << 18
 """Pairs of query and key per batch of the network in evaluation, to bound the memory of its hidden states."""
 
 
@@ -91,7 +99,7 @@ class ALiBi(Position):
     2^(-16/heads), ...: for 8 heads 1/2, 1/4, ... 1/256; if the number of heads is no power of two, those of the next
     smaller power and every other of the next larger one, as in the paper's code. Nothing is learned. `slope_scale`
     multiplies all slopes: position ids with short distances (`Coupled`) need steeper ones than long texts. With
-    `max_distance=4` larger distances count as 4, so that longer rows have no bias unseen in training.
+    `max_distance=4` larger distances count as 4, so that longer rows have no bias that did not occur in training.
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
@@ -100,17 +108,15 @@ class ALiBi(Position):
 
     def __post_init__(self) -> None:
         if self.max_distance is not None and self.max_distance < 1:
-            raise UserError(
-                f"max_distance: {self.max_distance} would make all distances one; 1 or more, or null, is right"
-            )
+            raise UserError(f"max_distance: must be 1 or more, or null, got {self.max_distance}")
         if not 0 <= self.slope_scale < float("inf"):
-            raise UserError(f"slope_scale: {self.slope_scale} is no factor of a slope; 0 or more is right, 1 is usual")
+            raise UserError(f"slope_scale: must be finite and 0 or more, got {self.slope_scale}; 1 is usual")
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
-        return Slopes(heads, self.slope_scale, self.max_distance)
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
+        return ALiBiBias(heads, self.slope_scale, self.max_distance)
 
 
-class Slopes(Bias):
+class ALiBiBias(AttentionBias):
     """The slopes behind `ALiBi`.
 
     >>> Slopes(4).slopes.tolist()
@@ -119,20 +125,20 @@ class Slopes(Bias):
 
     slopes: Tensor
 
-    def __init__(self, heads: int, steepness: float = 1.0, farthest: int | None = None) -> None:
+    def __init__(self, num_heads: int, slope_scale: float = 1.0, max_distance: int | None = None) -> None:
         super().__init__()
-        self.farthest = farthest
-        power = 2 ** math.floor(math.log2(heads))
+        self.max_distance = max_distance
+        power = 2 ** math.floor(math.log2(num_heads))
         slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
-        slopes += [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)][: heads - power]
-        self.register_buffer("slopes", steepness * torch.tensor(slopes), persistent=False)
+        slopes += [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)][: num_heads - power]
+        self.register_buffer("slopes", slope_scale * torch.tensor(slopes), persistent=False)
 
-    def bias(
-        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
-        if self.farthest is not None:
-            distance = distance.clamp(max=self.farthest)
+        distance = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
+        if self.max_distance is not None:
+            distance = distance.clamp(max=self.max_distance)
         return -distance.to(self.slopes.dtype) * self.slopes[:, None, None]
 
 
@@ -143,62 +149,65 @@ class T5Bias(Position):
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683. Half of the buckets hold one distance each, the others grow
     logarithmically up to `max_distance`; the last one holds all larger distances. Keys after the query count as
     distance 0; with `bidirectional=True` the buckets are divided between keys before and after, for position ids that
-    do not count from the left (`DigitIndex`, `Coupled`). `shared` gives all layers the same biases, as T5 does.
+    do not count from the left (`DigitIndex`, `Coupled`). `share_across_layers` gives all layers the same biases, as T5
+    does.
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     num_buckets: int = setting(32, "number of distance buckets")
     max_distance: int = setting(128, "distances from here on share the last bucket")
     bidirectional: bool = setting(False, "whether keys after the query have buckets of their own")
-    shared: bool = setting(False, "whether all layers share the biases")
+    share_across_layers: bool = setting(False, "whether all layers share the biases")
 
     def __post_init__(self) -> None:
-        sides = 2 if self.bidirectional else 1
-        if self.num_buckets < 2 * sides or self.num_buckets % sides:
-            right = "2 or more are" if sides == 1 else "an even number from 4 on is"
-            raise UserError(f"num_buckets: {self.num_buckets} cannot be divided; {right} right, 32 is usual")
-        exact = self.num_buckets // sides // 2
-        if self.max_distance < exact:
+        num_directions = 2 if self.bidirectional else 1
+        if self.num_buckets < 2 * num_directions or self.num_buckets % num_directions:
+            right = "2 or more" if num_directions == 1 else "an even number of 4 or more"
+            raise UserError(f"num_buckets: must be {right}, got {self.num_buckets}; 32 is usual")
+        max_exact = self.num_buckets // num_directions // 2
+        if self.max_distance < max_exact:
             raise UserError(
-                f"max_distance: {self.max_distance} is less than the {exact} distances that have a bucket each; "
-                f"{exact} or more is right"
+                f"max_distance: must be {max_exact} or more, the number of distances that have a bucket each, "
+                f"got {self.max_distance}"
             )
 
-    def build_attention(self, heads: int, head_width: int) -> Bias:
-        return BucketTable(heads, self.num_buckets, self.max_distance, self.bidirectional)
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
+        return RelativePositionBias(heads, self.num_buckets, self.max_distance, self.bidirectional)
 
-    def shares_layers(self) -> bool:
-        return self.shared
+    def is_shared_across_layers(self) -> bool:
+        return self.share_across_layers
 
 
-class BucketTable(Bias):
+class RelativePositionBias(AttentionBias):
     """The table behind `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
 
-    def __init__(self, heads: int, buckets: int, max_distance: int, two_sided: bool) -> None:
+    def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
-        self.buckets, self.max_distance, self.two_sided = buckets, max_distance, two_sided
-        self.table = nn.Parameter(0.1 * torch.randn(buckets, heads))
+        self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
+        self.table = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
 
-    def bias(
-        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        return self.table[self.bucket(queries[:, :, None] - keys[:, None, :])].permute(0, 3, 1, 2)
+        return self.table[
+            self.relative_position_bucket(query_positions[:, :, None] - key_positions[:, None, :])
+        ].permute(0, 3, 1, 2)
 
-    def bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+    def relative_position_bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """The bucket of a distance (position of the query minus position of the key).
 
         With num_buckets=8, max_distance=16 and one side: 0 1 2 3 for these distances, 4 for 4 and 5, 5 for 6 and 7, 6
         for 8 to 11, 7 from 12 on.
         """
-        buckets, ahead = self.buckets, torch.zeros_like(distance)
-        if self.two_sided:
-            buckets //= 2
-            ahead = (distance < 0) * buckets
+        num_buckets, direction_offset = self.num_buckets, torch.zeros_like(distance)
+        if self.bidirectional:
+            num_buckets //= 2
+            direction_offset = (distance < 0) * num_buckets
             distance = distance.abs()
         else:
             distance = distance.clamp(min=0)
-        exact = buckets // 2
-        wide = distance.clamp(min=1).float() / exact
-        stretch = math.log(max(self.max_distance / exact, 1 + 1e-6))
-        far = exact + (wide.log() / stretch * (buckets - exact)).long()
-        return ahead + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
+        max_exact = num_buckets // 2
+        distance_ratio = distance.clamp(min=1).float() / max_exact
+        log_max_ratio = math.log(max(self.max_distance / max_exact, 1 + 1e-6))
+        log_bucket = max_exact + (distance_ratio.log() / log_max_ratio * (num_buckets - max_exact)).long()
+        return direction_offset + torch.where(distance < max_exact, distance, log_bucket.clamp(max=num_buckets - 1))

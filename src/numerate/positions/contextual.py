@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.position import Contextual, Position
+from numerate.positions.position import ContextualBias, Position
 from numerate.positions.position_ids import Sequential
 
 
@@ -31,39 +31,40 @@ class CoPE(Position):
 
     def __post_init__(self) -> None:
         if self.max_positions < 2:
-            raise UserError(
-                f"max_positions: between {self.max_positions} places nothing can be interpolated; 2 or more is right"
-            )
+            raise UserError(f"max_positions: must be 2 or more for interpolation, got {self.max_positions}")
 
-    def build_attention(self, heads: int, head_width: int) -> Contextual:
-        return GatedPlaces(self.max_positions, head_width)
+    def build_attention(self, heads: int, head_width: int) -> ContextualBias:
+        return CoPEBias(self.max_positions, head_width)
 
 
-class GatedPlaces(Contextual):
+class CoPEBias(ContextualBias):
     """The vectors behind `CoPE`, the same for all heads."""
 
-    def __init__(self, most: int, head_width: int) -> None:
+    def __init__(self, max_positions: int, head_width: int) -> None:
         super().__init__()
-        self.vectors = nn.Parameter(torch.zeros(most, head_width))
+        self.vectors = nn.Parameter(torch.zeros(max_positions, head_width))
 
-    def bias(
+    def compute_bias(
         self,
         queries: Float[Tensor, "rows heads query head_width"],
         keys: Float[Tensor, "rows heads key head_width"],
-        visible: Bool[Tensor, "#rows 1 query key"],
+        attn_mask: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
         last = len(self.vectors) - 1
         scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
         # A sum of gates is a position, and bfloat16 has no halves above 128.
-        gates = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid().masked_fill(~visible, 0.0)
-        place = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
-        below = place.detach().floor()
-        whole = below.long()
-        of_place = queries @ self.vectors.T
-        near, far = of_place.gather(-1, whole), of_place.gather(-1, (whole + 1).clamp(max=last))
-        added: Tensor = near + (far - near) * (place - below).to(near.dtype)
-        return added
+        gates = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid().masked_fill(~attn_mask, 0.0)
+        positions = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
+        floor = positions.detach().floor()
+        floor_index = floor.long()
+        position_logits = queries @ self.vectors.T
+        floor_logits, ceil_logits = (
+            position_logits.gather(-1, floor_index),
+            position_logits.gather(-1, (floor_index + 1).clamp(max=last)),
+        )
+        bias: Tensor = floor_logits + (ceil_logits - floor_logits) * (positions - floor).to(floor_logits.dtype)
+        return bias
 
     def flops(self, heads: int, time: int) -> int:
-        most, head_width = self.vectors.shape
-        return 2 * heads * head_width * (time * time + time * most)
+        max_positions, head_width = self.vectors.shape
+        return 2 * heads * head_width * (time * time + time * max_positions)

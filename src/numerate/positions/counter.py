@@ -6,79 +6,92 @@ from torch import Tensor
 
 from numerate.batch import StepContext
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15
 
 
-def drawn(
-    draw: StepContext, row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"], salt: int = 0
+def random_integers(
+    step_context: StepContext, row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"], salt: int = 0
 ) -> Int[Tensor, " rows"]:
-    """One whole number from 0 to bound - 1 per row, uniform to within bound / 2^32; each row may have its own bound.
+    """One integer from 0 to high - 1 per row, uniform to within bound / 2^32; each row may have its own bound.
 
     A function of (draw.seed, draw.step, row, salt) and of nothing else, so a row draws the same number whatever batch,
-    part or rank it stands in. The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014,
+    micro-batch or rank it is in. The mixing is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014,
     https://doi.org/10.1145/2660193.2660195), applied twice.
 
     >>> drawn(StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist() == drawn(
     ...     StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist()
     True
     """
-    return drawn_from(_starts(draw, salt, row), row, bound)
+    return random_integers_from_key(_hash_keys(step_context, salt, row_keys), row_keys, high)
 
 
-def drawn_from(
-    start: int | Int[Tensor, "..."], row: Int[Tensor, " rows"], bound: int | Int[Tensor, " rows"]
+def random_integers_from_key(
+    key: int | Int[Tensor, "..."], row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """`drawn`, where `start_of` the draw and the salt is known already: one number, or one for each row."""
-    return (((_mix(_mix(row.long() * _signed(_GOLDEN) + start))) >> 32) & 0xFFFFFFFF) * bound >> 32
+    """`drawn`, where `hash_key` the draw and the salt is known already: one number, or one for each row."""
+    return (
+        ((_splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + key))) >> 32) & 0xFFFFFFFF
+    ) * high >> 32
 
 
-def drawn_many(draw: StepContext, row: Int[Tensor, " rows"], count: int, salt: int = 0) -> Int[Tensor, "rows count"]:
-    """`count` whole numbers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
+def random_uint32(
+    step_context: StepContext, row_keys: Int[Tensor, " rows"], count: int, salt: int = 0
+) -> Int[Tensor, "rows count"]:
+    """`count` integers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
 
     >>> drawn_many(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
-    rows = _mix(_mix(row.long() * _signed(_GOLDEN) + _starts(draw, salt, row)))
-    slots = torch.arange(1, count + 1, device=row.device) * _signed(_GOLDEN)
-    return (_mix(rows[:, None] + slots) >> 32) & 0xFFFFFFFF
+    row_hashes = _splitmix64(
+        _splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + _hash_keys(step_context, salt, row_keys))
+    )
+    counters = torch.arange(1, count + 1, device=row_keys.device) * _to_int64(_GOLDEN_RATIO)
+    return (_splitmix64(row_hashes[:, None] + counters) >> 32) & 0xFFFFFFFF
 
 
-def start_of(draw: StepContext, salt: int = 0) -> int:
+def hash_key(step_context: StepContext, salt: int = 0) -> int:
     """The hash of (seed, step, salt) that rows are counted on from, as a signed number of 64 bits."""
-    if draw.step is None:
-        raise ValueError("an evaluation draws nothing: a numbering takes one of its fixed placements")
-    return _signed(_mixed(_mixed(_wrapped(draw.seed * _GOLDEN + salt)) + _wrapped(draw.step * _GOLDEN)))
+    if step_context.step is None:
+        raise ValueError("evaluation draws no random numbers: position ids take one of their fixed offsets")
+    return _to_int64(
+        _splitmix64_int(
+            _splitmix64_int(_to_uint64(step_context.seed * _GOLDEN_RATIO + salt))
+            + _to_uint64(step_context.step * _GOLDEN_RATIO)
+        )
+    )
 
 
-def _starts(draw: StepContext, salt: int, row: Tensor) -> int | Tensor:
+def _hash_keys(step_context: StepContext, salt: int, row_keys: Tensor) -> int | Tensor:
     """Where the rows are counted on from; for those of several runs, one number for each row."""
-    if not draw.several:
-        return start_of(draw, salt)
-    return torch.tensor([start_of(one, salt) for one in draw.several], device=row.device).repeat_interleave(draw.rows)
+    if not step_context.contexts:
+        return hash_key(step_context, salt)
+    return torch.tensor(
+        [hash_key(one, salt) for one in step_context.contexts], device=row_keys.device
+    ).repeat_interleave(step_context.rows_per_context)
 
 
-def _wrapped(number: int) -> int:
+def _to_uint64(number: int) -> int:
     return number & 0xFFFFFFFFFFFFFFFF
 
 
-def _signed(number: int) -> int:
-    number = _wrapped(number)
+def _to_int64(number: int) -> int:
+    number = _to_uint64(number)
     return number - (1 << 64) if number >> 63 else number
 
 
-def _mixed(z: int) -> int:
-    z = _wrapped(z)
-    z = _wrapped((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9)
-    z = _wrapped((z ^ (z >> 27)) * 0x94D049BB133111EB)
+def _splitmix64_int(z: int) -> int:
+    z = _to_uint64(z)
+    z = _to_uint64((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9)
+    z = _to_uint64((z ^ (z >> 27)) * 0x94D049BB133111EB)
     return z ^ (z >> 31)
 
 
-def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    return z ^ _shifted(z, 31)
+def _splitmix64(z: Tensor) -> Tensor:
+    z = (z ^ _logical_right_shift(z, 30)) * _to_int64(0xBF58476D1CE4E5B9)
+    z = (z ^ _logical_right_shift(z, 27)) * _to_int64(0x94D049BB133111EB)
+    return z ^ _logical_right_shift(z, 31)
 
 
-def _shifted(z: Tensor, bits: int) -> Tensor:
+def _logical_right_shift(z: Tensor, bits: int) -> Tensor:
     """A logical shift to the right: torch's is arithmetic on signed numbers."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -14,22 +14,22 @@ class Position(ABC):
 
     position_ids: PositionIds
 
-    fractions: ClassVar[bool] = False
+    accepts_fractions: ClassVar[bool] = False
     """Whether it takes fractional position ids, such as those of `Zooming`."""
 
     def build_input(self, width: int) -> "InputPosition | None":
         """The module that acts on the input embeddings, or None for a scheme that acts inside attention."""
         return None
 
-    def build_attention(self, heads: int, head_width: int) -> "Rotation | Bias | Contextual | None":
+    def build_attention(self, heads: int, head_width: int) -> "Rotation | AttentionBias | ContextualBias | None":
         """The module that acts inside one layer's attention, or None for a scheme that acts on the input."""
         return None
 
-    def shares_layers(self) -> bool:
+    def is_shared_across_layers(self) -> bool:
         """Whether all layers of a model share one module inside attention."""
         return False
 
-    def size(self) -> int | None:
+    def position_limit(self) -> int | None:
         """Maximum number of positions, None for no limit."""
         return None
 
@@ -39,11 +39,11 @@ class InputPosition(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x: Float[Tensor, "rows time width"], places: Int[Tensor, "#rows time"]
+        self, x: Float[Tensor, "rows time width"], position_ids: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]: ...
 
-    def claimed(self) -> set[str]:
-        """Names of parameters with an own initialisation, which the model's initialisation skips."""
+    def self_initialized_parameters(self) -> set[str]:
+        """Names of parameters with their own initialization, which the model's initialization skips."""
         return set()
 
 
@@ -51,35 +51,35 @@ class Rotation(nn.Module, ABC):
     """Rotates queries and keys by their positions."""
 
     @abstractmethod
-    def prepare(self, places: Int[Tensor, "#rows time"]) -> Any:
+    def compute_cos_sin(self, position_ids: Int[Tensor, "#rows time"]) -> Any:
         """What depends only on the position ids: computed once per forward and shared by layers that rotate alike."""
 
     @abstractmethod
-    def turn(
-        self, x: Float[Tensor, "rows heads time head_width"], prepared: Any
+    def rotate(
+        self, x: Float[Tensor, "rows heads time head_width"], cos_sin: Any
     ) -> Float[Tensor, "rows heads time head_width"]: ...
 
 
-class Bias(nn.Module, ABC):
+class AttentionBias(nn.Module, ABC):
     """An attention bias that depends on the positions of query and key."""
 
     @abstractmethod
-    def bias(
-        self, queries: Int[Tensor, "#rows query"], keys: Int[Tensor, "#rows key"]
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]: ...
 
 
-class Contextual(nn.Module, ABC):
+class ContextualBias(nn.Module, ABC):
     """An attention bias that depends on the contents of queries and keys."""
 
     @abstractmethod
-    def bias(
+    def compute_bias(
         self,
         queries: Float[Tensor, "rows heads query head_width"],
         keys: Float[Tensor, "rows heads key head_width"],
-        visible: Bool[Tensor, "#rows 1 query key"],
+        attn_mask: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
-        """The bias added to the scores; `visible` is True where a query may attend to a key."""
+        """The bias added to the scores; `attn_mask` is True where a query may attend to a key."""
 
     @abstractmethod
     def flops(self, heads: int, time: int) -> int:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from numerate.batch import StepContext, Tokens
 from numerate.config import setting
-from numerate.config.old_names import old_kind, old_setting, old_value
 from numerate.errors import UserError
-from numerate.positions.counter import drawn, drawn_many
+from numerate.old_names import old_class_name, old_setting_name, old_setting_value
+from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
-Helpers = Literal["own", "next"]
+HelperPositions = Literal["own", "next"]
 """The position id of a helper token: its own, or that of the next real token, as in the published counting."""
 
 
@@ -32,43 +32,44 @@ class PositionIds(ABC):
     """Whether position ids in evaluation do not depend on later tokens. A model with others cannot generate, and its
     teacher-forced scores leak the answer."""
 
-    whole: ClassVar[bool] = True
+    is_integer: ClassVar[bool] = True
     """Whether position ids are integers; fractions are only for position schemes that take them."""
 
     @abstractmethod
     def assign(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
-        """The position ids. `kinds` is the kind of each token (`numerate.vocabulary.DIGIT` ...).
+        """The position ids. `token_kinds` is the kind of each token (`numerate.vocabulary.DIGIT` ...).
 
         Where all rows get the same, one row may be returned for all.
         """
 
-    def by_place(self) -> bool:
+    def is_same_for_all_rows(self) -> bool:
         """Whether position ids in evaluation are the same for all rows, whatever their length and tokens, so that they
         are computed only once."""
         return False
 
-    def position_offsets(self) -> int:
+    def num_position_offsets(self) -> int:
         """Number of fixed offsets for evaluation; the 0-th is 0."""
         return 1
 
-    def headroom(self) -> int:
+    def max_training_offset(self) -> int:
         """The largest offset in training above position ids in evaluation at offset 0."""
         return 0
 
-    def reach(self, highest: int) -> int:
-        """The highest position id in training, where `highest` is the highest in evaluation at offset 0."""
-        return highest + self.headroom()
+    def max_training_position(self, max_eval_position: int) -> int:
+        """The highest position id in training, where `max_eval_position` is the highest in evaluation at offset 0."""
+        return max_eval_position + self.max_training_offset()
 
     def _salt(self) -> int:
         # Settings added later are left out at their defaults, so that older runs draw the same.
+        part = type(self)
         settings = [
-            f"{old_setting(type(self), field.name)}={old_value(type(self), field.name, getattr(self, field.name))!r}"
+            f"{old_setting_name(part, field.name)}={old_setting_value(part, field.name, getattr(self, field.name))!r}"
             for field in fields(self)  # type: ignore[arg-type]
             if not (field.metadata.get("later") and getattr(self, field.name) == field.default)
         ]
-        return zlib.crc32(f"{old_kind(type(self))}({', '.join(settings)})".encode())
+        return zlib.crc32(f"{old_class_name(part)}({', '.join(settings)})".encode())
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,20 @@ class Sequential(PositionIds):
     With `helper_positions="next"` a helper gets that of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
-    helper_positions: Helpers = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", later=True
+    helper_positions: HelperPositions = setting(
+        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
     )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helper_positions)
+        _check_helper_positions(self.helper_positions)
 
-    def by_place(self) -> bool:
+    def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
 
     def assign(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        return _counted(tokens, kinds, self.helper_positions)
+        return _sequential_ids(tokens, token_kinds, self.helper_positions)
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Shifted(PositionIds):
     and 60.
 
     `shift_within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training
-    row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 places, and max_shift says only
-    how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`, which is published
-    too, a helper gets the number of the next real token and does not count as one of the n.
+    row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and max_shift says
+    only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`, which is
+    published too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
     max_shift: int = setting(64, "largest random offset")
@@ -113,53 +114,62 @@ class Shifted(PositionIds):
     shift_within: int | None = setting(
         None,
         "number of positions within which a training sequence is shifted, whatever its length; null: by max_shift",
-        later=True,
+        added_later=True,
     )
-    helper_positions: Helpers = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", later=True
+    helper_positions: HelperPositions = setting(
+        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
     )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helper_positions)
+        _check_helper_positions(self.helper_positions)
         if self.shift_within is not None and self.shift_within < 1:
-            raise UserError(f"shift_within: {self.shift_within} places hold no row; 1 or more is right")
+            raise UserError(f"shift_within: must be 1 or more, or null, got {self.shift_within}")
         if self.max_shift < 0:
-            raise UserError(f"max_shift: {self.max_shift} is negative; 0 or more is right")
+            raise UserError(f"max_shift: must be 0 or more, got {self.max_shift}")
         if self.num_eval_offsets < 1:
-            raise UserError(f"num_eval_offsets: {self.num_eval_offsets} leaves nothing to evaluate; 1 or more is right")
+            raise UserError(f"num_eval_offsets: must be 1 or more, got {self.num_eval_offsets}")
 
-    def by_place(self) -> bool:
+    def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
 
     def assign(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        places = _counted(tokens, kinds, self.helper_positions)
-        if draw.training:
-            most = self.max_shift if self.shift_within is None else self._room(self.shift_within, tokens, kinds)
-            shifted = places + drawn(draw, tokens.row, most + 1, self._salt())[:, None]
+        position_ids = _sequential_ids(tokens, token_kinds, self.helper_positions)
+        if step_context.training:
+            max_offset = (
+                self.max_shift
+                if self.shift_within is None
+                else self._max_offsets(self.shift_within, tokens, token_kinds)
+            )
+            shifted_ids = (
+                position_ids
+                + random_integers(step_context, tokens.example_indices, max_offset + 1, self._salt())[:, None]
+            )
             if self.shift_within is None:
-                return shifted
+                return shifted_ids
             # Padding of a short row would exceed the embedding table that a long row fits into.
             return torch.where(
-                torch.arange(shifted.shape[1], device=places.device) < tokens.lengths[:, None], shifted, 0
+                torch.arange(shifted_ids.shape[1], device=position_ids.device) < tokens.lengths[:, None], shifted_ids, 0
             )
-        return places + self.max_shift * draw.position_offset // max(self.num_eval_offsets - 1, 1)
+        return position_ids + self.max_shift * step_context.position_offset // max(self.num_eval_offsets - 1, 1)
 
-    def _room(self, within: int, tokens: Tokens, kinds: Int[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
+    def _max_offsets(
+        self, max_length: int, tokens: Tokens, token_kinds: Int[Tensor, "rows time"]
+    ) -> Int[Tensor, " rows"]:
         """The largest offset of each row: one position is reserved for a helper after its last token."""
-        return (within - 1 - _real(tokens, kinds, self.helper_positions)).clamp(min=0)
+        return (max_length - 1 - _num_regular_tokens(tokens, token_kinds, self.helper_positions)).clamp(min=0)
 
-    def position_offsets(self) -> int:
+    def num_position_offsets(self) -> int:
         return self.num_eval_offsets if self.max_shift else 1
 
-    def headroom(self) -> int:
+    def max_training_offset(self) -> int:
         return self.max_shift if self.shift_within is None else max(self.max_shift, self.shift_within - 1)
 
-    def reach(self, highest: int) -> int:
+    def max_training_position(self, max_eval_position: int) -> int:
         if self.shift_within is None:
-            return highest + self.max_shift
-        return max(highest, self.shift_within - (1 if self.helper_positions == "next" else 2))
+            return max_eval_position + self.max_shift
+        return max(max_eval_position, self.shift_within - (1 if self.helper_positions == "next" else 2))
 
 
 @dataclass(frozen=True)
@@ -172,27 +182,31 @@ class DigitIndex(PositionIds):
     that positions beyond the longest training number are trained too; in evaluation none is. With numbers written least
     significant digit first, digits of equal significance have equal position ids.
 
-    The published code draws one offset for a whole batch (`per="batch"`); `per="row"` draws one for each row, which
-    is less noisy when batches are small.
+    The published code draws one offset for a whole batch (`offset_per="batch"`); `offset_per="row"` draws one for each
+    row, which is less noisy when batches are small.
     """
 
     max_offset: int = setting(0, "largest random offset in training; 100 in the paper")
-    per: Literal["row", "batch"] = setting("row", "draw one offset per sequence (row), or per batch as published")
+    offset_per: Literal["row", "batch"] = setting(
+        "row", "draw one offset per sequence (row), or per batch as published"
+    )
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: {self.max_offset} is negative; 0 or more is right")
+            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
 
-    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
-        digit = kinds == DIGIT
-        places = _within_runs(digit)
-        if not draw.training or self.max_offset == 0:
-            return places
-        row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
-        offset = drawn(draw, row, self.max_offset + 1, self._salt())[:, None]
-        return torch.where(digit, places + offset, places)
+    def assign(
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
+    ) -> Int[Tensor, "rows time"]:
+        is_digit = token_kinds == DIGIT
+        position_ids = _index_in_digit_run(is_digit)
+        if not step_context.training or self.max_offset == 0:
+            return position_ids
+        row_keys = tokens.example_indices if self.offset_per == "row" else torch.zeros_like(tokens.example_indices)
+        offset = random_integers(step_context, row_keys, self.max_offset + 1, self._salt())[:, None]
+        return torch.where(is_digit, position_ids + offset, position_ids)
 
-    def headroom(self) -> int:
+    def max_training_offset(self) -> int:
         return self.max_offset
 
 
@@ -206,36 +220,38 @@ class Coupled(PositionIds):
     is the step from any digit to the next. `321+654=975` gets 2 3 4 1 2 3 4 1 2 3 4, and in training one random offset
     per row is added to all but special tokens.
 
-    `operands="normal"` is for operands written most significant digit first: a number before other text is counted from
-    its right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The last number, which is the answer, is counted from its
-    first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
+    `operand_digit_order="normal"` is for operands written most significant digit first: a number before other text is
+    counted from its right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The last number, which is the answer, is
+    counted from its first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
     """
 
     max_offset: int = setting(0, "largest random offset in training")
-    operands: Literal["reversed", "normal"] = setting("reversed", "digit order of the operands")
+    operand_digit_order: Literal["reversed", "normal"] = setting("reversed", "digit order of the operands")
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: {self.max_offset} is negative; 0 or more is right")
-        if self.operands not in ("reversed", "normal"):
-            raise UserError(f"operands: {self.operands!r} is neither 'reversed' nor 'normal'")
+            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
+        if self.operand_digit_order not in ("reversed", "normal"):
+            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', got {self.operand_digit_order!r}")
 
-    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
-        digit = kinds == DIGIT
-        places = _within_runs(digit)
-        if self.operands == "normal":
-            from_right = _within_runs(digit.flip(1)).flip(1)
-            text = torch.nn.functional.pad((kinds != DIGIT) & (kinds != SPECIAL), (0, 1))
-            column = torch.arange(digit.shape[1], device=digit.device)
-            followed = text.gather(1, (column + from_right).clamp(max=digit.shape[1]))
-            places = torch.where(followed & digit, from_right, places)
-        places = torch.where(kinds == SPECIAL, 0, places + 1)
-        if not draw.training or self.max_offset == 0:
-            return places
-        offset = drawn(draw, tokens.row, self.max_offset + 1, self._salt())[:, None]
-        return torch.where(places > 0, places + offset, 0)
+    def assign(
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
+    ) -> Int[Tensor, "rows time"]:
+        is_digit = token_kinds == DIGIT
+        position_ids = _index_in_digit_run(is_digit)
+        if self.operand_digit_order == "normal":
+            index_from_right = _index_in_digit_run(is_digit.flip(1)).flip(1)
+            is_text = torch.nn.functional.pad((token_kinds != DIGIT) & (token_kinds != SPECIAL), (0, 1))
+            column = torch.arange(is_digit.shape[1], device=is_digit.device)
+            is_followed_by_text = is_text.gather(1, (column + index_from_right).clamp(max=is_digit.shape[1]))
+            position_ids = torch.where(is_followed_by_text & is_digit, index_from_right, position_ids)
+        position_ids = torch.where(token_kinds == SPECIAL, 0, position_ids + 1)
+        if not step_context.training or self.max_offset == 0:
+            return position_ids
+        offset = random_integers(step_context, tokens.example_indices, self.max_offset + 1, self._salt())[:, None]
+        return torch.where(position_ids > 0, position_ids + offset, 0)
 
-    def headroom(self) -> int:
+    def max_training_offset(self) -> int:
         return self.max_offset
 
 
@@ -248,88 +264,94 @@ class NumberIndex(PositionIds):
     operator, `=`) before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
-    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Int[Tensor, "rows time"]:
-        text = (kinds != DIGIT) & (kinds != SPECIAL)
-        return text.long().cumsum(1) - text.long()
+    def assign(
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
+    ) -> Int[Tensor, "rows time"]:
+        is_text = (token_kinds != DIGIT) & (token_kinds != SPECIAL)
+        return is_text.long().cumsum(1) - is_text.long()
 
 
 @dataclass(frozen=True)
 class RandomSubset(PositionIds):
-    """Randomised position ids: in training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, ...
+    """Randomized position ids: in training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, ...
 
     Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many positions as it has tokens, so that short
     rows have long distances. For any position scheme: `FIRE(position_ids=RandomSubset(128))`,
     `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
-    `size` draws that many positions and gives a row the first of them: with the padded length of a batch as `size` and
-    `per="batch"` it is the published arithmetic code (which draws again in every layer; here all layers share a draw).
-    Evaluation takes every `stride`-th position. With stride=3: 0, 3, 6, ...
+    `subset_size` draws that many positions and gives a row the first of them: with the padded length of a batch as
+    `subset_size` and `subset_per="batch"` it is the published arithmetic code (which draws again in every layer; here
+    all layers share a draw). Evaluation takes every `eval_stride`-th position. With stride=3: 0, 3, 6, ...
 
-    With `helper_positions="next"`, as in the published counting, a row of n tokens that are no helpers draws n + 1
-    positions, and a helper gets that of the next real token.
+    With `helper_positions="next"`, as in the published counting, a row of n tokens that are not helper tokens draws n +
+    1 positions, and a helper gets that of the next real token.
     """
 
     max_length: int = setting(512, "number of positions to sample from")
-    size: int | None = setting(None, "number of sampled positions; null: the sequence length")
-    stride: int = setting(1, "step between positions in evaluation")
-    per: Literal["row", "batch"] = setting("row", "draw one subset per sequence (row), or per batch as published")
-    helper_positions: Helpers = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", later=True
+    subset_size: int | None = setting(None, "number of sampled positions; null: the sequence length")
+    eval_stride: int = setting(1, "step between positions in evaluation")
+    subset_per: Literal["row", "batch"] = setting(
+        "row", "draw one subset per sequence (row), or per batch as published"
+    )
+    helper_positions: HelperPositions = setting(
+        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
     )
 
     def __post_init__(self) -> None:
-        _check_helpers(self.helper_positions)
+        _check_helper_positions(self.helper_positions)
         if self.max_length < 1:
-            raise UserError(f"max_length: {self.max_length} places are none; 1 or more is right")
-        if self.size is not None and not 1 <= self.size <= self.max_length:
-            raise UserError(
-                f"size: {self.size} of {self.max_length} places cannot be chosen; 1 to {self.max_length} can"
-            )
-        if self.stride < 1:
-            raise UserError(f"stride: {self.stride} would put several tokens at one place; 1 or more is right")
+            raise UserError(f"max_length: must be 1 or more, got {self.max_length}")
+        if self.subset_size is not None and not 1 <= self.subset_size <= self.max_length:
+            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), got {self.subset_size}")
+        if self.eval_stride < 1:
+            raise UserError(f"eval_stride: must be 1 or more, got {self.eval_stride}")
 
-    def by_place(self) -> bool:
+    def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
 
     def assign(
-        self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-        plain = _counted(tokens, kinds, self.helper_positions)
-        if not draw.training:
-            return plain * self.stride
-        spare = int(self.helper_positions == "next")
-        time = tokens.ids.shape[1] + spare
-        row = tokens.row if self.per == "row" else torch.zeros_like(tokens.row)
-        one_for_all = self.per == "batch" and self.size is not None
-        row = row[:1] if one_for_all and not draw.several else row
-        wanted = (
-            _real(tokens, kinds, self.helper_positions) + spare
-            if self.size is None
-            else torch.full_like(row, self.size)
+        sequential_ids = _sequential_ids(tokens, token_kinds, self.helper_positions)
+        if not step_context.training:
+            return sequential_ids * self.eval_stride
+        num_extra = int(self.helper_positions == "next")
+        time = tokens.ids.shape[1] + num_extra
+        row_keys = tokens.example_indices if self.subset_per == "row" else torch.zeros_like(tokens.example_indices)
+        is_shared_by_batch = self.subset_per == "batch" and self.subset_size is not None
+        row_keys = row_keys[:1] if is_shared_by_batch and not step_context.contexts else row_keys
+        subset_sizes = (
+            _num_regular_tokens(tokens, token_kinds, self.helper_positions) + num_extra
+            if self.subset_size is None
+            else torch.full_like(row_keys, self.subset_size)
         )
-        most = min(self.max_length, time if self.size is None else self.size)
-        slot = torch.arange(self.max_length, device=plain.device)
-        keys = drawn_many(draw, row, self.max_length, self._salt()) * self.max_length + slot
-        drawn_first = keys.topk(most, dim=1, largest=False).indices
+        max_subset_size = min(self.max_length, time if self.subset_size is None else self.subset_size)
+        candidates = torch.arange(self.max_length, device=sequential_ids.device)
+        sort_keys = random_uint32(step_context, row_keys, self.max_length, self._salt()) * self.max_length + candidates
+        permuted = sort_keys.topk(max_subset_size, dim=1, largest=False).indices
         # The chosen positions come first, sorted; a row with more tokens than positions continues above all of them.
-        kept = torch.arange(most, device=plain.device) < wanted[:, None]
-        chosen = torch.where(kept, drawn_first, self.max_length).sort(dim=1).values
-        chosen = torch.nn.functional.pad(chosen, (0, max(0, time - most)), value=self.max_length)[:, :time]
-        if spare:
-            chosen = chosen.expand(len(plain), -1).gather(1, plain)
-        behind = (plain - wanted[:, None]).clamp(min=0)
-        places = torch.where((wanted <= self.max_length)[:, None], chosen + behind, plain)
-        if one_for_all:
-            return places
-        return torch.where(_inside(tokens), places, 0)
+        is_in_subset = torch.arange(max_subset_size, device=sequential_ids.device) < subset_sizes[:, None]
+        subset = torch.where(is_in_subset, permuted, self.max_length).sort(dim=1).values
+        subset = torch.nn.functional.pad(subset, (0, max(0, time - max_subset_size)), value=self.max_length)[:, :time]
+        if num_extra:
+            subset = subset.expand(len(sequential_ids), -1).gather(1, sequential_ids)
+        overflow = (sequential_ids - subset_sizes[:, None]).clamp(min=0)
+        position_ids = torch.where((subset_sizes <= self.max_length)[:, None], subset + overflow, sequential_ids)
+        if is_shared_by_batch:
+            return position_ids
+        return torch.where(_non_padding_mask(tokens), position_ids, 0)
 
-    def headroom(self) -> int:
+    def max_training_offset(self) -> int:
         return self.max_length
 
-    def reach(self, highest: int) -> int:
-        last = highest // self.stride
-        above = last - self.size if self.size is not None and last >= self.size else -1
-        return max(last, self.max_length + above)
+    def max_training_position(self, max_eval_position: int) -> int:
+        max_sequential_id = max_eval_position // self.eval_stride
+        overflow = (
+            max_sequential_id - self.subset_size
+            if self.subset_size is not None and max_sequential_id >= self.subset_size
+            else -1
+        )
+        return max(max_sequential_id, self.max_length + overflow)
 
 
 @dataclass(frozen=True)
@@ -345,37 +367,43 @@ class Zooming(PositionIds):
     """
 
     causal: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
+    is_integer: ClassVar[bool] = False
 
-    def assign(self, tokens: Tokens, kinds: Int[Tensor, "rows time"], draw: StepContext) -> Float[Tensor, "rows time"]:
-        return (_counted(tokens, kinds, "next") + 1) / (_real(tokens, kinds, "next") + 1)[:, None]
+    def assign(
+        self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
+    ) -> Float[Tensor, "rows time"]:
+        return (_sequential_ids(tokens, token_kinds, "next") + 1) / (
+            _num_regular_tokens(tokens, token_kinds, "next") + 1
+        )[:, None]
 
 
-def _check_helpers(helpers: str) -> None:
-    if helpers not in ("own", "next"):
-        raise UserError(f"helper_positions: {helpers!r} is neither 'own' nor 'next'")
+def _check_helper_positions(helper_positions: str) -> None:
+    if helper_positions not in ("own", "next"):
+        raise UserError(f"helper_positions: must be 'own' or 'next', got {helper_positions!r}")
 
 
-def _inside(tokens: Tokens) -> Bool[Tensor, "rows time"]:
+def _non_padding_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:
     return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
 
 
-def _counted(
-    tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers
+def _sequential_ids(
+    tokens: Tokens, token_kinds: Int[Tensor, "rows time"], helper_positions: HelperPositions
 ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
     """0, 1, 2, ... for all rows; with helpers="next", the number of real tokens before, and 0 for padding."""
-    if helpers == "own":
+    if helper_positions == "own":
         return torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
-    real = (kinds != HELPER).long()
-    return torch.where(_inside(tokens), real.cumsum(1) - real, 0)
+    is_regular = (token_kinds != HELPER).long()
+    return torch.where(_non_padding_mask(tokens), is_regular.cumsum(1) - is_regular, 0)
 
 
-def _real(tokens: Tokens, kinds: Int[Tensor, "rows time"], helpers: Helpers) -> Int[Tensor, " rows"]:
+def _num_regular_tokens(
+    tokens: Tokens, token_kinds: Int[Tensor, "rows time"], helper_positions: HelperPositions
+) -> Int[Tensor, " rows"]:
     """Number of tokens of each row with their own position id."""
-    return tokens.lengths if helpers == "own" else ((kinds != HELPER) & _inside(tokens)).sum(1)
+    return tokens.lengths if helper_positions == "own" else ((token_kinds != HELPER) & _non_padding_mask(tokens)).sum(1)
 
 
-def _within_runs(digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:
+def _index_in_digit_run(is_digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:
     """1, 2, 3, ... inside each run of digits, 0 elsewhere."""
-    seen = digit.long().cumsum(1)
-    return seen - torch.where(digit, 0, seen).cummax(1).values
+    digit_count = is_digit.long().cumsum(1)
+    return digit_count - torch.where(is_digit, 0, digit_count).cummax(1).values

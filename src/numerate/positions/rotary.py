@@ -21,7 +21,7 @@ class Rotary(Position):
 
     Angles are position x base^(-2i / head width): Su et al. (2021), https://arxiv.org/abs/2104.09864.
 
-    Component i is paired with i + head_width / 2, as in GPT-NeoX and Llama, not with its neighbour as in the paper; the
+    Component i is paired with i + head_width / 2, as in GPT-NeoX and Llama, not with its neighbor as in the paper; the
     two differ by a permutation of components. With `partial_rotary_factor=0.5` only the first half of each head is
     rotated.
     """
@@ -32,10 +32,10 @@ class Rotary(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: {self.base} gives no rotation; a number above 1 is right, 10000 is usual")
+            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
         if not 0 < self.partial_rotary_factor <= 1:
             raise UserError(
-                f"partial_rotary_factor: {self.partial_rotary_factor} is not a share; above 0 up to 1 is right"
+                f"partial_rotary_factor: must be greater than 0 and at most 1, got {self.partial_rotary_factor}"
             )
 
     def build_attention(self, heads: int, head_width: int) -> Rotation:
@@ -51,95 +51,100 @@ class HalfSplitRotation(Rotation):
     [1.0, 0.0, 0.0, 0.0]
     """
 
-    rates: Tensor
+    inv_freq: Tensor
 
-    def __init__(self, head_width: int, base: float, share: float) -> None:
+    def __init__(self, head_width: int, base: float, partial_rotary_factor: float) -> None:
         super().__init__()
-        turned = int(head_width * share)
-        if turned % 2 or turned == 0:
+        rotary_dim = int(head_width * partial_rotary_factor)
+        if rotary_dim % 2 or rotary_dim == 0:
             raise UserError(
-                f"partial_rotary_factor: {turned} of {head_width} components would be turned; an even number is needed"
+                f"partial_rotary_factor: the number of rotated components must be even and positive, got {rotary_dim} "
+                f"of {head_width}"
             )
-        self.turned, self.whole = turned, turned == head_width
-        exponents = torch.arange(0, turned, 2, dtype=torch.float64) / turned
-        self.register_buffer("rates", (base**-exponents).float(), persistent=False)
+        self.rotary_dim, self.rotates_all_dims = rotary_dim, rotary_dim == head_width
+        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+        self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
 
-    def prepare(self, places: Int[Tensor, "#rows time"]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each (rows or 1) x 1 x time x turned; the sine's first half carries its minus sign."""
-        angles = places[:, None, :, None].float() * self.rates
+    def compute_cos_sin(self, position_ids: Int[Tensor, "#rows time"]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each (rows or 1) x 1 x time x rotary_dim; the sine's first half carries its minus sign."""
+        angles = position_ids[:, None, :, None].float() * self.inv_freq
         cosines, sines = angles.cos(), angles.sin()
         return torch.cat([cosines, cosines], dim=-1), torch.cat([-sines, sines], dim=-1)
 
-    def turn(
-        self, x: Float[Tensor, "rows heads time head_width"], prepared: tuple[Tensor, Tensor]
+    def rotate(
+        self, x: Float[Tensor, "rows heads time head_width"], cos_sin: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "rows heads time head_width"]:
-        cosines, sines = (part.to(x.dtype) for part in prepared)
-        if self.turned == x.shape[-1]:
-            return torch.addcmul(x * cosines, x.roll(self.turned // 2, dims=-1), sines)
-        turned, kept = x[..., : self.turned], x[..., self.turned :]
-        turned = torch.addcmul(turned * cosines, turned.roll(self.turned // 2, dims=-1), sines)
-        return torch.cat([turned, kept], dim=-1)
+        cosines, sines = (part.to(x.dtype) for part in cos_sin)
+        if self.rotary_dim == x.shape[-1]:
+            return torch.addcmul(x * cosines, x.roll(self.rotary_dim // 2, dims=-1), sines)
+        rotated, unrotated = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        rotated = torch.addcmul(rotated * cosines, rotated.roll(self.rotary_dim // 2, dims=-1), sines)
+        return torch.cat([rotated, unrotated], dim=-1)
 
-    def pairs(self, places: Int[Tensor, "#rows time"], heads: int) -> Complex[Tensor, "#rows time numbers"]:
-        """The factors for `split_and_turned`, head after head: a complex number for each pair."""
-        cosines, sines = self.prepare(places)
-        half = self.turned // 2
-        turns = torch.complex(cosines[:, 0, :, :half], sines[:, 0, :, half:].contiguous())
-        return turns.repeat(1, 1, heads)
+    def complex_factors(
+        self, position_ids: Int[Tensor, "#rows time"], num_heads: int
+    ) -> Complex[Tensor, "#rows time numbers"]:
+        """The factors for `split_and_rotate`, head after head: a complex number for each pair."""
+        cosines, sines = self.compute_cos_sin(position_ids)
+        half = self.rotary_dim // 2
+        factors = torch.complex(cosines[:, 0, :, :half], sines[:, 0, :, half:].contiguous())
+        return factors.repeat(1, 1, num_heads)
 
-    def neighbours(self, weight: Float[Tensor, "all read"]) -> Float[Tensor, "all read"]:
-        """Permutes the rows of a query or key projection so that components rotated together are neighbours.
+    def interleave_halves(self, weight: Float[Tensor, "all read"]) -> Float[Tensor, "all read"]:
+        """Permutes the rows of a query or key projection so that components rotated together are adjacent.
 
         Products of queries and keys do not change.
         """
-        return torch.unflatten(weight, 0, (-1, 2, self.turned // 2)).transpose(1, 2).flatten(0, 2)
+        return torch.unflatten(weight, 0, (-1, 2, self.rotary_dim // 2)).transpose(1, 2).flatten(0, 2)
 
 
-def split_and_turned(
-    made: Float[Tensor, "rows time all"], turns: Complex[Tensor, "#rows time numbers"], sizes: Sequence[int]
+def split_and_rotate(
+    projected: Float[Tensor, "rows time all"], factors: Complex[Tensor, "#rows time numbers"], sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Splits vectors into parts of these sizes; the first parts, as far as there are `turns`, are rotated.
+    """Splits vectors into parts of these sizes; the first parts, as far as there are `factors`, are rotated.
 
     Faster on a CPU: one pass over the rotated parts, and one gradient for all parts.
     """
-    found: tuple[Tensor, ...] = _SplitAndTurned.apply(made, turns, *sizes)  # type: ignore[no-untyped-call]
-    return found
+    outputs: tuple[Tensor, ...] = _SplitAndRotate.apply(projected, factors, *sizes)  # type: ignore[no-untyped-call]
+    return outputs
 
 
-class _SplitAndTurned(Function):
+class _SplitAndRotate(Function):
     @staticmethod
-    def forward(made: Tensor, turns: Tensor, *sizes: int) -> tuple[Tensor, ...]:
-        count = 2 * turns.shape[-1]
-        turned = torch.view_as_real(_complex(made[..., :count]) * turns).flatten(-2)
-        parts, start = [], 0
+    def forward(projected: Tensor, factors: Tensor, *sizes: int) -> tuple[Tensor, ...]:
+        num_rotated = 2 * factors.shape[-1]
+        rotated = torch.view_as_real(_view_as_complex(projected[..., :num_rotated]) * factors).flatten(-2)
+        outputs, start = [], 0
         for size in sizes:
-            parts.append(turned.narrow(-1, start, size) if start < count else made.narrow(-1, start, size))
+            outputs.append(
+                rotated.narrow(-1, start, size) if start < num_rotated else projected.narrow(-1, start, size)
+            )
             start += size
-        return tuple(parts)
+        return tuple(outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        made, turns, *ctx.sizes = inputs
-        ctx.shape = made.shape
-        ctx.save_for_backward(turns)
+        projected, factors, *ctx.sizes = inputs
+        ctx.shape = projected.shape
+        ctx.save_for_backward(factors)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (turns,) = ctx.saved_tensors
-        found, start, back = gradients[0].new_empty(ctx.shape), 0, turns.conj().resolve_conj()
-        for size, gradient in zip(ctx.sizes, gradients, strict=True):
-            into = found.narrow(-1, start, size)
-            if start < 2 * turns.shape[-1]:
-                now = back[..., start // 2 : (start + size) // 2]
-                torch.mul(_complex(gradient), now, out=_complex(into))
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (factors,) = ctx.saved_tensors
+        grad_input, start, conj_factors = grad_outputs[0].new_empty(ctx.shape), 0, factors.conj().resolve_conj()
+        for size, grad_output in zip(ctx.sizes, grad_outputs, strict=True):
+            grad_slice = grad_input.narrow(-1, start, size)
+            if start < 2 * factors.shape[-1]:
+                factor_slice = conj_factors[..., start // 2 : (start + size) // 2]
+                torch.mul(_view_as_complex(grad_output), factor_slice, out=_view_as_complex(grad_slice))
             else:
-                into.copy_(gradient)
+                grad_slice.copy_(grad_output)
             start += size
-        return found, *(None,) * (1 + len(ctx.sizes))
+        return grad_input, *(None,) * (1 + len(ctx.sizes))
 
 
-def _complex(x: Float[Tensor, "rows time all"]) -> Complex[Tensor, "rows time half"]:
-    """Pairs of neighbours as complex numbers: a view where contiguous."""
+def _view_as_complex(x: Float[Tensor, "rows time all"]) -> Complex[Tensor, "rows time half"]:
+    """Adjacent pairs as complex numbers: a view where contiguous."""
     x = x if x.stride(-1) == 1 and all(size % 2 == 0 for size in x.stride()[:-1]) else x.contiguous()
     return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))

@@ -5,7 +5,7 @@ from functools import cache
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.task import Task
 from numerate.text.tasks.gsm8k import GSM8K
-from numerate.text.tasks.mathematics import Mathematics, arithmetic
+from numerate.text.tasks.mathematics import Mathematics, arithmetic_ablation
 from numerate.text.tasks.multirc import MultiRC
 from numerate.text.tasks.rjokes import RJokes
 
@@ -19,7 +19,7 @@ def presets() -> dict[str, Task]:
     """
     return {
         "mathematics": Mathematics(),
-        "mathematics_arithmetic": arithmetic(),
+        "mathematics_arithmetic": arithmetic_ablation(),
         "gsm8k": GSM8K(),
         "svamp": GSM8K(extra_tests=("svamp",), test=2),
         "gsm_hard": GSM8K(extra_tests=("gsm_hard",), test=2),

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, Symbols
 from numerate.errors import UserError
-from numerate.kernels.relational import Activation, Kind
+from numerate.kernels.relational import Activation, Variant
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
 from numerate.models.backbone import Stack
-from numerate.models.block import FeedForward, Norm
+from numerate.models.block import FeedForward, NormType
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import Normal, TorchDefault
 from numerate.positions.added import Learned
@@ -28,74 +28,79 @@ SymbolKind = Literal["symbolic", "position_relative", "positional"]
 class PublishedArguments:
     """The arguments of a published model, with the defaults of Tiny Stories.
 
-    - `width`, `depth`, `self_heads`, `relational_heads`: without relational heads it is a plain Transformer.
-    - `symbols`: by symbolic attention (`symbol_count` of them in `symbol_heads` heads; null: as many as the context),
-      by distance up to the context, or by place. With `trainable_symbols=False` the library of symbolic attention is
-      frozen. `symbol_layers` is what layers share of it.
-    - `variant`: relational, rca or disrca attention; `symmetric`, `relations`, `relation_activation`: its relations.
-    - `key_value_heads`, `shared_queries`: of grouped keys and values, and of queries that both sorts of heads share.
-    - `context`: tokens; so many learned places, symbols and distances there are.
-    - `hidden`: width of the feed-forward, null for the code's own; `activation`, where GELU is its tanh form.
+    - `hidden_size`, `num_layers`, `num_self_heads`, `num_relational_heads`: without relational heads it is a plain
+      Transformer.
+    - `symbols`: by symbolic attention (`num_symbols` of them in `num_symbol_heads` heads; null: as many as the
+      context), by distance up to the context, or by place. With `trainable_symbols=False` the library of symbolic
+      attention is frozen. `symbol_sharing` is what layers share of it.
+    - `variant`: relational, rca or disrca attention; `symmetric`, `num_relations`, `relation_activation`: its
+      relations.
+    - `num_key_value_heads`, `shared_queries`: of grouped keys and values, and of queries that both sorts of heads
+      share.
+    - `context_length`: tokens; so many learned places, symbols and distances there are.
+    - `intermediate_size`: width of the feed-forward, null for the code's own; `activation`, where GELU is its tanh
+      form.
     """
 
-    width: int = 64
-    depth: int = 4
-    self_heads: int = 4
-    relational_heads: int = 4
+    hidden_size: int = 64
+    num_layers: int = 4
+    num_self_heads: int = 4
+    num_relational_heads: int = 4
     symbols: SymbolKind | None = "symbolic"
     symmetric: bool = False
-    variant: Kind = "relational"
-    context: int = 512
+    variant: Variant = "relational"
+    context_length: int = 512
     positions: Literal["rotary", "learned"] = "rotary"
     trainable_symbols: bool = True
     dropout: float = 0.1
-    hidden: int | None = None
+    intermediate_size: int | None = None
     norm_first: bool = True
-    norm: Norm = "layer"
+    norm: NormType = "layer"
     activation: Literal["swiglu", "gelu", "relu"] = "swiglu"
-    relations: int | None = None
+    num_relations: int | None = None
     relation_activation: Activation | None = None
-    key_value_heads: int | None = None
+    num_key_value_heads: int | None = None
     shared_queries: bool = False
-    symbol_count: int | None = None
-    symbol_heads: int = 4
-    symbol_layers: Literal["shared", "library", "own"] = "shared"
+    num_symbols: int | None = None
+    num_symbol_heads: int = 4
+    symbol_sharing: Literal["shared", "library", "own"] = "shared"
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> "PublishedArguments":
+    def from_dict(cls, arguments: dict[str, Any]) -> "PublishedArguments":
         """Raises `UserError` for an unknown argument."""
-        for name in given:
+        for name in arguments:
             if name not in cls.__dataclass_fields__:
                 known = ", ".join(cls.__dataclass_fields__)
                 raise UserError(f"{name}: not an argument of published models; there are: {known}")
-        return cls(**given)
+        return cls(**arguments)
 
-    def place(self) -> tuple[Position, ...]:
-        return (Rotary(),) if self.positions == "rotary" else (Learned(max_position_embeddings=self.context),)
+    def build_positions(self) -> tuple[Position, ...]:
+        return (Rotary(),) if self.positions == "rotary" else (Learned(max_position_embeddings=self.context_length),)
 
 
 def published(**arguments: Any) -> Decoder:
     """A model in the code of the published Tiny Stories results (May 2024), by `PublishedArguments`.
 
-    The head is untied and has a bias, there is no final norm, initialisation is that of `torch.nn`, the intermediate
+    The head is untied and has a bias, there is no final norm, initialization is that of `torch.nn`, the intermediate
     size is 4 x width with swiglu too, and all relation queries (and keys) together are as wide as the model.
     Feed-forwards have biases with dual attention and none in the plain Transformer.
 
     With the defaults and 32,000 tokens it has 4,488,256 parameters; the Transformer of equal width and depth
-    (`self_heads=8, relational_heads=0`) has 4,391,168. Raises `UserError` for arguments that do not fit together.
+    (`num_self_heads=8, num_relational_heads=0`) has 4,391,168. Raises `UserError` for arguments that do not fit
+    together.
     """
-    given = PublishedArguments.of(arguments)
-    return _decoder(
-        given,
-        _mixer(given, relation_width=_as_wide_as_the_model(given)),
+    args = PublishedArguments.from_dict(arguments)
+    return _build_decoder(
+        args,
+        _build_mixer(args, relation_dim=_published_relation_dim(args)),
         FeedForward(
-            given.activation,
+            args.activation,
             expansion=4.0,
-            bias=given.relational_heads > 0,
-            intermediate_size=given.hidden,
+            bias=args.num_relational_heads > 0,
+            intermediate_size=args.intermediate_size,
             gelu_approximate="tanh",
         ),
-        dropped_twice=True,
+        double_dropout=True,
         tie_word_embeddings=False,
         head_bias=True,
         final_norm=False,
@@ -112,12 +117,12 @@ def current(**arguments: Any) -> Decoder:
 
     With the defaults and 32,000 tokens it has 2,325,264 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = PublishedArguments.of(arguments)
-    return _decoder(
-        given,
-        _mixer(given),
-        _later_feed_forward(given, biases=given.relational_heads > 0),
-        dropped_twice=True,
+    args = PublishedArguments.from_dict(arguments)
+    return _build_decoder(
+        args,
+        _build_mixer(args),
+        _current_feed_forward(args, bias=args.num_relational_heads > 0),
+        double_dropout=True,
         tie_word_embeddings=True,
         head_bias=False,
         final_norm=True,
@@ -130,8 +135,8 @@ def corrected(**arguments: Any) -> Decoder:
 
     - 1, RCA and DisRCA: they work; the published code raises a NameError.
     - 4, intermediate size: `hidden` is used; the published code overrides `--dff`.
-    - 5, residual initialisation: the down projection of swiglu is divided by sqrt(2 x depth), not the up projection.
-    - 5b, initial symbols: symbolic attention reads the normed stream, through a projection initialised as U(-b, b) with
+    - 5, residual initialization: the down projection of swiglu is divided by sqrt(2 x depth), not the up projection.
+    - 5b, initial symbols: symbolic attention reads the normed stream, through a projection initialized as U(-b, b) with
       b = 1/sqrt(width), so that tokens start with different symbols; there all start with the same one.
     - 6, biases: feed-forwards have none, as in the Transformer that dual attention is compared with.
     - 7, dropout: on the input embeddings, and on attention outputs once, not twice.
@@ -141,12 +146,12 @@ def corrected(**arguments: Any) -> Decoder:
 
     With the defaults and 32,000 tokens it has 2,323,648 parameters. Raises `UserError` for arguments that do not fit.
     """
-    given = PublishedArguments.of(arguments)
-    return _decoder(
-        given,
-        _mixer(given, mended=True),
-        _later_feed_forward(given, biases=False),
-        dropped_twice=False,
+    args = PublishedArguments.from_dict(arguments)
+    return _build_decoder(
+        args,
+        _build_mixer(args, fix_bugs=True),
+        _current_feed_forward(args, bias=False),
+        double_dropout=False,
         tie_word_embeddings=True,
         head_bias=False,
         final_norm=True,
@@ -157,73 +162,76 @@ def corrected(**arguments: Any) -> Decoder:
 PRESETS = {"published": published, "current": current, "corrected": corrected}
 
 
-def _decoder(
-    given: PublishedArguments, mixer: Mixer, feed_forward: FeedForward, *, dropped_twice: bool, **settings: Any
+def _build_decoder(
+    args: PublishedArguments, mixer: Mixer, feed_forward: FeedForward, *, double_dropout: bool, **settings: Any
 ) -> Decoder:
     return Decoder(
-        hidden_size=given.width,
-        backbone=Stack(num_layers=given.depth),
+        hidden_size=args.hidden_size,
+        backbone=Stack(num_layers=args.num_layers),
         mixer=mixer,
         feed_forward=feed_forward,
-        positions=given.place(),
-        norm=given.norm,
-        norm_first=given.norm_first,
-        dropout=given.dropout,
-        mixer_dropout=given.dropout if dropped_twice else 0.0,
-        embedding_dropout=0.0 if dropped_twice else given.dropout,
-        dropout_on="stream" if dropped_twice and not given.norm_first else "branch",
+        positions=args.build_positions(),
+        norm=args.norm,
+        norm_first=args.norm_first,
+        dropout=args.dropout,
+        mixer_dropout=args.dropout if double_dropout else 0.0,
+        embedding_dropout=0.0 if double_dropout else args.dropout,
+        dropout_on="stream" if double_dropout and not args.norm_first else "branch",
         **settings,
     )
 
 
-def _later_feed_forward(given: PublishedArguments, biases: bool) -> FeedForward:
-    times = 8 / 3 if given.activation == "swiglu" else 4.0
+def _current_feed_forward(args: PublishedArguments, bias: bool) -> FeedForward:
+    expansion = 8 / 3 if args.activation == "swiglu" else 4.0
     return FeedForward(
-        given.activation, times, biases, intermediate_size=given.hidden, rounding="down", gelu_approximate="tanh"
+        args.activation,
+        expansion,
+        bias,
+        intermediate_size=args.intermediate_size,
+        rounding="down",
+        gelu_approximate="tanh",
     )
 
 
-def _as_wide_as_the_model(given: PublishedArguments) -> int | None:
-    relations = given.relations or given.relational_heads
-    if given.variant != "relational" or not relations:
+def _published_relation_dim(args: PublishedArguments) -> int | None:
+    num_relations = args.num_relations or args.num_relational_heads
+    if args.variant != "relational" or not num_relations:
         return None
-    if given.width % relations:
-        raise UserError(
-            f"relations: width {given.width} does not divide into {relations} relations; a divisor is right"
-        )
-    return given.width // relations
+    if args.hidden_size % num_relations:
+        raise UserError(f"num_relations: must divide hidden_size ({args.hidden_size}), got {num_relations}")
+    return args.hidden_size // num_relations
 
 
-def _mixer(given: PublishedArguments, relation_width: int | None = None, mended: bool = False) -> Mixer:
-    if not given.relational_heads and given.key_value_heads is None:
-        return Attention(given.self_heads, dropout=given.dropout)
+def _build_mixer(args: PublishedArguments, relation_dim: int | None = None, fix_bugs: bool = False) -> Mixer:
+    if not args.num_relational_heads and args.num_key_value_heads is None:
+        return Attention(args.num_self_heads, dropout=args.dropout)
     return DualAttention(
-        given.self_heads,
-        given.relational_heads,
-        _symbols(given, mended) if given.relational_heads else SymbolicAttention(),
-        variant=given.variant,
-        num_relations=given.relations,
-        relation_dim=relation_width,
-        symmetric=given.symmetric and given.relational_heads > 0,
-        activation=given.relation_activation,
-        num_key_value_heads=given.key_value_heads,
-        shared_queries=given.shared_queries,
-        dropout=given.dropout,
+        args.num_self_heads,
+        args.num_relational_heads,
+        _build_symbols(args, fix_bugs) if args.num_relational_heads else SymbolicAttention(),
+        variant=args.variant,
+        num_relations=args.num_relations,
+        relation_dim=relation_dim,
+        symmetric=args.symmetric and args.num_relational_heads > 0,
+        activation=args.relation_activation,
+        num_key_value_heads=args.num_key_value_heads,
+        shared_queries=args.shared_queries,
+        dropout=args.dropout,
     )
 
 
-def _symbols(given: PublishedArguments, mended: bool) -> Symbols:
-    if given.symbols is None:
-        raise UserError("symbols: relational heads say whose relations they are by symbols; symbolic was published")
-    if given.symbols == "symbolic":
+def _build_symbols(args: PublishedArguments, fix_bugs: bool) -> Symbols:
+    if args.symbols is None:
+        raise UserError("symbols: must be set where there are relational heads; symbolic in the paper")
+    if args.symbols == "symbolic":
         return SymbolicAttention(
-            given.symbol_count or given.context,
-            given.symbol_heads,
-            trainable=given.trainable_symbols,
-            sharing=given.symbol_layers,
-            normalized=mended,
-            initialization="spread" if mended else "model",
+            args.num_symbols or args.context_length,
+            args.num_symbol_heads,
+            trainable=args.trainable_symbols,
+            sharing=args.symbol_sharing,
+            normalized=fix_bugs,
+            initialization="spread" if fix_bugs else "model",
         )
-    if given.symbols == "position_relative":
-        return PositionRelativeSymbols(given.context, future_distances=True)
-    return PositionalSymbols(max_position_embeddings=given.context)
+    if args.symbols == "position_relative":
+        return PositionRelativeSymbols(args.context_length, future_distances=True)
+    return PositionalSymbols(max_position_embeddings=args.context_length)

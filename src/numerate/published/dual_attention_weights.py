@@ -2,7 +2,7 @@
 
 Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727: checkpoints of
 https://github.com/Awni00/abstract_transformer, of the code of its Tiny Stories numbers (May 2024) and of today's, and
-of the package `dual-attention` 0.0.7 on PyPI. What differs: queries and keys of rotary heads turn neighbouring numbers
+of the package `dual-attention` 0.0.7 on PyPI. What differs: queries and keys of rotary heads rotate adjacent components
 there and the two halves of a head here, so their rows are in another order; maps that read the same lie in one matrix
 here; what is one tensor there stands in a file under each of its names, or under one of them.
 """
@@ -28,7 +28,7 @@ from numerate.positions.rotary import Rotary
 
 _PREFIX = re.compile(r"^(module\.|_orig_mod\.)*(layers\.)?")
 """Of models that were wrapped by DistributedDataParallel, torch.compile or both, in any order."""
-_EARLIER = (
+_RENAMED = (
     ("abstract_attn.", "dual_attn."),
     ("relational_cross_attention.", "relational_attention."),
     (".wr.weight", ".wr"),
@@ -42,16 +42,17 @@ _EARLIER = (
 class RowSlice:
     """Some rows of a tensor of ours, and where they are theirs.
 
-    `theirs` are the names that their tensor has, more than one where modules share it. `size` is how many rows of ours
-    it has, 0 for any number; it may have as many `unread` ones behind them. `turned` is the width of heads whose rows
-    are in the other order, 0 for none. `shape` is that of their tensor where it is another.
+    `published_names` are the names that their tensor has, more than one where modules share it. `num_rows` is how many
+    rows of ours it has, 0 for any number; it may have as many `num_unused_rows` ones behind them. `rotary_head_dim` is
+    the width of heads whose rows are in the other order, 0 for none. `published_shape` is that of their tensor where it
+    is another.
     """
 
-    theirs: tuple[str, ...]
-    size: int = 0
-    turned: int = 0
-    unread: int = 0
-    shape: tuple[int, ...] | None = None
+    published_names: tuple[str, ...]
+    num_rows: int = 0
+    rotary_head_dim: int = 0
+    num_unused_rows: int = 0
+    published_shape: tuple[int, ...] | None = None
 
 
 def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str = "weights") -> dict[str, Tensor]:
@@ -65,17 +66,17 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
     >>> model = spec.build(vocabulary, seed=0)
     >>> model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
     """
-    pieces = _pieces(spec)
-    file = StrictWeights(weights, where, settings=[*_settings(weights, spec)], plain=_plain)
-    made: dict[str, Tensor] = {}
-    for ours, of in pieces.items():
-        parts = [_ours(file.take(piece.theirs, ours), piece, where) for piece in of]
+    row_slices = _row_slices(spec)
+    file = StrictWeights(weights, where, hints=[*_setting_hints(weights, spec)], normalize_name=_normalize_name)
+    state_dict: dict[str, Tensor] = {}
+    for name, slices in row_slices.items():
+        parts = [_rows_from_published(file.take(piece.published_names, name), piece, where) for piece in slices]
         if len({part.shape[1:] for part in parts}) > 1:
-            names = " and ".join(piece.theirs[0] for piece in of)
+            names = " and ".join(piece.published_names[0] for piece in slices)
             raise UserError(f"{where}: {names} have rows of different widths; are they of one model?")
-        made[ours] = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
-    file.finish()
-    return made
+        state_dict[name] = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
+    file.check_all_used()
+    return state_dict
 
 
 def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tensor]:
@@ -83,30 +84,34 @@ def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tens
 
     Symbols of later tokens, which are never read, are 0 where `spec` has none. Raises `UserError` for a spec that no
     published model has."""
-    made: dict[str, Tensor] = {}
-    for ours, pieces in _pieces(spec).items():
-        parts = torch.split(weights[ours], [piece.size for piece in pieces]) if len(pieces) > 1 else [weights[ours]]
-        for piece, part in zip(pieces, parts, strict=True):
-            tensor = _theirs(part, piece)
-            made |= {f"layers.{name}": tensor.clone() for name in piece.theirs}
-    return made
+    state_dict: dict[str, Tensor] = {}
+    for own_name, slices in _row_slices(spec).items():
+        parts = (
+            torch.split(weights[own_name], [row_slice.num_rows for row_slice in slices])
+            if len(slices) > 1
+            else [weights[own_name]]
+        )
+        for piece, part in zip(slices, parts, strict=True):
+            tensor = _rows_to_published(part, piece)
+            state_dict |= {f"layers.{name}": tensor.clone() for name in piece.published_names}
+    return state_dict
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     name = _PREFIX.sub("", name)
-    for earlier, now in _EARLIER:
-        name = name.replace(earlier, now)
+    for old, new in _RENAMED:
+        name = name.replace(old, new)
     return name
 
 
-def _settings(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[str, str]]:
+def _setting_hints(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[str, str]]:
     """The settings by which weights would fit that do not fit this spec."""
-    layers = spec.backbone.layers()
-    numbers = [name.split(".")[1] for name in map(_plain, weights) if name.startswith("blocks.")]
+    layers = spec.backbone.num_blocks()
+    numbers = [name.split(".")[1] for name in map(_normalize_name, weights) if name.startswith("blocks.")]
     depth = max((int(number) + 1 for number in numbers if number.isdigit()), default=0)
     if depth > layers:
-        further = "|".join(map(str, range(layers, depth)))
-        yield rf"^(blocks|symbol_retrievers)\.({further})\.", f"model.backbone.num_layers={depth}"
+        extra_layers = "|".join(map(str, range(layers, depth)))
+        yield rf"^(blocks|symbol_retrievers)\.({extra_layers})\.", f"model.backbone.num_layers={depth}"
     mixer = spec.mixer
     if isinstance(mixer, DualAttention) and mixer.symmetric:
         yield r"\.wk_rel\.", "model.mixer.symmetric=false"
@@ -124,109 +129,148 @@ def _settings(weights: Mapping[str, Tensor], spec: Decoder) -> Iterator[tuple[st
     yield r"^positional_embedder\.", "model.positions=[Learned(max_position_embeddings=..)]"
 
 
-def _pieces(spec: Decoder) -> dict[str, list[RowSlice]]:
+def _row_slices(spec: Decoder) -> dict[str, list[RowSlice]]:
     """Every weight of ours, with what it is made of."""
-    _refuse(spec)
+    _check_supported(spec)
     table, head = "token_embedder.weight", "final_out.weight"
-    made = {"embedding.weight": [RowSlice((table, head) if spec.tie_word_embeddings else (table,))]}
+    slices = {"embedding.weight": [RowSlice((table, head) if spec.tie_word_embeddings else (table,))]}
     for number, position in enumerate(spec.positions):
         if isinstance(position, Learned):
-            made[f"input_positions.{number}.vectors.weight"] = [RowSlice(("positional_embedder.weight",))]
-    for layer in range(spec.backbone.layers()):
-        mine, theirs = f"trunk.blocks.{layer}.", f"blocks.{layer}."
+            slices[f"input_positions.{number}.vectors.weight"] = [RowSlice(("positional_embedder.weight",))]
+    for layer in range(spec.backbone.num_blocks()):
+        own_prefix, published_prefix = (
+            f"trunk.blocks.{layer}.",
+            f"blocks.{layer}.",
+        )
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
-            made |= _norm(spec, mine + ours, theirs + name)
-        mixing = _attention if isinstance(spec.mixer, Attention) else _dual
-        for ours, pieces in mixing(spec, layer):
-            made[f"{mine}mixer.{ours}"] = pieces
-        made |= _fed(spec, mine, theirs)
+            slices |= _norm_slices(spec, own_prefix + ours, published_prefix + name)
+        mixer_slices = _attention_slices if isinstance(spec.mixer, Attention) else _dual_attention_slices
+        for ours, mixer_rows in mixer_slices(spec, layer):
+            slices[f"{own_prefix}mixer.{ours}"] = mixer_rows
+        slices |= _feed_forward_slices(spec, own_prefix, published_prefix)
     if spec.norm_first if spec.final_norm is None else spec.final_norm:
-        made |= _norm(spec, "final_norm", "norm")
-    made["head.weight"] = [RowSlice((table, head) if spec.tie_word_embeddings else (head,))]
+        slices |= _norm_slices(spec, "final_norm", "norm")
+    slices["head.weight"] = [RowSlice((table, head) if spec.tie_word_embeddings else (head,))]
     if spec.head_bias:
-        made["head.bias"] = [RowSlice(("final_out.bias",))]
-    return made
+        slices["head.bias"] = [RowSlice(("final_out.bias",))]
+    return slices
 
 
-def _norm(spec: Decoder, ours: str, theirs: str) -> dict[str, list[RowSlice]]:
+def _norm_slices(spec: Decoder, own_prefix: str, published_prefix: str) -> dict[str, list[RowSlice]]:
     names = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[spec.norm]
-    return {f"{ours}.{name}": [RowSlice((f"{theirs}.{name}",))] for name in names}
+    return {f"{own_prefix}.{name}": [RowSlice((f"{published_prefix}.{name}",))] for name in names}
 
 
-def _fed(spec: Decoder, mine: str, theirs: str) -> dict[str, list[RowSlice]]:
-    fed, made = spec.feed_forward, {}
-    assert fed is not None
-    hidden, gated = fed.hidden_width(spec.hidden_size), fed.activation in ("swiglu", "geglu")
-    for kind in ("weight", "bias") if fed.bias else ("weight",):
-        inward = ("linear1", "linear3") if gated else ("linear1",)
-        made[f"{mine}feed_forward.inward.{kind}"] = [
-            RowSlice((f"{theirs}ff_block.{name}.{kind}",), hidden) for name in inward
+def _feed_forward_slices(spec: Decoder, own_prefix: str, published_prefix: str) -> dict[str, list[RowSlice]]:
+    feed_forward, slices = spec.feed_forward, {}
+    assert feed_forward is not None
+    intermediate_size, gated = (
+        feed_forward.resolve_intermediate_size(spec.hidden_size),
+        feed_forward.activation in ("swiglu", "geglu"),
+    )
+    for kind in ("weight", "bias") if feed_forward.bias else ("weight",):
+        input_names = ("linear1", "linear3") if gated else ("linear1",)
+        slices[f"{own_prefix}feed_forward.inward.{kind}"] = [
+            RowSlice((f"{published_prefix}ff_block.{name}.{kind}",), intermediate_size) for name in input_names
         ]
-        made[f"{mine}feed_forward.out.{kind}"] = [RowSlice((f"{theirs}ff_block.linear2.{kind}",), spec.hidden_size)]
-    return made
+        slices[f"{own_prefix}feed_forward.out.{kind}"] = [
+            RowSlice((f"{published_prefix}ff_block.linear2.{kind}",), spec.hidden_size)
+        ]
+    return slices
 
 
-def _attention(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
+def _attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer, width = spec.mixer, spec.hidden_size
     assert isinstance(mixer, Attention)
-    theirs, turned = f"blocks.{layer}.self_attn.", _turned(spec, width // mixer.num_heads)
-    named = {"wq": turned, "wk": turned, "wv": 0}
-    yield "inward.weight", [RowSlice((f"{theirs}{name}.weight",), width, turn) for name, turn in named.items()]
-    yield "out.weight", [RowSlice((f"{theirs}wo.weight",), width)]
+    published_prefix, rotary_head_dim = f"blocks.{layer}.self_attn.", _rotary_head_dim(spec, width // mixer.num_heads)
+    rotary_dims = {"wq": rotary_head_dim, "wk": rotary_head_dim, "wv": 0}
+    yield (
+        "inward.weight",
+        [
+            RowSlice((f"{published_prefix}{name}.weight",), width, rotary_dim)
+            for name, rotary_dim in rotary_dims.items()
+        ],
+    )
+    yield "out.weight", [RowSlice((f"{published_prefix}wo.weight",), width)]
 
 
-def _dual(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
+def _dual_attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer = spec.mixer
     assert isinstance(mixer, DualAttention)
-    own, other = mixer.num_self_heads, mixer.num_relational_heads
-    size = spec.hidden_size // (own + other)
-    own_keys, keys, turned = mixer.num_key_value_heads or own, mixer.num_key_value_heads or other, _turned(spec, size)
-    mine = f"blocks.{layer}.dual_attn.self_attention." if other else f"blocks.{layer}.self_attn."
-    theirs, split = f"blocks.{layer}.dual_attn.relational_attention.", "" if mixer.variant == "rca" else "_attn"
+    num_self_heads, num_relational_heads = mixer.num_self_heads, mixer.num_relational_heads
+    head_dim = spec.hidden_size // (num_self_heads + num_relational_heads)
+    num_self_key_heads, num_relational_key_heads, rotary_head_dim = (
+        mixer.num_key_value_heads or num_self_heads,
+        mixer.num_key_value_heads or num_relational_heads,
+        _rotary_head_dim(spec, head_dim),
+    )
+    self_prefix = f"blocks.{layer}.dual_attn.self_attention." if num_relational_heads else f"blocks.{layer}.self_attn."
+    relational_prefix, suffix = (
+        f"blocks.{layer}.dual_attn.relational_attention.",
+        "" if mixer.variant == "rca" else "_attn",
+    )
     kinds = ("weight", "bias") if mixer.bias else ("weight",)
-    outs = ("weight", "bias") if mixer.out_bias else ("weight",)
+    out_kinds = ("weight", "bias") if mixer.out_bias else ("weight",)
 
     def both(name: str, kind: str, first: int, second: int) -> list[RowSlice]:
-        own_name, other_name = f"{mine}{name}.{kind}", f"{theirs}{name}{split}.{kind}"
-        if other and mixer.shared_queries:
-            return [RowSlice((own_name, other_name), first * size, turned)]
-        found = [RowSlice((own_name,), first * size, turned)] if own else []
-        return found + ([RowSlice((other_name,), second * size, turned)] if other else [])
+        own_name, other_name = f"{self_prefix}{name}.{kind}", f"{relational_prefix}{name}{suffix}.{kind}"
+        if num_relational_heads and mixer.shared_queries:
+            return [RowSlice((own_name, other_name), first * head_dim, rotary_head_dim)]
+        found = [RowSlice((own_name,), first * head_dim, rotary_head_dim)] if num_self_heads else []
+        return found + ([RowSlice((other_name,), second * head_dim, rotary_head_dim)] if num_relational_heads else [])
 
-    yield "queries.weight", both("wq", "weight", own, other)
+    yield "queries.weight", both("wq", "weight", num_self_heads, num_relational_heads)
     for kind in kinds:
-        yield f"keys.{kind}", both("wk", kind, own_keys, keys)
-        if own:
-            yield f"values.{kind}", [RowSlice((f"{mine}wv.{kind}",), own_keys * size)]
-        if other:
-            yield f"symbol_values.{kind}", [RowSlice((f"{theirs}wv.{kind}",), keys * size)]
-    for kind in outs:
-        if own:
-            yield f"own_out.{kind}", [RowSlice((f"{mine}wo.{kind}",), own * size)]
-        if other:
-            yield f"out.{kind}", [RowSlice((f"{theirs}wo.{kind}",), other * size)]
-    if not other:
+        yield f"keys.{kind}", both("wk", kind, num_self_key_heads, num_relational_key_heads)
+        if num_self_heads:
+            yield f"values.{kind}", [RowSlice((f"{self_prefix}wv.{kind}",), num_self_key_heads * head_dim)]
+        if num_relational_heads:
+            yield (
+                f"symbol_values.{kind}",
+                [RowSlice((f"{relational_prefix}wv.{kind}",), num_relational_key_heads * head_dim)],
+            )
+    for kind in out_kinds:
+        if num_self_heads:
+            yield f"own_out.{kind}", [RowSlice((f"{self_prefix}wo.{kind}",), num_self_heads * head_dim)]
+        if num_relational_heads:
+            yield f"out.{kind}", [RowSlice((f"{relational_prefix}wo.{kind}",), num_relational_heads * head_dim)]
+    if not num_relational_heads:
         return
     if mixer.variant != "rca":
-        asking, target_positions = f"{theirs}wq_rel.weight", f"{theirs}wk_rel.weight"
-        yield "relation_queries.weight", [RowSlice((asking, target_positions) if mixer.symmetric else (asking,))]
+        relation_query_name, relation_key_name = (
+            f"{relational_prefix}wq_rel.weight",
+            f"{relational_prefix}wk_rel.weight",
+        )
+        yield (
+            "relation_queries.weight",
+            [RowSlice((relation_query_name, relation_key_name) if mixer.symmetric else (relation_query_name,))],
+        )
         if not mixer.symmetric:
-            yield "relation_keys.weight", [RowSlice((target_positions,))]
+            yield "relation_keys.weight", [RowSlice((relation_key_name,))]
     if mixer.variant == "relational":
-        relations = mixer.num_relations or other
-        yield "relation_map.weight", [RowSlice((f"{theirs}wr",), other * size, shape=(other, size, relations))]
-    yield from _symbols(mixer, layer, spec.backbone.layers())
+        relations = mixer.num_relations or num_relational_heads
+        yield (
+            "relation_map.weight",
+            [
+                RowSlice(
+                    (f"{relational_prefix}wr",),
+                    num_relational_heads * head_dim,
+                    published_shape=(num_relational_heads, head_dim, relations),
+                )
+            ],
+        )
+    yield from _symbol_slices(mixer, layer, spec.backbone.num_blocks())
 
 
-def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[RowSlice]]]:
-    symbols, of_all = mixer.symbols, range(layers)
+def _symbol_slices(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[str, list[RowSlice]]]:
+    symbols, all_layers = mixer.symbols, range(layers)
     if isinstance(symbols, PositionRelativeSymbols):
-        names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in of_all)
-        whole = 2 * symbols.max_distance + 1
-        size = whole if symbols.future_distances else symbols.max_distance + 1
-        yield "symbols.vectors", [RowSlice(names, size, unread=whole - size)]
+        names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in all_layers)
+        num_published_rows = 2 * symbols.max_distance + 1
+        size = num_published_rows if symbols.future_distances else symbols.max_distance + 1
+        yield "symbols.vectors", [RowSlice(names, size, num_unused_rows=num_published_rows - size)]
     elif isinstance(symbols, PositionalSymbols):
-        names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in of_all)
+        names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in all_layers)
         yield "symbols.vectors.weight", [RowSlice(names)]
     elif isinstance(symbols, SymbolicAttention):
         for ours, name in {
@@ -236,65 +280,67 @@ def _symbols(mixer: DualAttention, layer: int, layers: int) -> Iterator[tuple[st
             "map.bias": "q_proj.bias",
         }.items():
             shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbols")
-            those = of_all if shared else (layer,)
-            yield f"symbols.{ours}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in those))]
+            used_layers = all_layers if shared else (layer,)
+            yield f"symbols.{ours}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in used_layers))]
 
 
-def _turned(spec: Decoder, head_width: int) -> int:
+def _rotary_head_dim(spec: Decoder, head_width: int) -> int:
     return head_width if any(isinstance(position, Rotary) for position in spec.positions) else 0
 
 
-def _in_order(tensor: Tensor, size: int, order: Callable[[int], list[int]]) -> Tensor:
+def _permute_rows(tensor: Tensor, size: int, order: Callable[[int], list[int]]) -> Tensor:
     return torch.unflatten(tensor, 0, (-1, size))[:, order(size)].flatten(0, 1) if size else tensor
 
 
-def _halves(size: int) -> list[int]:
-    """Which of neighbours stand first, for heads that turn halves."""
+def _half_split_order(size: int) -> list[int]:
+    """The order of rows that puts even components first, for half-split rotary embeddings."""
     return [*range(0, size, 2), *range(1, size, 2)]
 
 
-def _neighbours(size: int) -> list[int]:
+def _interleaved_order(size: int) -> list[int]:
     return [place // 2 + (size // 2) * (place % 2) for place in range(size)]
 
 
-def _ours(tensor: Tensor, piece: RowSlice, where: str) -> Tensor:
-    tensor, rows = tensor.detach(), piece.size + piece.unread
-    if tuple(tensor.shape) == piece.shape:
+def _rows_from_published(tensor: Tensor, row_slice: RowSlice, where: str) -> Tensor:
+    tensor, rows = tensor.detach(), row_slice.num_rows + row_slice.num_unused_rows
+    if tuple(tensor.shape) == row_slice.published_shape:
         tensor = tensor.flatten(0, 1)
     if not tensor.ndim:
-        raise UserError(f"{where}: {piece.theirs[0]} is a single number; is it of another model?")
-    if piece.size and len(tensor) != rows:
-        raise UserError(f"{where}: {piece.theirs[0]} has {len(tensor)} rows, the model {rows}; is it of another model?")
-    return _in_order(tensor[: piece.size or None], piece.turned, _halves)
+        raise UserError(f"{where}: {row_slice.published_names[0]} is a single number; is it of another model?")
+    if row_slice.num_rows and len(tensor) != rows:
+        raise UserError(
+            f"{where}: {row_slice.published_names[0]} has {len(tensor)} rows, the model {rows}; is it of another model?"
+        )
+    return _permute_rows(tensor[: row_slice.num_rows or None], row_slice.rotary_head_dim, _half_split_order)
 
 
-def _theirs(tensor: Tensor, piece: RowSlice) -> Tensor:
-    tensor = _in_order(tensor.detach(), piece.turned, _neighbours)
-    if piece.unread:
-        return torch.cat([tensor, tensor.new_zeros(piece.unread, tensor.shape[1])])
-    return tensor if piece.shape is None else tensor.reshape(piece.shape)
+def _rows_to_published(tensor: Tensor, row_slice: RowSlice) -> Tensor:
+    tensor = _permute_rows(tensor.detach(), row_slice.rotary_head_dim, _interleaved_order)
+    if row_slice.num_unused_rows:
+        return torch.cat([tensor, tensor.new_zeros(row_slice.num_unused_rows, tensor.shape[1])])
+    return tensor if row_slice.published_shape is None else tensor.reshape(row_slice.published_shape)
 
 
-def _refuse(spec: Decoder) -> None:
+def _check_supported(spec: Decoder) -> None:
     """Raises `UserError` for what the published code cannot be."""
-    mixer, wrong = spec.mixer, ""
+    mixer, requirement = spec.mixer, ""
     if not isinstance(mixer, Attention | DualAttention) or (isinstance(mixer, Attention) and mixer.bias):
-        wrong = "mixer: Attention without biases or DualAttention"
+        requirement = "mixer: Attention without biases or DualAttention"
     elif isinstance(mixer, DualAttention) and not isinstance(
         mixer.symbols, SymbolicAttention | PositionRelativeSymbols | PositionalSymbols
     ):
-        wrong = "mixer.symbols: SymbolicAttention, PositionRelativeSymbols or PositionalSymbols"
+        requirement = "mixer.symbols: SymbolicAttention, PositionRelativeSymbols or PositionalSymbols"
     elif not isinstance(spec.backbone, Stack) or not isinstance(spec.feed_forward, FeedForward):
-        wrong = "backbone: a Stack of blocks with a FeedForward"
-    elif len(spec.positions) != 1 or not _placed(spec.positions[0]):
-        wrong = "positions: one, Rotary(base=10000) of whole heads or Learned"
+        requirement = "backbone: a Stack of blocks with a FeedForward"
+    elif len(spec.positions) != 1 or not _is_supported_position(spec.positions[0]):
+        requirement = "positions: one, Rotary(base=10000) of whole heads or Learned"
     elif spec.head_projection or spec.embedding_norm or spec.head_feed_forward is not None or not spec.residual:
-        wrong = "head_projection, embedding_norm, head_feed_forward, residual: as by default"
-    if wrong:
-        raise UserError(f"{wrong} is what published dual attention has; this spec has something else")
+        requirement = "head_projection, embedding_norm, head_feed_forward, residual: as by default"
+    if requirement:
+        raise UserError(f"{requirement} is required for the weights of published dual attention")
 
 
-def _placed(position: Position) -> bool:
+def _is_supported_position(position: Position) -> bool:
     if isinstance(position, Rotary):
         return (position.base, position.partial_rotary_factor) == (10000.0, 1.0)
     return isinstance(position, Learned)

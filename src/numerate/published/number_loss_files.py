@@ -17,110 +17,125 @@ from typing import Any
 import numpy as np
 
 from numerate.errors import UserError
-from numerate.published.datasets import presets
-from numerate.tasks.counter_rng import key
+from numerate.published.datasets import presets as dataset_presets
+from numerate.tasks.counter_rng import random_key
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.texts import Example
-from numerate.text.data.new_folder import new_folder, refuse_taken
-from numerate.text.tasks.gsm8k import GSM8K, PREPARED
-from numerate.text.tasks.mathematics import SPLIT_FILES, Mathematics
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.tasks.gsm8k import GSM8K, PREPARED_FILES
+from numerate.text.tasks.mathematics import PREPARED_SPLIT_FILES, Mathematics
 from numerate.text.tasks.multirc import MultiRC
 from numerate.text.tasks.rjokes import RJokes
-from numerate.text.tasks.row_orders import shuffled
-from numerate.text.tasks.text_task import Holdings, Stock
+from numerate.text.tasks.row_orders import permute
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")
 """What can be written."""
 
-DIGITS, TESTED, VALIDATED = 3, 20_000, 10_000
+DIGITS, NUM_TEST_PRODUCTS, NUM_VALIDATION_PRODUCTS = 3, 20_000, 10_000
 """Of the published products: the digits of both factors, and how many of all are the test and validation."""
 
-_BLOCK = 1 << 13
+_BLOCK_LINES = 1 << 13
 
-Lines = Callable[[], Iterator[list[bytes]]]
+LineBlocks = Callable[[], Iterator[list[bytes]]]
 """The lines of a file, block by block."""
 
 
-def task_of(name: str) -> Any:
+def published_task(name: str) -> Any:
     """The task whose files are written, before its settings. Raises `UserError` for a name without published files."""
     if name not in NAMES:
         raise UserError(f"{name!r} has no published files; there are: {', '.join(NAMES)}")
-    return presets()[name]
+    return dataset_presets()[name]
 
 
-def files(task: Any, seed: int = 0) -> dict[str, Lines]:
+def published_files(task: Any, seed: int = 0) -> dict[str, LineBlocks]:
     """The published files of a task with their lines. Raises `UserError` where the dataset is not there."""
     if isinstance(task, Multiplication):
-        return {f"digit-multiplication/data/{name}.jsonl": lines for name, lines in _products(seed).items()}
+        return {f"digit-multiplication/data/{name}.jsonl": lines for name, lines in _multiplication_files(seed).items()}
     if isinstance(task, Mathematics):
-        found = replace(task, split_seed=seed).holdings
-        begin = "arithmetic_" if task.modules == task_of("mathematics_arithmetic").modules else ""
-        tests = [found.test.take(found.test.part <= found.trained), found.test.take(found.test.part > found.trained)]
-        named = zip(SPLIT_FILES, (found.train, found.development, *tests), strict=True)
-        return {f"mathematics_dataset-v1.0/{begin}{name}.txt": _lines(stock, two_lines) for name, stock in named}
+        splits = replace(task, split_seed=seed).splits
+        prefix = "arithmetic_" if task.modules == published_task("mathematics_arithmetic").modules else ""
+        tests = [
+            splits.test.take(splits.test.part_numbers <= splits.num_trained_parts),
+            splits.test.take(splits.test.part_numbers > splits.num_trained_parts),
+        ]
+        files_and_splits = zip(PREPARED_SPLIT_FILES, (splits.train, splits.validation, *tests), strict=True)
+        return {
+            f"mathematics_dataset-v1.0/{prefix}{name}.txt": _line_blocks(split, format_two_lines)
+            for name, split in files_and_splits
+        }
     if isinstance(task, GSM8K):
-        folder, names = "grade_school_math/data/preprocessed", PREPARED
-        found = replace(task, split_seed=seed, extra_tests=(), test=None).holdings
+        folder, names = "grade_school_math/data/preprocessed", PREPARED_FILES
+        splits = replace(task, split_seed=seed, extra_tests=(), test=None).splits
     elif isinstance(task, MultiRC):
         folder = "multirc/data/preprocessed"
         names = ("train_clean.jsonl", "val_clean.jsonl", "test_clean.jsonl")
-        found = replace(task, development_fraction=0.0, keep_duplicates=True).holdings
+        splits = replace(task, validation_fraction=0.0, keep_duplicates=True).splits
     elif isinstance(task, RJokes):
         folder, names = "rjokes-dataset/data", ("train.jsonl", "dev.jsonl", "test.jsonl")
-        found = replace(task, keep_duplicates=True).holdings
+        splits = replace(task, keep_duplicates=True).splits
     else:
         raise UserError(f"{type(task).__name__} has no published files; there are: {', '.join(NAMES)}")
-    stocks = (found.train, found.development, found.test)
-    written = json_line_as_it_is if isinstance(task, MultiRC) else json_line
-    return {f"{folder}/{name}": _lines(stock, written) for name, stock in zip(names, stocks, strict=True)}
+    split_rows = (splits.train, splits.validation, splits.test)
+    format_example = format_json_line_utf8 if isinstance(task, MultiRC) else format_json_line
+    return {
+        f"{folder}/{name}": _line_blocks(stock, format_example) for name, stock in zip(names, split_rows, strict=True)
+    }
 
 
-def two_lines(pair: Example) -> bytes:
+def format_two_lines(pair: Example) -> bytes:
     """A question and its answer on a line each."""
     return f"{pair.question}\n{pair.answer}\n".encode()
 
 
-def json_line(pair: Example) -> bytes:
+def format_json_line(pair: Example) -> bytes:
     """A question and its answer as a line of JSON in ASCII."""
     return json.dumps({"question": pair.question, "answer": pair.answer}).encode() + b"\n"
 
 
-def json_line_as_it_is(pair: Example) -> bytes:
+def format_json_line_utf8(pair: Example) -> bytes:
     """The same in UTF-8, as the files of MultiRC are."""
     text = json.dumps({"question": pair.question, "answer": pair.answer}, ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _lines(stock: Stock, written: Callable[[Example], bytes]) -> Lines:
+def _line_blocks(split: SplitRows, format_example: Callable[[Example], bytes]) -> LineBlocks:
     def lines() -> Iterator[list[bytes]]:
-        for start in range(0, len(stock), _BLOCK):
-            yield [written(pair) for pair in stock.source.pairs(stock.rows[start : start + _BLOCK].astype(np.int64))]
+        for start in range(0, len(split), _BLOCK_LINES):
+            yield [
+                format_example(pair)
+                for pair in split.source.read_examples(split.rows[start : start + _BLOCK_LINES].astype(np.int64))
+            ]
 
     return lines
 
 
-def _products(seed: int) -> dict[str, Lines]:
+def _multiplication_files(seed: int) -> dict[str, LineBlocks]:
     """Every product of two numbers of three digits once: 780,000, 10,000 and 20,000 rows."""
     low, count = 10 ** (DIGITS - 1), 9 * 10 ** (DIGITS - 1)
-    bounds = {"test": (0, TESTED), "val": (TESTED, TESTED + VALIDATED), "train": (TESTED + VALIDATED, count * count)}
+    bounds = {
+        "test": (0, NUM_TEST_PRODUCTS),
+        "val": (NUM_TEST_PRODUCTS, NUM_TEST_PRODUCTS + NUM_VALIDATION_PRODUCTS),
+        "train": (NUM_TEST_PRODUCTS + NUM_VALIDATION_PRODUCTS, count * count),
+    }
 
-    def of(begin: int, end: int) -> Lines:
+    def lines_between(begin: int, end: int) -> LineBlocks:
         def lines() -> Iterator[list[bytes]]:
-            for start in range(begin, end, _BLOCK):
-                index = np.arange(start, min(start + _BLOCK, end))
-                drawn = shuffled(index, count * count, key("products", seed))
-                first, second = (drawn // count + low).tolist(), (drawn % count + low).tolist()
+            for start in range(begin, end, _BLOCK_LINES):
+                index = np.arange(start, min(start + _BLOCK_LINES, end))
+                permuted = permute(index, count * count, random_key("products", seed))
+                first, second = (permuted // count + low).tolist(), (permuted % count + low).tolist()
                 yield [
-                    json_line(Example(f"What is {one} times {other}?", str(one * other)))
+                    format_json_line(Example(f"What is {one} times {other}?", str(one * other)))
                     for one, other in zip(first, second, strict=True)
                 ]
 
         return lines
 
-    return {name: of(*bounds[name]) for name in ("train", "val", "test")}
+    return {name: lines_between(*bounds[name]) for name in ("train", "val", "test")}
 
 
-def write(
+def write_published(
     task: Any, out: str | Path, seed: int = 0, on_progress: Callable[[int, str], None] | None = None
 ) -> dict[str, int]:
     """Writes the published files of a task below a new folder, and returns how many questions each has.
@@ -129,29 +144,29 @@ def write(
     file. Raises `UserError` for a folder that is there already, and where the dataset is not there.
     """
     out = Path(out)
-    refuse_taken(out)
-    wanted = files(task, seed)
-    written: dict[str, int] = {}
-    with new_folder(out) as beside:
-        for file, lines in wanted.items():
-            path = beside / file
+    check_not_existing(out)
+    line_blocks = published_files(task, seed)
+    num_questions_written: dict[str, int] = {}
+    with atomic_folder(out) as temporary:
+        for file, lines in line_blocks.items():
+            path = temporary / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            written[file] = 0
+            num_questions_written[file] = 0
             with open(path, "xb") as stream:
                 for block in lines():
                     stream.write(b"".join(block))
-                    written[file] += len(block)
+                    num_questions_written[file] += len(block)
                     if on_progress is not None:
-                        on_progress(sum(written.values()), file)
+                        on_progress(sum(num_questions_written.values()), file)
                 stream.flush()
                 os.fsync(stream.fileno())
-    return written
+    return num_questions_written
 
 
-def total(task: Any) -> int:
+def num_questions(task: Any) -> int:
     """How many questions the files of a task have in all."""
     if isinstance(task, Multiplication):
         numbers: int = 9 * 10 ** (DIGITS - 1)
         return numbers * numbers
-    found: Holdings = task.holdings
-    return len(found.train) + len(found.development) + len(found.test)
+    splits: DatasetSplits = task.splits
+    return len(splits.train) + len(splits.validation) + len(splits.test)

@@ -23,19 +23,19 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid, published_number
-from numerate.evaluation.text_metrics import ROUGES, Stem, TextScores
+from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid_count, published_number
+from numerate.evaluation.text_metrics import ROUGE_METRICS, Stemmer, TextScores
 
-BATCH = 64
+BATCH_SIZE = 64
 """Questions of a batch in the published evaluation."""
 
-PADDING = 10
+PADDING_LENGTH = 10
 """Tokens of padding in the published evaluation, all of which count as right."""
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """The label of a place that does not count."""
 
-NUMBERS = (
+NUMBER_METRIC_NAMES = (
     "number_accuracy",
     "MAE",
     "MSE",
@@ -52,10 +52,10 @@ NUMBERS = (
     "count_no_number_prediction",
     "average_no_number_prediction",
 )
-"""What `published_numbers` gives."""
+"""What `published_number_metrics` gives."""
 
 
-def published_numbers(predictions: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
+def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
     """The published metrics of numbers, from texts of predictions and labels; nan where they are not defined.
 
     >>> published_numbers(["it is 12", "none"], ["12", "3"])["number_accuracy"]
@@ -63,21 +63,21 @@ def published_numbers(predictions: Sequence[str], labels: Sequence[str]) -> dict
 
     Raises `UserError` for unequally many, for none, and for a label without a number.
     """
-    _check(predictions, labels)
+    _check_lengths(predictions, labels)
     pairs = []
     for answer, label in zip(predictions, labels, strict=True):
         number, target = published_number(answer), published_number(label)
         if target is None:
-            raise UserError(f"published metrics: the right answer {label!r} has no number; leave such questions out")
-        cut = float("nan") if number is None else max(min(number, PUBLISHED_LIMIT), -PUBLISHED_LIMIT)
-        pairs.append((cut, target))
+            raise UserError(f"published metrics: the label {label!r} must contain a number")
+        clipped = float("nan") if number is None else max(min(number, PUBLISHED_LIMIT), -PUBLISHED_LIMIT)
+        pairs.append((clipped, target))
     predicted, expected = np.array(pairs).T
-    known = ~np.isnan(predicted)
+    is_number = ~np.isnan(predicted)
     close = np.isclose(predicted, expected)  # relative 1e-5, absolute 1e-8; nan is close to nothing
-    predicted, expected = predicted[known], expected[known]
-    counts = [published_invalid(text) for text in predictions]
-    invalid, without = sum(count for count, _ in counts), sum(none for _, none in counts)
-    missing, count = int(np.sum(~known)), len(predictions)
+    predicted, expected = predicted[is_number], expected[is_number]
+    counts = [published_invalid_count(text) for text in predictions]
+    invalid, num_without_number = sum(count for count, _ in counts), sum(none for _, none in counts)
+    missing, count = int(np.sum(~is_number)), len(predictions)
     log_predicted, log_expected = (np.sign(x) * np.log10(np.abs(x) + 1.0) for x in (predicted, expected))
     with np.errstate(all="ignore"):
         error, log_error = np.abs(predicted - expected), np.abs(log_predicted - log_expected)
@@ -95,21 +95,21 @@ def published_numbers(predictions: Sequence[str], labels: Sequence[str]) -> dict
             "average_count_not_produced_valid_results": missing / count,
             "count_invalid_number_prediction": invalid,
             "average_invalid_number_prediction": invalid / count,
-            "count_no_number_prediction": without,
-            "average_no_number_prediction": without / count,
+            "count_no_number_prediction": num_without_number,
+            "average_no_number_prediction": num_without_number / count,
         }
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """A batch of answers as ids, `[rows, places]`: predictions, labels (`IGNORED` where nothing counts), and the
+    """A batch of answers as ids, `[rows, places]`: predictions, labels (`IGNORE_INDEX` where nothing counts), and the
     teacher-forced -ln(probability) of the labels, in nats."""
 
     predictions: Int[np.ndarray, "rows places"]
     labels: Int[np.ndarray, "rows places"]
     nll: Float[np.ndarray, "rows places"] | None = None
 
-    def padded(self, padding: int = PADDING) -> "TokenBatch":
+    def pad(self, padding: int = PADDING_LENGTH) -> "TokenBatch":
         """As in the published trainer: predictions and labels are padded with id 0 to the longest label and `padding`
         more, and padding is not ignored."""
         width = self.labels.shape[1] + padding
@@ -119,7 +119,7 @@ class TokenBatch:
         return TokenBatch(predictions, labels, self.nll)
 
 
-def published_tokens(batches: Sequence[TokenBatch]) -> dict[str, float]:
+def published_token_metrics(batches: Sequence[TokenBatch]) -> dict[str, float]:
     """The published metrics of tokens, means over batches: `token_accuracy`, `token_accuracy_whole` and
     `token_perplexity`. With padding counted as there, for an answer of three tokens of which two are wrong:
 
@@ -130,57 +130,63 @@ def published_tokens(batches: Sequence[TokenBatch]) -> dict[str, float]:
     Raises `UserError` for no batches.
     """
     if not batches:
-        raise UserError("published metrics: there are no batches")
-    accuracy, whole, perplexities = [], [], []
+        raise UserError("published metrics: must be given at least one batch")
+    accuracy, exact_matches, perplexities = [], [], []
     for batch in batches:
-        counted = batch.labels != IGNORED
-        hit = (batch.predictions == batch.labels) & counted
-        accuracy.append(hit.sum() / counted.sum() if counted.any() else 0.0)
-        whole.append(np.mean((hit | ~counted).all(axis=1)))
+        label_mask = batch.labels != IGNORE_INDEX
+        correct = (batch.predictions == batch.labels) & label_mask
+        accuracy.append(correct.sum() / label_mask.sum() if label_mask.any() else 0.0)
+        exact_matches.append(np.mean((correct | ~label_mask).all(axis=1)))
         if batch.nll is not None:
-            places = counted[:, : batch.nll.shape[1]]
-            perplexities.append(exp(float(np.mean(batch.nll[places]))) if places.any() else float("nan"))
-    found = {"token_accuracy": float(np.mean(accuracy)), "token_accuracy_whole": float(np.mean(whole))}
-    return found | ({"token_perplexity": float(np.mean(perplexities))} if perplexities else {})
+            nll_mask = label_mask[:, : batch.nll.shape[1]]
+            perplexities.append(exp(float(np.mean(batch.nll[nll_mask]))) if nll_mask.any() else float("nan"))
+    metrics = {"token_accuracy": float(np.mean(accuracy)), "token_accuracy_whole": float(np.mean(exact_matches))}
+    return metrics | ({"token_perplexity": float(np.mean(perplexities))} if perplexities else {})
 
 
-def published_texts(
-    predictions: Sequence[str], labels: Sequence[str], *, batch: int = BATCH, stem: Stem | None = None
+def published_text_metrics(
+    predictions: Sequence[str], labels: Sequence[str], *, batch_size: int = BATCH_SIZE, stem: Stemmer | None = None
 ) -> dict[str, float]:
     """The published metrics of texts, `bleu`, `rouge1`, `rouge2` and `rougeL`: means over batches. The published ROUGE
-    is of stems: `stem=numerate.evaluation.text_metrics.porter()`. Raises `UserError` for unequally many, and for
-    none."""
-    _check(predictions, labels)
-    if batch < 1:
-        raise UserError(f"batch: {batch} questions are no batch; the published evaluation has {BATCH}")
-    each = [
-        TextScores.of(
-            [text.strip() for text in predictions[first : first + batch]],
-            [text.strip() for text in labels[first : first + batch]],
+    is of stems: `stem=numerate.evaluation.text_metrics.porter_stemmer()`. Raises `UserError` for unequally many, and
+    for none."""
+    _check_lengths(predictions, labels)
+    if batch_size < 1:
+        raise UserError(f"batch_size: must be at least 1 (published: {BATCH_SIZE}), not {batch_size}")
+    metrics_by_batch = [
+        TextScores.from_texts(
+            [text.strip() for text in predictions[first : first + batch_size]],
+            [text.strip() for text in labels[first : first + batch_size]],
             stem=stem,
-        ).measures()
-        for first in range(0, len(predictions), batch)
+        ).metrics()
+        for first in range(0, len(predictions), batch_size)
     ]
-    return {name: float(np.mean([measures[name] or 0.0 for measures in each])) for name in ("bleu", *ROUGES)}
+    return {
+        name: float(np.mean([measures[name] or 0.0 for measures in metrics_by_batch]))
+        for name in ("bleu", *ROUGE_METRICS)
+    }
 
 
-def published(
+def published_metrics(
     predictions: Sequence[str],
     labels: Sequence[str],
     *,
-    batch: int = BATCH,
+    batch_size: int = BATCH_SIZE,
     tokens: Sequence[TokenBatch] = (),
-    stem: Stem | None = None,
+    stem: Stemmer | None = None,
 ) -> dict[str, float]:
     """The whole vector of the published evaluation; what is of tokens only where `tokens` are given."""
-    found = published_numbers(predictions, labels) | published_texts(predictions, labels, batch=batch, stem=stem)
-    return found | (published_tokens(tokens) if tokens else {})
+    found = published_number_metrics(predictions, labels) | published_text_metrics(
+        predictions, labels, batch_size=batch_size, stem=stem
+    )
+    return found | (published_token_metrics(tokens) if tokens else {})
 
 
-def _check(predictions: Sequence[str], labels: Sequence[str]) -> None:
+def _check_lengths(predictions: Sequence[str], labels: Sequence[str]) -> None:
     if len(predictions) != len(labels) or not predictions:
         raise UserError(
-            f"published metrics: {len(predictions)} answers to {len(labels)} questions; give one to each, and some"
+            f"published metrics: {len(predictions)} answers to {len(labels)} questions; give one for each question, "
+            "and at least one"
         )
 
 
@@ -198,8 +204,10 @@ def _pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """0 for fewer than two pairs, as there; nan where one of them is constant."""
     if one.size < 2:
         return 0.0
-    ours, theirs = one - np.mean(one), other - np.mean(other)
-    return float(np.sum(ours * theirs) / np.sqrt(np.sum(ours**2) * np.sum(theirs**2)))
+    first_centered, second_centered = one - np.mean(one), other - np.mean(other)
+    return float(
+        np.sum(first_centered * second_centered) / np.sqrt(np.sum(first_centered**2) * np.sum(second_centered**2))
+    )
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

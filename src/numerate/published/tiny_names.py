@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-KINDS = ("published", "current", "corrected")
+CODE_VERSIONS = ("published", "current", "corrected")
 """The three codes; see `dual_attention_models`."""
 
 
@@ -19,85 +19,95 @@ class PublishedRun:
     - `suffix`: symbols (`symbolic` or `position_relative`, none for the Transformer), then what differs from the
       default: `rca` or `disrca` for relational attention, `symmetric` relations, a `frozen` symbol library, a `cosine`
       schedule.
-    - `runs`: number of runs, all of one seed. Of the longest: `last`, the iteration of its last evaluation (100,000 is
-      the end), `loss` there (nats per token, on 100 batches) and `hours` (on an unnamed GPU).
+    - `num_runs`: number of runs, all of one seed. Of the longest: `last_step`, the iteration of its last evaluation
+      (100,000 is the end), `loss` there (nats per token, on 100 batches) and `hours` (on an unnamed GPU).
     """
 
-    width: int
-    depth: int
-    self_heads: int
-    relational_heads: int
+    hidden_size: int
+    num_layers: int
+    num_self_heads: int
+    num_relational_heads: int
     suffix: str
-    runs: int
-    last: int
+    num_runs: int
+    last_step: int
     loss: float
     hours: float
 
     @property
     def name(self) -> str:
         """`d64_l4_4+4_symbolic`, `d64_l4_8+0`."""
-        heads = f"d{self.width}_l{self.depth}_{self.self_heads}+{self.relational_heads}"
+        heads = f"d{self.hidden_size}_l{self.num_layers}_{self.num_self_heads}+{self.num_relational_heads}"
         return f"{heads}_{self.suffix}" if self.suffix else heads
 
     @property
-    def context(self) -> int:
+    def context_length(self) -> int:
         """Tokens: 512; 1,024 at width 512, inferred from the number of parameters."""
-        return 1024 if self.width == 512 else 512
+        return 1024 if self.hidden_size == 512 else 512
 
     @property
     def symbols(self) -> str | None:
-        found = [kind for kind in ("symbolic", "position_relative") if self.suffix.startswith(kind)]
-        return found[0] if found else None
+        matches = [kind for kind in ("symbolic", "position_relative") if self.suffix.startswith(kind)]
+        return matches[0] if matches else None
 
-    def has(self, word: str) -> bool:
+    def has_option(self, option: str) -> bool:
         """Whether `rca`, `disrca`, `symmetric`, `frozen` or `cosine` is in its suffix."""
-        return word in self.suffix.split("_")
+        return option in self.suffix.split("_")
 
     @property
     def variant(self) -> str:
-        return next((kind for kind in ("rca", "disrca") if self.has(kind)), "relational")
+        return next((kind for kind in ("rca", "disrca") if self.has_option(kind)), "relational")
 
     @property
-    def batch(self) -> int:
-        """Rows of one micro-batch, of which `accumulate` make a step: always 131,072 tokens."""
-        if self.width >= 512:
-            return 16 if self.width == 512 else 32
-        return 64 if (self.width, self.depth, self.relational_heads) == (128, 6, 4) else 128
+    def micro_batch_size(self) -> int:
+        """Rows of one micro-batch, of which `gradient_accumulation_steps` make a step: always 131,072 tokens."""
+        if self.hidden_size >= 512:
+            return 16 if self.hidden_size == 512 else 32
+        return 64 if (self.hidden_size, self.num_layers, self.num_relational_heads) == (128, 6, 4) else 128
 
     @property
-    def accumulate(self) -> int:
-        return 131_072 // (self.context * self.batch)
+    def gradient_accumulation_steps(self) -> int:
+        return 131_072 // (self.context_length * self.micro_batch_size)
 
     @property
-    def rate(self) -> float:
+    def learning_rate(self) -> float:
         """The highest learning rate."""
-        return 5e-4 if self.width >= 512 else 1e-3
+        return 5e-4 if self.hidden_size >= 512 else 1e-3
 
-    def told(self) -> dict[str, Any]:
+    def model_arguments(self) -> dict[str, Any]:
         """The arguments of `published`, `current` and `corrected`."""
         return {
-            "width": self.width,
-            "depth": self.depth,
-            "self_heads": self.self_heads,
-            "relational_heads": self.relational_heads,
+            "hidden_size": self.hidden_size,
+            "num_layers": self.num_layers,
+            "num_self_heads": self.num_self_heads,
+            "num_relational_heads": self.num_relational_heads,
             "symbols": self.symbols,
-            "symmetric": self.has("symmetric"),
+            "symmetric": self.has_option("symmetric"),
             "variant": self.variant,
-            "context": self.context,
-            "trainable_symbols": not self.has("frozen"),
+            "context_length": self.context_length,
+            "trainable_symbols": not self.has_option("frozen"),
         }
 
-    def line(self) -> str:
+    def summary(self) -> str:
         """A summary in one line."""
-        words = {"rca": "RCA", "disrca": "DisRCA", "symmetric": "symmetric", "frozen": "frozen", "cosine": "cosine"}
+        option_names = {
+            "rca": "RCA",
+            "disrca": "DisRCA",
+            "symmetric": "symmetric",
+            "frozen": "frozen",
+            "cosine": "cosine",
+        }
         options = [
             (self.symbols or "").replace("_", "-"),
-            *(option for word, option in words.items() if self.has(word)),
+            *(option for word, option in option_names.items() if self.has_option(word)),
         ]
-        kind = f"dual attention ({', '.join(options)})" if self.relational_heads else "Transformer" + ", ".join(options)
-        heads = f"{self.self_heads}+{self.relational_heads} heads"
-        rest = "" if self.last == 100_000 else f" at step {self.last:,}"
-        return f"{kind}, width {self.width}, {self.depth} layers, {heads}; {self.loss:.4f} nats{rest}"
+        kind = (
+            f"dual attention ({', '.join(options)})"
+            if self.num_relational_heads
+            else "Transformer" + ", ".join(options)
+        )
+        heads = f"{self.num_self_heads}+{self.num_relational_heads} heads"
+        step_note = "" if self.last_step == 100_000 else f" at step {self.last_step:,}"
+        return f"{kind}, width {self.hidden_size}, {self.num_layers} layers, {heads}; {self.loss:.4f} nats{step_note}"
 
 
 RUNS = (
@@ -162,24 +172,26 @@ def presets() -> dict[str, Any]:
     """
     from numerate.published.dual_attention_models import PRESETS
 
-    models = [run for run in RUNS if not run.has("cosine") or run.name.removesuffix("_cosine") not in _names()]
+    runs = [run for run in RUNS if not run.has_option("cosine") or run.name.removesuffix("_cosine") not in _run_names()]
     return {
-        f"tiny_{kind}_{run.name.removesuffix('_cosine')}": PRESETS[kind](**run.told())
-        for kind in KINDS
-        for run in models
+        f"tiny_{version}_{run.name.removesuffix('_cosine')}": PRESETS[version](**run.model_arguments())
+        for version in CODE_VERSIONS
+        for run in runs
     }
 
 
 @cache
-def _names() -> frozenset[str]:
+def _run_names() -> frozenset[str]:
     return frozenset(run.name for run in RUNS)
 
 
-def beside(run: PublishedRun) -> PublishedRun | None:
+def matching_transformer(run: PublishedRun) -> PublishedRun | None:
     """The published Transformer of the same width and depth that finished, with known hours."""
-    same = [
+    matches = [
         other
         for other in RUNS
-        if not other.relational_heads and (other.width, other.depth) == (run.width, run.depth) and other.last == 100_000
+        if not other.num_relational_heads
+        and (other.hidden_size, other.num_layers) == (run.hidden_size, run.num_layers)
+        and other.last_step == 100_000
     ]
-    return same[0] if same else None
+    return matches[0] if matches else None

@@ -1,6 +1,6 @@
 """Recipes by name: one file per paper, one function per row of its tables."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Recipe": {
@@ -174,4 +174,4 @@ CATALOGUE = {
     }
 }
 FAMILIES = {"Recipe": {"tiny_stories_RUN": "tiny_stories_family", "counting_TASK_MODEL": "counting_family"}}
-__getattr__ = lazily("recipes", CATALOGUE)
+__getattr__ = lazy_getattr("recipes", CATALOGUE)

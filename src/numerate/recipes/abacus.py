@@ -23,7 +23,7 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay
 
-STACK, HEADS = Stack(num_layers=2, input_injection="add"), Attention(num_heads=4)
+TWO_LAYERS, FOUR_HEADS = Stack(num_layers=2, input_injection="add"), Attention(num_heads=4)
 
 
 def addition_abacus() -> Recipe:
@@ -94,7 +94,7 @@ def addition6_nope() -> Recipe:
     return _addition6("addition6_nope", "nope")
 
 
-def _addition6(title: str, paper: str, *positions: Position, backbone: Backbone = STACK) -> Recipe:
+def _addition6(title: str, paper: str, *positions: Position, backbone: Backbone = TWO_LAYERS) -> Recipe:
     grid = "1:6x1:6+equal:7:18"
     return _addition(title, paper, *positions, backbone=backbone, digits=6, steps=4000, grid=grid)
 
@@ -103,8 +103,8 @@ def _addition(
     title: str,
     paper: str,
     *positions: Position,
-    backbone: Backbone = STACK,
-    mixer: Mixer = HEADS,
+    backbone: Backbone = TWO_LAYERS,
+    mixer: Mixer = FOUR_HEADS,
     digits: int = 5,
     steps: int = 4500,
     grid: str = "1:12x1:12",
@@ -114,7 +114,7 @@ def _addition(
         tokenizer=Characters(number_format=Digits(digit_order="reversed")),
         model=Decoder(hidden_size=128, backbone=backbone, mixer=mixer, positions=positions),
         optimizer=AdamW(learning_rate=1.5e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
-        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        schedule=WarmupStableDecay(warmup=100, decay_start=0.6, min_lr_ratio=0.02),
         training=Training(steps=steps, batch_size=64, threads=1),
         evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,

@@ -4,8 +4,8 @@ McLeish et al. (2024), https://arxiv.org/abs/2405.17399. `addition_ff_...` are t
 once each), `addition_lt_...` those of addition_lt.sh, whose last words are layers x loops. Each was trained on one RTX
 A4000 for 24 hours, which the paper counts as 8 exaFLOP, and tested on V100s.
 
-The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=equal:101:160` is what it calls 100+. How far
-offsets reach is a setting: `model.positions.0.position_ids.max_offset=50`.
+The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=equal:101:160` is what it calls 100+. The
+largest offset is a setting: `model.positions.0.position_ids.max_offset=50`.
 """
 
 from dataclasses import replace
@@ -21,10 +21,10 @@ from numerate.recipes.abacus_paper import (
     WITH_BOTH,
     WITH_FIRE,
     WITH_ROTARY,
-    injected,
     looped,
     published,
     standard,
+    with_input_injection,
 )
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
@@ -77,7 +77,7 @@ def addition_ff_ii_nope() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_ff.sh.
     """
-    return _addition("addition_ff_ii_nope", injected(16), NOPE)
+    return _addition("addition_ff_ii_nope", with_input_injection(16), NOPE)
 
 
 def addition_ff_ii_fire() -> Recipe:
@@ -85,7 +85,7 @@ def addition_ff_ii_fire() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_ff.sh.
     """
-    return _addition("addition_ff_ii_fire", injected(16), WITH_FIRE)
+    return _addition("addition_ff_ii_fire", with_input_injection(16), WITH_FIRE)
 
 
 def addition_ff_ii_abacus() -> Recipe:
@@ -93,7 +93,7 @@ def addition_ff_ii_abacus() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_ff.sh.
     """
-    return _addition("addition_ff_ii_abacus", injected(16), WITH_ABACUS)
+    return _addition("addition_ff_ii_abacus", with_input_injection(16), WITH_ABACUS)
 
 
 def addition_ff_ii_abacus_fire() -> Recipe:
@@ -101,7 +101,7 @@ def addition_ff_ii_abacus_fire() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_ff.sh.
     """
-    return _addition("addition_ff_ii_abacus_fire", injected(16), WITH_BOTH)
+    return _addition("addition_ff_ii_abacus_fire", with_input_injection(16), WITH_BOTH)
 
 
 def addition_ff_ii_abacus_rope() -> Recipe:
@@ -109,7 +109,7 @@ def addition_ff_ii_abacus_rope() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; addition_ff.sh.
     """
-    return _addition("addition_ff_ii_abacus_rope", injected(16), WITH_ROTARY)
+    return _addition("addition_ff_ii_abacus_rope", with_input_injection(16), WITH_ROTARY)
 
 
 def addition_ff_randomised_fire() -> Recipe:
@@ -118,7 +118,7 @@ def addition_ff_randomised_fire() -> Recipe:
     One RTX A4000, 24 hours, 8 exaFLOP if trained like the others; an example of the README (max_length=128), which
     names no script and no model.
     """
-    positions = (FIRE(position_ids=RandomSubset(max_length=128, size=64, per="batch")),)
+    positions = (FIRE(position_ids=RandomSubset(max_length=128, subset_size=64, subset_per="batch")),)
     return replace(_addition("addition_ff_randomised_fire", standard(16), positions), paper="randomised")
 
 
@@ -222,7 +222,7 @@ def addition_lt_abacus_8x2_40_digits() -> Recipe:
     """Published addition of up to 40 digits: 8 layers x 2 loops, Abacus.
 
     One RTX A4000, 24 hours, 8 exaFLOP; in no script. That the paper trains on up to 40 digits is known; that it does so
-    with the model of its best rows is taken for granted here.
+    with the model of its best rows is an assumption.
     """
     return _addition("addition_lt_abacus_8x2_40_digits", looped(8, 2), WITH_ABACUS, digits=40)
 
@@ -236,6 +236,6 @@ def addition_subtraction_lt_abacus_8x2() -> Recipe:
     return replace(_addition("addition_subtraction_lt_abacus_8x2", looped(8, 2), WITH_ABACUS), task=tasks)
 
 
-def _addition(title: str, trunk: Backbone, positions: tuple[Position, ...], *, digits: int = 20) -> Recipe:
+def _addition(title: str, backbone: Backbone, positions: tuple[Position, ...], *, digits: int = 20) -> Recipe:
     task = Arithmetic("+", digits=Span(1, digits))
-    return published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:100x1:100")
+    return published(title, task, backbone, positions, tokenizer=Characters(vocabulary="pad"), grid="1:100x1:100")

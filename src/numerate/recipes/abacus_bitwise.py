@@ -11,7 +11,15 @@ the three that the paper compares throughout are given.
 from numerate.config import Span
 from numerate.models.backbone import Backbone
 from numerate.positions.position import Position
-from numerate.recipes.abacus_paper import DAY, NOPE, WITH_ABACUS, WITH_FIRE, injected, looped, published
+from numerate.recipes.abacus_paper import (
+    FLOPS_PER_DAY,
+    NOPE,
+    WITH_ABACUS,
+    WITH_FIRE,
+    looped,
+    published,
+    with_input_injection,
+)
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
@@ -46,7 +54,7 @@ def bitwise_or_16x1_ii_nope() -> Recipe:
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """
-    return _bitwise_or("bitwise_or_16x1_ii_nope", injected(16), NOPE)
+    return _bitwise_or("bitwise_or_16x1_ii_nope", with_input_injection(16), NOPE)
 
 
 def bitwise_or_16x1_ii_fire() -> Recipe:
@@ -54,7 +62,7 @@ def bitwise_or_16x1_ii_fire() -> Recipe:
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """
-    return _bitwise_or("bitwise_or_16x1_ii_fire", injected(16), WITH_FIRE)
+    return _bitwise_or("bitwise_or_16x1_ii_fire", with_input_injection(16), WITH_FIRE)
 
 
 def bitwise_or_16x1_ii_abacus() -> Recipe:
@@ -62,16 +70,16 @@ def bitwise_or_16x1_ii_abacus() -> Recipe:
 
     One RTX A4000, 1 hour, 0.33 exaFLOP; bitwise_or.sh.
     """
-    return _bitwise_or("bitwise_or_16x1_ii_abacus", injected(16), WITH_ABACUS)
+    return _bitwise_or("bitwise_or_16x1_ii_abacus", with_input_injection(16), WITH_ABACUS)
 
 
-def _bitwise_or(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
+def _bitwise_or(title: str, backbone: Backbone, positions: tuple[Position, ...]) -> Recipe:
     return published(
         title,
         BitwiseOr(digits=Span(1, 20), max_examples=100),
-        trunk,
+        backbone,
         positions,
         tokenizer=Characters(vocabulary="pad"),
         grid="pos_arth+pos_arth_ood",
-        flops=DAY / 24,
+        flops=FLOPS_PER_DAY / 24,
     )

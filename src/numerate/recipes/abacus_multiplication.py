@@ -4,14 +4,15 @@ McLeish et al. (2024), https://arxiv.org/abs/2405.17399, multiplication.sh. Each
 hours, which the paper counts as 64 exaFLOP: `torchrun --nproc-per-node 8 -m numerate train ...`.
 
 Its script asks for throttle and for a loss over samples. Here both do what their description says: the gradient of the
-loop is divided by its loops, and every example weighs the same. In the published code the first changes nothing with 4
-loops, and the second no more than a divisor; `objective.throttle=published objective.loss.mean_over=tokens` is that.
+loop is divided by its loops, and every example has the same weight. In the published code the first changes nothing
+with 4 loops, and the second no more than a divisor; `objective.throttle=published objective.loss.mean_over=tokens` is
+that.
 """
 
 from numerate.config import Span
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.positions.position import Position
-from numerate.recipes.abacus_paper import DAY, WITH_ABACUS, WITH_BOTH, WITH_FIRE, looped, published
+from numerate.recipes.abacus_paper import FLOPS_PER_DAY, WITH_ABACUS, WITH_BOTH, WITH_FIRE, looped, published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Progressive
@@ -24,7 +25,7 @@ def multiplication_fire() -> Recipe:
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     The rate is 6e-5, as FIRE is unstable at 1e-4.
     """
-    return _multiplication("multiplication_fire", WITH_FIRE, rate=6e-5)
+    return _multiplication("multiplication_fire", WITH_FIRE, learning_rate=6e-5)
 
 
 def multiplication_abacus() -> Recipe:
@@ -32,7 +33,7 @@ def multiplication_abacus() -> Recipe:
 
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     """
-    return _multiplication("multiplication_abacus", WITH_ABACUS, rate=1e-4)
+    return _multiplication("multiplication_abacus", WITH_ABACUS, learning_rate=1e-4)
 
 
 def multiplication_abacus_fire() -> Recipe:
@@ -41,10 +42,10 @@ def multiplication_abacus_fire() -> Recipe:
     Eight RTX A4000, 24 hours, 64 exaFLOP; multiplication.sh.
     The rate is 6e-5, as FIRE is unstable at 1e-4.
     """
-    return _multiplication("multiplication_abacus_fire", WITH_BOTH, rate=6e-5)
+    return _multiplication("multiplication_abacus_fire", WITH_BOTH, learning_rate=6e-5)
 
 
-def _multiplication(title: str, positions: tuple[Position, ...], *, rate: float) -> Recipe:
+def _multiplication(title: str, positions: tuple[Position, ...], *, learning_rate: float) -> Recipe:
     return published(
         title,
         Arithmetic("x", digits=Span(1, 15)),
@@ -53,6 +54,6 @@ def _multiplication(title: str, positions: tuple[Position, ...], *, rate: float)
         tokenizer=Characters(vocabulary="pad"),
         grid="1:25x1:25",
         objective=Progressive(CrossEntropy(mean_over="examples"), alpha=1.0, throttle="described"),
-        rate=rate,
-        flops=8 * DAY,
+        learning_rate=learning_rate,
+        flops=8 * FLOPS_PER_DAY,
     )

@@ -24,7 +24,7 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import WarmupStableDecay
 
-DAY = 8e18
+FLOPS_PER_DAY = 8e18
 """Floating-point operations of 24 hours on one RTX A4000, the budget of a run: 8 exaFLOP."""
 
 ABACUS: Position = Learned(position_ids=DigitIndex(max_offset=100), max_position_embeddings=512)
@@ -38,33 +38,35 @@ WITH_BOTH: tuple[Position, ...] = (ABACUS, FIRE())
 WITH_ROTARY: tuple[Position, ...] = (ABACUS, Rotary())
 
 
-def standard(depth: int) -> Backbone:
+def standard(num_layers: int) -> Backbone:
     """Standard transformer: ST in the paper, FF in the names of its scripts."""
-    return Stack(num_layers=depth, initial_state="noise")
+    return Stack(num_layers=num_layers, initial_state="noise")
 
 
-def injected(depth: int) -> Backbone:
+def with_input_injection(num_layers: int) -> Backbone:
     """Standard transformer, the embedded input added before every layer: ST with input injection, FF with II."""
-    return Stack(num_layers=depth, input_injection="add", initial_state="noise")
+    return Stack(num_layers=num_layers, input_injection="add", initial_state="noise")
 
 
-def looped(depth: int, times: int) -> Backbone:
+def looped(num_layers: int, num_loops: int) -> Backbone:
     """Looped transformer, the embedded input added before every loop: LT."""
-    return Loop(num_layers=depth, num_loops=times, input_injection="add", initial_state="noise")
+    return Loop(num_layers=num_layers, num_loops=num_loops, input_injection="add", initial_state="noise")
 
 
-def progressive(trunk: Backbone) -> Objective:
+def objective_for(backbone: Backbone) -> Objective:
     """The progressive loss for looped models; plain cross-entropy otherwise."""
-    return Progressive(alpha=1.0) if trunk.loops() > 1 else Supervised(CrossEntropy())
+    return Progressive(alpha=1.0) if backbone.default_num_loops() > 1 else Supervised(CrossEntropy())
 
 
-def decoder(trunk: Backbone, positions: tuple[Position, ...], *, width: int = 1024, heads: int = 16) -> Decoder:
+def decoder(
+    backbone: Backbone, positions: tuple[Position, ...], *, hidden_size: int = 1024, num_heads: int = 16
+) -> Decoder:
     """The published model: post-norm, gated feed-forwards as wide as the model, no biases."""
     feed_forward = FeedForward("geglu", expansion=1.0, bias=False)
     return Decoder(
-        hidden_size=width,
-        backbone=trunk,
-        mixer=Attention(num_heads=heads, bias=False),
+        hidden_size=hidden_size,
+        backbone=backbone,
+        mixer=Attention(num_heads=num_heads, bias=False),
         feed_forward=feed_forward,
         positions=positions,
         norm_first=False,
@@ -80,31 +82,33 @@ def decoder(trunk: Backbone, positions: tuple[Position, ...], *, width: int = 10
 def published(
     title: str,
     task: Task,
-    trunk: Backbone,
+    backbone: Backbone,
     positions: tuple[Position, ...],
     *,
     tokenizer: Characters,
     grid: str,
     objective: Objective | None = None,
-    rate: float = 1e-4,
-    flops: float = DAY,
-    first_batch: int = 512,
+    learning_rate: float = 1e-4,
+    flops: float = FLOPS_PER_DAY,
+    initial_batch_size: int = 512,
     paper: str = "abacus",
 ) -> Recipe:
-    """A row of the paper. Batches grow from `first_batch` examples to 8192 over the first 60 % of the budget."""
+    """A row of the paper. Batches grow from `initial_batch_size` examples to 8192 over the first 60 % of the budget."""
     return Recipe(
         task=task,
         tokenizer=tokenizer,
-        model=decoder(trunk, positions),
-        objective=progressive(trunk) if objective is None else objective,
-        optimizer=AdamW(learning_rate=rate, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5),
-        schedule=WarmupStableDecay(warmup=0.1, decay_from=0.9),
+        model=decoder(backbone, positions),
+        objective=objective_for(backbone) if objective is None else objective,
+        optimizer=AdamW(
+            learning_rate=learning_rate, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, max_grad_norm=0.5
+        ),
+        schedule=WarmupStableDecay(warmup=0.1, decay_start=0.9),
         training=Training(
             steps=None,
             flops=flops,
             batch_size=8192,
             batch_size_warmup=0.6,
-            initial_batch_size=first_batch,
+            initial_batch_size=initial_batch_size,
             precision="bf16",
         ),
         evaluation=Evaluation(grid=grid, examples_per_cell=100),

@@ -1,4 +1,4 @@
-"""The published model at width 128: what speeds were measured on, and small enough for a laptop.
+"""The published model at width 128: used for speed measurements, and small enough for a laptop.
 
 After McLeish et al. (2024), https://arxiv.org/abs/2405.17399. Additions of up to 20 digits, 64 examples a step, on one
 core; not rows of the paper. 20,000 steps are 1.28 million sums.
@@ -39,8 +39,8 @@ def addition_small_lt_abacus() -> Recipe:
     return _small("addition_small_lt_abacus", looped(1, 4), WITH_ABACUS)
 
 
-def _small(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
+def _small(title: str, backbone: Backbone, positions: tuple[Position, ...]) -> Recipe:
     task = Arithmetic("+", digits=Span(1, 20))
-    large = published(title, task, trunk, positions, tokenizer=Characters(vocabulary="pad"), grid="1:40x1:40")
+    large = published(title, task, backbone, positions, tokenizer=Characters(vocabulary="pad"), grid="1:40x1:40")
     training = Training(steps=20_000, batch_size=64, threads=1)
-    return replace(large, model=decoder(trunk, positions, width=128, heads=4), training=training)
+    return replace(large, model=decoder(backbone, positions, hidden_size=128, num_heads=4), training=training)

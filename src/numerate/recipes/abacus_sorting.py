@@ -2,13 +2,21 @@
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399, sorting.sh. Each was trained on one RTX A4000 for 24 hours,
 which the paper counts as 8 exaFLOP. The grid goes to 30 numbers of 30 digits; `numerate plot pair` draws both of its
-measures, everything right and the first label right.
+metrics, exact match and correct first label.
 """
 
 from numerate.config import Span
 from numerate.models.backbone import Backbone
 from numerate.positions.position import Position
-from numerate.recipes.abacus_paper import WITH_ABACUS, WITH_BOTH, WITH_FIRE, injected, looped, published, standard
+from numerate.recipes.abacus_paper import (
+    WITH_ABACUS,
+    WITH_BOTH,
+    WITH_FIRE,
+    looped,
+    published,
+    standard,
+    with_input_injection,
+)
 from numerate.tasks.sorting import Sorting
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
@@ -43,7 +51,7 @@ def sorting_st_ii_fire() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """
-    return _sorting("sorting_st_ii_fire", injected(8), WITH_FIRE)
+    return _sorting("sorting_st_ii_fire", with_input_injection(8), WITH_FIRE)
 
 
 def sorting_st_ii_abacus() -> Recipe:
@@ -51,7 +59,7 @@ def sorting_st_ii_abacus() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """
-    return _sorting("sorting_st_ii_abacus", injected(8), WITH_ABACUS)
+    return _sorting("sorting_st_ii_abacus", with_input_injection(8), WITH_ABACUS)
 
 
 def sorting_st_ii_abacus_fire() -> Recipe:
@@ -59,7 +67,7 @@ def sorting_st_ii_abacus_fire() -> Recipe:
 
     One RTX A4000, 24 hours, 8 exaFLOP; sorting.sh.
     """
-    return _sorting("sorting_st_ii_abacus_fire", injected(8), WITH_BOTH)
+    return _sorting("sorting_st_ii_abacus_fire", with_input_injection(8), WITH_BOTH)
 
 
 def sorting_lt_fire() -> Recipe:
@@ -86,7 +94,7 @@ def sorting_lt_abacus_fire() -> Recipe:
     return _sorting("sorting_lt_abacus_fire", looped(1, 8), WITH_BOTH)
 
 
-def _sorting(title: str, trunk: Backbone, positions: tuple[Position, ...]) -> Recipe:
+def _sorting(title: str, backbone: Backbone, positions: tuple[Position, ...]) -> Recipe:
     task = Sorting(digits=Span(1, 10), items=Span(1, 10))
     tokenizer = Characters(vocabulary="sort")
-    return published(title, task, trunk, positions, tokenizer=tokenizer, grid="1:30x1:30", first_batch=32)
+    return published(title, task, backbone, positions, tokenizer=tokenizer, grid="1:30x1:30", initial_batch_size=32)

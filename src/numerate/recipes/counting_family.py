@@ -9,12 +9,12 @@ from typing import Any
 
 MODELS = {
     "nope": "transformer without positions",
-    "sine": "transformer, shifted sines and cosines (SinePE)",
+    "sine": "transformer, shifted sinusoidal positions (SinePE)",
     "ape": "transformer, shifted learned positions (APE)",
     "ape_randomised": "transformer, learned random positions",
     "rope": "transformer, rotary positions (RoPE)",
     "spe": "transformer, shifted scalar position (SPE)",
-    "spe_zooming": "transformer, fractional position (looks ahead)",
+    "spe_zooming": "transformer, fractional position (not causal)",
     "rnn": "tanh RNN",
     "lstm": "LSTM",
     "s4": "S4",
@@ -44,7 +44,7 @@ def make(name: str) -> Any:
 @cache
 def _parts() -> dict[str, tuple[str, str]]:
     """Each name with its task and its model. Underscores at the end of a task's name are not doubled."""
-    from numerate.published.counting_names import named_tasks
+    from numerate.published.counting_names import published_tasks
 
-    tasks = [task for task in named_tasks() if task != "debug"]
+    tasks = [task for task in published_tasks() if task != "debug"]
     return {f"{task.rstrip('_')}_{model}": (task, model) for task in tasks for model in MODELS}

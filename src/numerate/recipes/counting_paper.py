@@ -43,7 +43,7 @@ from numerate.positions.added import Learned, Scalar, Sinusoidal
 from numerate.positions.position import Position
 from numerate.positions.position_ids import RandomSubset, Sequential, Shifted, Zooming
 from numerate.positions.rotary import Rotary
-from numerate.published.counting_names import PublishedTask, named_tasks
+from numerate.published.counting_names import PublishedTask, published_tasks
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.rasp import RaspCounting
@@ -54,12 +54,12 @@ from numerate.tokenizers.words import Words
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Constant
-from numerate.vocabulary import HELPERS
+from numerate.vocabulary import HELPER_TOKENS
 
-BATCH = 32
+BATCH_SIZE = 32
 """Rows of a step, of every published run."""
 
-OFFSETS = 3
+NUM_EVAL_OFFSETS = 3
 """Fixed position offsets that a row is evaluated at."""
 
 
@@ -67,43 +67,52 @@ OFFSETS = 3
 class PublishedTraining:
     """How a family of models was trained: `warmup` in steps, `epochs` in passes through the published file."""
 
-    rate: float
+    learning_rate: float
     epochs: int
-    decay: float = 0.01
+    weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     warmup: int = 0
 
 
-TRANSFORMER = PublishedTraining(rate=1e-4, epochs=10, warmup=3000)
-RECURRENT = PublishedTraining(rate=0.01, epochs=5)
-MAMBA = PublishedTraining(rate=1e-4, epochs=50, decay=0.0)
-RWKV = PublishedTraining(rate=1e-4, epochs=20, decay=0.0, betas=(0.9, 0.99))
+TRANSFORMER = PublishedTraining(learning_rate=1e-4, epochs=10, warmup=3000)
+RECURRENT = PublishedTraining(learning_rate=0.01, epochs=5)
+MAMBA = PublishedTraining(learning_rate=1e-4, epochs=50, weight_decay=0.0)
+RWKV = PublishedTraining(learning_rate=1e-4, epochs=20, weight_decay=0.0, betas=(0.9, 0.99))
 
 
 def published(title: str, task: str, model: str) -> Recipe:
     """The recipe of a published task and model, by their names."""
-    named = named_tasks()[task]
-    decoder, trained = _model(model, named)
-    hidden = ("<pad>",) if isinstance(decoder.mixer, Attention) and "<pad>" in named.task.alphabet() else ()
-    epoch = ceil(sum(named.rows) / BATCH)
+    published_task = published_tasks()[task]
+    decoder, published_training = _model(model, published_task)
+    blocked_tokens = (
+        ("<pad>",) if isinstance(decoder.mixer, Attention) and "<pad>" in published_task.task.alphabet() else ()
+    )
+    steps_per_epoch = ceil(sum(published_task.num_rows) / BATCH_SIZE)
     return Recipe(
-        task=named.task,
+        task=published_task.task,
         tokenizer=Words(),
-        layout=TokenClassification(blocked_tokens=hidden),
+        layout=TokenClassification(blocked_tokens=blocked_tokens),
         model=decoder,
-        optimizer=AdamW(learning_rate=trained.rate, betas=trained.betas, weight_decay=trained.decay, max_grad_norm=1.0),
-        schedule=Constant(warmup=trained.warmup),
+        optimizer=AdamW(
+            learning_rate=published_training.learning_rate,
+            betas=published_training.betas,
+            weight_decay=published_training.weight_decay,
+            max_grad_norm=1.0,
+        ),
+        schedule=Constant(warmup=published_training.warmup),
         training=Training(
-            steps=trained.epochs * epoch,
-            batch_size=BATCH,
+            steps=published_training.epochs * steps_per_epoch,
+            batch_size=BATCH_SIZE,
             shuffle_window=1,
             log_every=100,
-            evaluate_every=epoch,
-            checkpoint_every=epoch,
+            evaluate_every=steps_per_epoch,
+            checkpoint_every=steps_per_epoch,
             checkpoint_minutes=None,
             keep_checkpoints=None,
         ),
-        evaluation=Evaluation(grid=published_counts(named), examples_per_cell=200 if _listed(named) else 100),
+        evaluation=Evaluation(
+            grid=published_grid(published_task), examples_per_cell=200 if _has_known_questions(published_task) else 100
+        ),
         title=title,
         paper="counting",
     )
@@ -112,17 +121,17 @@ def published(title: str, task: str, model: str) -> Recipe:
 # Models ------------------------------------------------------------------------------------------------------------
 
 
-def _model(model: str, named: PublishedTask) -> tuple[Decoder, PublishedTraining]:
+def _model(model: str, published_task: PublishedTask) -> tuple[Decoder, PublishedTraining]:
     if model in ("rnn", "lstm", "s4"):
         return recurrent(model), RECURRENT
     if model == "mamba":
         return mamba(), MAMBA
     if model == "rwkv":
         return rwkv(), RWKV
-    return transformer(_position(model, named), scaled=model == "sine"), TRANSFORMER
+    return transformer(_position(model, published_task), scaled=model == "sine"), TRANSFORMER
 
 
-def transformer(positions: tuple[Position, ...], *, scaled: bool = False, depth: int = 2) -> Decoder:
+def transformer(positions: tuple[Position, ...], *, scaled: bool = False, num_layers: int = 2) -> Decoder:
     """The published transformer: pre-norm, ReLU, 8 heads, logits divided by the number of the layer, N(0, 0.02).
 
     With V texts and L layers of width D it has 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more for P learned
@@ -130,7 +139,7 @@ def transformer(positions: tuple[Position, ...], *, scaled: bool = False, depth:
     """
     return Decoder(
         hidden_size=1024,
-        backbone=Stack(num_layers=depth),
+        backbone=Stack(num_layers=num_layers),
         mixer=Attention(num_heads=8, bias=True, scale_by_inverse_layer_index=True, blocked_attend_to_themselves=False),
         feed_forward=FeedForward("relu"),
         positions=positions,
@@ -193,7 +202,7 @@ def rwkv() -> Decoder:
     return Decoder(
         hidden_size=128,
         backbone=Stack(num_layers=8),
-        mixer=Alternating((RWKV6(published=True), ChannelMix(version=6, published=True))),
+        mixer=Alternating((RWKV6(published_initialization=True), ChannelMix(version=6, published_initialization=True))),
         feed_forward=None,
         embedding_norm=True,
         dropout=0.1,
@@ -201,11 +210,16 @@ def rwkv() -> Decoder:
     )
 
 
-def _position(model: str, named: PublishedTask) -> tuple[Position, ...]:
-    length = named.max_position_embeddings
-    helpers: Any = "next" if set(HELPERS) & set(named.task.alphabet()) else "own"
-    shifted = Shifted(max_shift=_room(named), num_eval_offsets=OFFSETS, shift_within=length, helper_positions="next")
-    known: dict[str, tuple[Position, ...]] = {
+def _position(model: str, published_task: PublishedTask) -> tuple[Position, ...]:
+    length = published_task.max_position_embeddings
+    helpers: Any = "next" if set(HELPER_TOKENS) & set(published_task.task.alphabet()) else "own"
+    shifted = Shifted(
+        max_shift=_max_offset(published_task),
+        num_eval_offsets=NUM_EVAL_OFFSETS,
+        shift_within=length,
+        helper_positions="next",
+    )
+    positions_by_model: dict[str, tuple[Position, ...]] = {
         "nope": (),
         "sine": (Sinusoidal(position_ids=shifted),),
         "ape": (Learned(position_ids=shifted, max_position_embeddings=length),),
@@ -218,58 +232,58 @@ def _position(model: str, named: PublishedTask) -> tuple[Position, ...]:
         "spe": (Scalar(position_ids=shifted, max_positions=length),),
         "spe_zooming": (Scalar(position_ids=Zooming()),),
     }
-    return known[model]
+    return positions_by_model[model]
 
 
 # Evaluation --------------------------------------------------------------------------------------------------------
 
 
-def published_counts(named: PublishedTask) -> str:
+def published_grid(published_task: PublishedTask) -> str:
     """The grid of a task: from the trained counts on those of the published tests, and those on which the best is
     chosen.
 
-    >>> published_counts(named_tasks()["counting_selective_modular_4items"])
+    >>> published_grid(published_tasks()["counting_selective_modular_4items"])
     '64:76+128'
     """
-    task = _main(named)
-    trained = Span.of(task.count)
-    furthest = _furthest(named, task)
+    task = _main_task(published_task)
+    trained = Span.from_value(task.count)
+    max_count = _max_count(published_task, task)
     if isinstance(task, SelectiveCounting) and task.modulus is not None:
-        band = task.beyond()
-        assert band is not None
-        return f"{trained.low}:{band.trained()['count'].high}+{furthest}"
-    return f"{trained.low}:{furthest}"
+        validation_task = task.ood_validation_task()
+        assert validation_task is not None
+        return f"{trained.low}:{validation_task.training_spans()['count'].high}+{max_count}"
+    return f"{trained.low}:{max_count}"
 
 
-def _furthest(named: PublishedTask, task: Counting | SelectiveCounting | RaspCounting) -> int:
-    trained = Span.of(task.count)
+def _max_count(published_task: PublishedTask, task: Counting | SelectiveCounting | RaspCounting) -> int:
+    trained = Span.from_value(task.count)
     if isinstance(task, RaspCounting):
         return task.max_number
     if isinstance(task, SelectiveCounting):
         return 2 * trained.high if task.modulus is not None or task.inclusive else 99
     if task.modulus is not None:
         return 2 * trained.high
-    return 99 if "nobos" in named.name else task.allowed.furthest()
+    return 99 if "nobos" in published_task.name else task.allowed_starts.max_count()
 
 
-def _room(named: PublishedTask) -> int:
+def _max_offset(published_task: PublishedTask) -> int:
     """The largest offset at which the longest evaluated row still has a position for each token, and one more."""
-    task = _main(named)
+    task = _main_task(published_task)
     if isinstance(task, RaspCounting):
         longest = task.sequence_length - 1
     else:
-        before = bool(task.prefix) + (isinstance(task, Counting) and task.number != "none")
-        longest = _furthest(named, task) + before
-    return max(0, named.max_position_embeddings - 1 - longest)
+        num_prefix_tokens = bool(task.prefix) + (isinstance(task, Counting) and task.number != "none")
+        longest = _max_count(published_task, task) + num_prefix_tokens
+    return max(0, published_task.max_position_embeddings - 1 - longest)
 
 
-def _main(named: PublishedTask) -> Counting | SelectiveCounting | RaspCounting:
-    task: Task = named.task.tasks[0] if isinstance(named.task, Mixture) else named.task
+def _main_task(published_task: PublishedTask) -> Counting | SelectiveCounting | RaspCounting:
+    task: Task = published_task.task.tasks[0] if isinstance(published_task.task, Mixture) else published_task.task
     assert isinstance(task, Counting | SelectiveCounting | RaspCounting)
     return task
 
 
-def _listed(named: PublishedTask) -> bool:
+def _has_known_questions(published_task: PublishedTask) -> bool:
     """Whether every question of a cell is known, so that each is evaluated once."""
-    task = _main(named)
+    task = _main_task(published_task)
     return isinstance(task, Counting) and task.symbol == "same"

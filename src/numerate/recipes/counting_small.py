@@ -6,7 +6,7 @@ layers, some thousand steps): each model is trained up to 50 and evaluated up to
 - `mod10`: `counting_samesymbol_mod10`, where counts restart after 10. Without a distinct first token, NoPE
   and rotary transformers see the same at every position of such a row, and cannot count at all.
 - `shifted`: `counting_samesymbol_shiftedstart3`, counting up from 1 to 50.
-- `items`: `counting_selective_10items2bos`, ten kinds of items counted each for itself.
+- `items`: `counting_selective_10items2bos`, ten kinds of items, each counted separately.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ from numerate.positions.bias import ALiBi
 from numerate.positions.position import Position
 from numerate.positions.position_ids import Shifted
 from numerate.positions.rotary import Rotary
-from numerate.published.counting_names import named_tasks
+from numerate.published.counting_names import published_tasks
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.objective import Supervised
@@ -51,75 +51,93 @@ def counting() -> Recipe:
 
 def counting_mod10_lstm() -> Recipe:
     """Counting modulo 10: LSTM."""
-    return _counting("counting_mod10_lstm", MOD10, bare(LSTM(output_projection=False)), rate=5e-3, steps=1200)
+    return _counting(
+        "counting_mod10_lstm", MOD10, recurrent_model(LSTM(output_projection=False)), learning_rate=5e-3, steps=1200
+    )
 
 
 def counting_mod10_rnn() -> Recipe:
     """Counting modulo 10: tanh RNN."""
-    return _counting("counting_mod10_rnn", MOD10, bare(RNN(output_projection=False)), rate=1e-3, steps=2000)
+    return _counting(
+        "counting_mod10_rnn", MOD10, recurrent_model(RNN(output_projection=False)), learning_rate=1e-3, steps=2000
+    )
 
 
 def counting_mod10_nope() -> Recipe:
     """Counting modulo 10: transformer without positions, with the same input at every position."""
-    return _counting("counting_mod10_nope", MOD10, attending(), steps=1200, paper="nope")
+    return _counting("counting_mod10_nope", MOD10, transformer(), steps=1200, paper="nope")
 
 
 def counting_mod10_rotary() -> Recipe:
     """Counting modulo 10: rotary transformer, with the same input at every position."""
-    return _counting("counting_mod10_rotary", MOD10, attending(Rotary()), steps=1200, paper="rotary")
+    return _counting("counting_mod10_rotary", MOD10, transformer(Rotary()), steps=1200, paper="rotary")
 
 
 def counting_mod10_sinusoidal() -> Recipe:
-    """Counting modulo 10: transformer with shifted sines and cosines, of width 128."""
-    return _counting("counting_mod10_sinusoidal", MOD10, attending(waves(26), width=128), steps=4000)
+    """Counting modulo 10: transformer with shifted sinusoidal positions, width 128."""
+    return _counting(
+        "counting_mod10_sinusoidal", MOD10, transformer(shifted_sinusoidal(26), hidden_size=128), steps=4000
+    )
 
 
 def counting_mod10_alibi() -> Recipe:
     """Counting modulo 10: transformer with ALiBi, with the same input at every position."""
-    return _counting("counting_mod10_alibi", MOD10, attending(ALiBi()), steps=1200, paper="alibi")
+    return _counting("counting_mod10_alibi", MOD10, transformer(ALiBi()), steps=1200, paper="alibi")
 
 
 def counting_mod10_min_gru() -> Recipe:
     """Counting modulo 10: minGRU, a diagonal recurrence whose decays are positive."""
-    model = stacked(MinGRU(positive_candidates=True, max_initial_memory=100))
-    return _counting("counting_mod10_min_gru", MOD10, model, rate=5e-3, steps=4000, paper="min_gru")
+    model = two_layer_model(MinGRU(positive_candidates=True, max_initial_memory=100))
+    return _counting("counting_mod10_min_gru", MOD10, model, learning_rate=5e-3, steps=4000, paper="min_gru")
 
 
 def counting_mod10_lru() -> Recipe:
     """Counting modulo 10: LRU, a diagonal recurrence whose eigenvalues are complex."""
     return _counting(
-        "counting_mod10_lru", MOD10, stacked(LRU(r_min=0.9, r_max=0.999)), rate=2e-3, steps=1200, paper="lru"
+        "counting_mod10_lru",
+        MOD10,
+        two_layer_model(LRU(r_min=0.9, r_max=0.999)),
+        learning_rate=2e-3,
+        steps=1200,
+        paper="lru",
     )
 
 
 def counting_mod10_delta_product() -> Recipe:
     """Counting modulo 10: DeltaProduct with two reflections a token."""
-    model = stacked(DeltaProduct())
-    return _counting("counting_mod10_delta_product", MOD10, model, rate=2e-3, steps=1200, paper="delta_product")
+    model = two_layer_model(DeltaProduct())
+    return _counting(
+        "counting_mod10_delta_product", MOD10, model, learning_rate=2e-3, steps=1200, paper="delta_product"
+    )
 
 
 def counting_mod10_slot_lstm() -> Recipe:
     """Counting modulo 10: a slot LSTM with several memories."""
-    return _counting("counting_mod10_slot_lstm", MOD10, slots(), rate=3e-3, steps=1200, paper=None)
+    return _counting("counting_mod10_slot_lstm", MOD10, slot_lstm(), learning_rate=3e-3, steps=1200, paper=None)
 
 
 def counting_mod10bos_nope() -> Recipe:
     """Counting modulo 10 after a distinct first token: transformer without positions."""
-    return _counting("counting_mod10bos_nope", MOD10_BOS, attending(), steps=1200, paper="nope")
+    return _counting("counting_mod10bos_nope", MOD10_BOS, transformer(), steps=1200, paper="nope")
 
 
 def counting_mod10bos_rotary() -> Recipe:
     """Counting modulo 10 after a distinct first token: rotary transformer."""
-    return _counting("counting_mod10bos_rotary", MOD10_BOS, attending(Rotary()), steps=1200, paper="rotary")
+    return _counting("counting_mod10bos_rotary", MOD10_BOS, transformer(Rotary()), steps=1200, paper="rotary")
 
 
-# From any number on ------------------------------------------------------------------------------------------------
+# Up from any number ------------------------------------------------------------------------------------------------
 
 
 def counting_shifted_lstm() -> Recipe:
     """Counting up from a number: LSTM with label smoothing."""
     found = _counting(
-        "counting_shifted_lstm", SHIFTED, bare(LSTM(output_projection=False)), rate=5e-3, steps=6000, batch=50
+        "counting_shifted_lstm",
+        SHIFTED,
+        recurrent_model(LSTM(output_projection=False)),
+        learning_rate=5e-3,
+        steps=6000,
+        batch_size=50,
     )
     return replace(found, objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)))
 
@@ -127,131 +145,156 @@ def counting_shifted_lstm() -> Recipe:
 def counting_shifted_rnn() -> Recipe:
     """Counting up from a number: tanh RNN."""
     return _counting(
-        "counting_shifted_rnn", SHIFTED, bare(RNN(output_projection=False)), rate=1e-3, steps=6000, batch=50
+        "counting_shifted_rnn",
+        SHIFTED,
+        recurrent_model(RNN(output_projection=False)),
+        learning_rate=1e-3,
+        steps=6000,
+        batch_size=50,
     )
 
 
 def counting_shifted_nope() -> Recipe:
     """Counting up from a number: transformer without positions."""
-    return _counting("counting_shifted_nope", SHIFTED, attending(), steps=2000, batch=25, paper="nope")
+    return _counting("counting_shifted_nope", SHIFTED, transformer(), steps=2000, batch_size=25, paper="nope")
 
 
 def counting_shifted_rotary() -> Recipe:
     """Counting up from a number: rotary transformer."""
-    return _counting("counting_shifted_rotary", SHIFTED, attending(Rotary()), steps=2000, batch=25, paper="rotary")
+    return _counting(
+        "counting_shifted_rotary", SHIFTED, transformer(Rotary()), steps=2000, batch_size=25, paper="rotary"
+    )
 
 
 def counting_shifted_sinusoidal() -> Recipe:
     """Counting up from a number: transformer with shifted sines and cosines."""
-    return _counting("counting_shifted_sinusoidal", SHIFTED, attending(waves(27)), steps=2000, batch=25)
+    return _counting(
+        "counting_shifted_sinusoidal", SHIFTED, transformer(shifted_sinusoidal(27)), steps=2000, batch_size=25
+    )
 
 
 def counting_shifted_alibi() -> Recipe:
     """Counting up from a number: transformer with ALiBi."""
-    return _counting("counting_shifted_alibi", SHIFTED, attending(ALiBi()), steps=2000, batch=25, paper="alibi")
+    return _counting("counting_shifted_alibi", SHIFTED, transformer(ALiBi()), steps=2000, batch_size=25, paper="alibi")
 
 
 def counting_shifted_min_gru() -> Recipe:
     """Counting up from a number: minGRU, a diagonal recurrence."""
-    model = stacked(MinGRU())
-    return _counting("counting_shifted_min_gru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="min_gru")
+    model = two_layer_model(MinGRU())
+    return _counting(
+        "counting_shifted_min_gru", SHIFTED, model, learning_rate=2e-3, steps=2000, batch_size=25, paper="min_gru"
+    )
 
 
 def counting_shifted_lru() -> Recipe:
     """Counting up from a number: LRU, a diagonal recurrence whose eigenvalues are complex."""
-    model = stacked(LRU(r_min=0.9, r_max=0.999))
-    return _counting("counting_shifted_lru", SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="lru")
+    model = two_layer_model(LRU(r_min=0.9, r_max=0.999))
+    return _counting("counting_shifted_lru", SHIFTED, model, learning_rate=2e-3, steps=2000, batch_size=25, paper="lru")
 
 
 def counting_shifted_delta_product() -> Recipe:
     """Counting up from a number: DeltaProduct with two reflections a token."""
-    title, model = "counting_shifted_delta_product", stacked(DeltaProduct())
-    return _counting(title, SHIFTED, model, rate=2e-3, steps=2000, batch=25, paper="delta_product")
+    title, model = "counting_shifted_delta_product", two_layer_model(DeltaProduct())
+    return _counting(title, SHIFTED, model, learning_rate=2e-3, steps=2000, batch_size=25, paper="delta_product")
 
 
 def counting_shifted_slot_lstm() -> Recipe:
     """Counting up from a number: a slot LSTM with several memories."""
-    return _counting("counting_shifted_slot_lstm", SHIFTED, slots(), rate=3e-3, steps=3000, batch=50, paper=None)
+    return _counting(
+        "counting_shifted_slot_lstm", SHIFTED, slot_lstm(), learning_rate=3e-3, steps=3000, batch_size=50, paper=None
+    )
 
 
-# Each kind of item for itself --------------------------------------------------------------------------------------
+# Each kind of item separately --------------------------------------------------------------------------------------
 
 
 def counting_items_lstm() -> Recipe:
     """Counting ten kinds of items: LSTM of width 128."""
-    model = bare(LSTM(output_projection=False), width=128)
-    return _counting("counting_items_lstm", ITEMS, model, rate=5e-3, steps=4000, batch=32)
+    model = recurrent_model(LSTM(output_projection=False), hidden_size=128)
+    return _counting("counting_items_lstm", ITEMS, model, learning_rate=5e-3, steps=4000, batch_size=32)
 
 
 def counting_items_rnn() -> Recipe:
     """Counting ten kinds of items: tanh RNN of width 128."""
-    model = bare(RNN(output_projection=False), width=128)
-    return _counting("counting_items_rnn", ITEMS, model, rate=5e-4, steps=4000, batch=32)
+    model = recurrent_model(RNN(output_projection=False), hidden_size=128)
+    return _counting("counting_items_rnn", ITEMS, model, learning_rate=5e-4, steps=4000, batch_size=32)
 
 
 def counting_items_nope() -> Recipe:
     """Counting ten kinds of items: transformer without positions."""
-    return _counting("counting_items_nope", ITEMS, attending(), steps=3000, batch=32, paper="nope")
+    return _counting("counting_items_nope", ITEMS, transformer(), steps=3000, batch_size=32, paper="nope")
 
 
 def counting_items_rotary() -> Recipe:
     """Counting ten kinds of items: rotary transformer."""
-    return _counting("counting_items_rotary", ITEMS, attending(Rotary()), steps=3000, batch=32, paper="rotary")
+    return _counting("counting_items_rotary", ITEMS, transformer(Rotary()), steps=3000, batch_size=32, paper="rotary")
 
 
 def counting_items_sinusoidal() -> Recipe:
     """Counting ten kinds of items: transformer with shifted sines and cosines."""
-    return _counting("counting_items_sinusoidal", ITEMS, attending(waves(27)), steps=3000, batch=32)
+    return _counting("counting_items_sinusoidal", ITEMS, transformer(shifted_sinusoidal(27)), steps=3000, batch_size=32)
 
 
 def counting_items_alibi() -> Recipe:
     """Counting ten kinds of items: transformer with ALiBi."""
-    return _counting("counting_items_alibi", ITEMS, attending(ALiBi()), steps=3000, batch=32, paper="alibi")
+    return _counting("counting_items_alibi", ITEMS, transformer(ALiBi()), steps=3000, batch_size=32, paper="alibi")
 
 
 def counting_items_min_gru() -> Recipe:
     """Counting ten kinds of items: minGRU, a diagonal recurrence."""
-    model = stacked(MinGRU())
-    return _counting("counting_items_min_gru", ITEMS, model, rate=2e-3, steps=3000, batch=32, paper="min_gru")
+    model = two_layer_model(MinGRU())
+    return _counting(
+        "counting_items_min_gru", ITEMS, model, learning_rate=2e-3, steps=3000, batch_size=32, paper="min_gru"
+    )
 
 
 def counting_items_delta_product() -> Recipe:
     """Counting ten kinds of items: DeltaProduct with two reflections a token."""
-    title, model = "counting_items_delta_product", stacked(DeltaProduct())
-    return _counting(title, ITEMS, model, rate=2e-3, steps=3000, batch=32, paper="delta_product")
+    title, model = "counting_items_delta_product", two_layer_model(DeltaProduct())
+    return _counting(title, ITEMS, model, learning_rate=2e-3, steps=3000, batch_size=32, paper="delta_product")
 
 
 def counting_items_slot_lstm() -> Recipe:
     """Counting ten kinds of items: a slot LSTM, one memory for each kind."""
-    return _counting("counting_items_slot_lstm", ITEMS, slots(), rate=3e-3, steps=3000, batch=32, paper=None)
-
-
-# What they are made of ---------------------------------------------------------------------------------------------
-
-
-def bare(mixer: Mixer, *, width: int = 64) -> Decoder:
-    """One layer of a recurrent net between embedding and head, without norms or a residual connection."""
-    return Decoder(
-        hidden_size=width, backbone=Stack(num_layers=1), mixer=mixer, feed_forward=None, norm="none", residual=False
+    return _counting(
+        "counting_items_slot_lstm", ITEMS, slot_lstm(), learning_rate=3e-3, steps=3000, batch_size=32, paper=None
     )
 
 
-def stacked(mixer: Mixer) -> Decoder:
+# Models ---------------------------------------------------------------------------------------------
+
+
+def recurrent_model(mixer: Mixer, *, hidden_size: int = 64) -> Decoder:
+    """One layer of a recurrent net between embedding and head, without norms or a residual connection."""
+    return Decoder(
+        hidden_size=hidden_size,
+        backbone=Stack(num_layers=1),
+        mixer=mixer,
+        feed_forward=None,
+        norm="none",
+        residual=False,
+    )
+
+
+def two_layer_model(mixer: Mixer) -> Decoder:
     """Two layers of width 64, each a mixer and a feed-forward."""
     return Decoder(hidden_size=64, backbone=Stack(num_layers=2), mixer=mixer)
 
 
-def attending(*positions: Position, width: int = 64) -> Decoder:
+def transformer(*positions: Position, hidden_size: int = 64) -> Decoder:
     """A transformer of two layers and four heads."""
-    return Decoder(hidden_size=width, backbone=Stack(num_layers=2), mixer=Attention(num_heads=4), positions=positions)
+    return Decoder(
+        hidden_size=hidden_size, backbone=Stack(num_layers=2), mixer=Attention(num_heads=4), positions=positions
+    )
 
 
-def waves(most: int) -> Position:
-    """Sinusoidal positions, randomly shifted within 128 in training, with three shifts of 0 to `most` in evaluation."""
-    return Sinusoidal(position_ids=Shifted(max_shift=most, shift_within=128))
+def shifted_sinusoidal(max_shift: int) -> Position:
+    """Sinusoidal positions, randomly shifted within 128 in training, with three shifts of 0 to `max_shift` in
+    evaluation."""
+    return Sinusoidal(position_ids=Shifted(max_shift=max_shift, shift_within=128))
 
 
-def slots() -> Decoder:
+def slot_lstm() -> Decoder:
     """One layer of an LSTM with 16 memories."""
     return Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16, sharpness=2.0))
 
@@ -261,20 +304,20 @@ def _counting(
     task: str,
     model: Decoder,
     *,
-    rate: float = 1e-3,
+    learning_rate: float = 1e-3,
     steps: int,
-    batch: int = 16,
+    batch_size: int = 16,
     paper: str | None = "counting",
 ) -> Recipe:
     grids = {SHIFTED: "50:99", ITEMS: "1:99"}
     return Recipe(
-        task=named_tasks()[task].task,
+        task=published_tasks()[task].task,
         tokenizer=Words(),
         layout=TokenClassification(),
         model=model,
-        optimizer=AdamW(learning_rate=rate, weight_decay=0.01, max_grad_norm=1.0),
+        optimizer=AdamW(learning_rate=learning_rate, weight_decay=0.01, max_grad_norm=1.0),
         schedule=Cosine(warmup=200),
-        training=Training(steps=steps, batch_size=batch, threads=1),
+        training=Training(steps=steps, batch_size=batch_size, threads=1),
         evaluation=Evaluation(grid=grids.get(task, "1:100"), examples_per_cell=100),
         title=title,
         paper=paper,

@@ -9,7 +9,7 @@ from numerate.evaluation.evaluator import Evaluation
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.published.counting_names import named_tasks
+from numerate.published.counting_names import published_tasks
 from numerate.tasks.mixture import Mixture
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification
@@ -26,22 +26,22 @@ ITEMS = "counting_selective_10items2bos"
 
 def counting_universal_shifted() -> Recipe:
     """Counting up from 0 to 150, trained on 50 symbols and evaluated up to 200; 100 % of unseen counts, 5 seeds."""
-    return _universal("counting_universal_shifted", named_tasks()[SHIFTED].task, "50:60+65:200:5")
+    return _universal("counting_universal_shifted", published_tasks()[SHIFTED].task, "50:60+65:200:5")
 
 
 def counting_universal_modular() -> Recipe:
     """Counting modulo 10 after a first token, trained up to 50 symbols and evaluated up to 200, by the same model."""
-    return _universal("counting_universal_modular", named_tasks()[MODULAR].task, "1:60+65:200:5")
+    return _universal("counting_universal_modular", published_tasks()[MODULAR].task, "1:60+65:200:5")
 
 
 def counting_universal_items() -> Recipe:
     """Counting ten kinds of items, trained on lists of up to 50 and evaluated up to 100, by the same model."""
-    return _universal("counting_universal_items", named_tasks()[ITEMS].task, "1:100")
+    return _universal("counting_universal_items", published_tasks()[ITEMS].task, "1:100")
 
 
 def counting_universal_jointly() -> Recipe:
     """All three with the same weights, trained on a third of each; task.task_index=0,1,2 evaluates one of them."""
-    tasks = tuple(named_tasks()[name].task for name in (SHIFTED, MODULAR, ITEMS))
+    tasks = tuple(published_tasks()[name].task for name in (SHIFTED, MODULAR, ITEMS))
     return _universal("counting_universal_jointly", Mixture(tasks), "50:100", steps=15_000)
 
 
@@ -53,7 +53,7 @@ def _universal(title: str, task: Task, grid: str, *, steps: int = 5000) -> Recip
         model=Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor(exclusive=True)),
         objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)),
         optimizer=AdamW(learning_rate=5e-3, betas=(0.9, 0.98), weight_decay=0.2, max_grad_norm=1.0),
-        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        schedule=WarmupStableDecay(warmup=100, decay_start=0.6, min_lr_ratio=0.02),
         training=Training(steps=steps, batch_size=32, threads=1),
         evaluation=Evaluation(grid=grid, examples_per_cell=100),
         title=title,

@@ -7,8 +7,8 @@ folder `fineweb_edu` of the user's data; `task.train=FOLDER` names another. Para
 library is frozen. Heads are 64 wide, as which the published numbers of parameters come out; the perplexities beside the
 names are published, of one run each.
 
-Otherwise than there: no tokens are left out at a shard's end, an evaluation reads batches of a whole step, of which 3
-are some 1.6 million tokens, and rows of a part (`training.micro_batch_size`) are ours.
+Differences from the published code: no tokens are left out at a shard's end, an evaluation reads batches of a whole
+step, of which 3 are some 1.6 million tokens, and rows of a part (`training.micro_batch_size`) are ours.
 """
 
 from numerate.evaluation.evaluator import Evaluation
@@ -21,7 +21,7 @@ from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Cosine
 
-STEPS, CONTEXT, TOKENS = 19_073, 1024, 524_288
+STEPS, CONTEXT_LENGTH, TOKENS_PER_STEP = 19_073, 1024, 524_288
 """Steps of so many tokens, in rows as long as the context."""
 
 
@@ -32,24 +32,24 @@ def fineweb_edu_transformer_353m() -> Recipe:
 
 def fineweb_edu_dual_343m() -> Recipe:
     """Dual attention, width 1,024, 8+8 heads, 4 of keys and values, 64 relations; published perplexity 16.09."""
-    return _recipe("dual_343m", dual(1024, relations=64, key_value_heads=4))
+    return _recipe("dual_343m", dual_attention(1024, num_relations=64, num_key_value_heads=4))
 
 
 def fineweb_edu_dual_343m_r32() -> Recipe:
     """Dual attention, width 1,024, 8+8 heads, 4 of keys and values, 32 relations; published perplexity 16.14."""
-    return _recipe("dual_343m_r32", dual(1024, relations=32, key_value_heads=4))
+    return _recipe("dual_343m_r32", dual_attention(1024, num_relations=32, num_key_value_heads=4))
 
 
 def fineweb_edu_dual_343m_r8() -> Recipe:
     """Dual attention, width 1,024, 8+8 heads, 4 of keys and values, 8 relations; published perplexity 16.26."""
-    return _recipe("dual_343m_r8", dual(1024, relations=8, key_value_heads=4))
+    return _recipe("dual_343m_r8", dual_attention(1024, num_relations=8, num_key_value_heads=4))
 
 
 def fineweb_edu_dual_368m() -> Recipe:
     """Dual attention, width 1,024, 8+8 heads, each with its own keys and values; published perplexity 15.97.
 
     The paper does not give its number of relations; 32 here."""
-    return _recipe("dual_368m", dual(1024, relations=32, key_value_heads=8))
+    return _recipe("dual_368m", dual_attention(1024, num_relations=32, num_key_value_heads=8))
 
 
 def fineweb_edu_transformer_757m() -> Recipe:
@@ -59,7 +59,7 @@ def fineweb_edu_transformer_757m() -> Recipe:
 
 def fineweb_edu_dual_734m() -> Recipe:
     """Dual attention, width 1,536, 12+12 heads, 6 of keys and values, 64 relations; published perplexity 14.31."""
-    return _recipe("dual_734m", dual(1536, relations=64, key_value_heads=6))
+    return _recipe("dual_734m", dual_attention(1536, num_relations=64, num_key_value_heads=6))
 
 
 def fineweb_edu_transformer_1_31b() -> Recipe:
@@ -69,58 +69,69 @@ def fineweb_edu_transformer_1_31b() -> Recipe:
 
 def fineweb_edu_dual_1_27b() -> Recipe:
     """Dual attention, width 2,048, 16+16 heads, 8 of keys and values, 64 relations; published perplexity 13.44."""
-    return _recipe("dual_1_27b", dual(2048, relations=64, key_value_heads=8, symbols=2048, symbol_heads=16))
+    return _recipe(
+        "dual_1_27b",
+        dual_attention(2048, num_relations=64, num_key_value_heads=8, num_symbols=2048, num_symbol_heads=16),
+    )
 
 
 def fineweb_edu_dual_1_37b() -> Recipe:
     """Dual attention, width 2,048, 16+16 heads, each with its own keys and values; published perplexity 13.43."""
-    return _recipe("dual_1_37b", dual(2048, relations=64, key_value_heads=None, symbols=2048, symbol_heads=16))
+    return _recipe(
+        "dual_1_37b",
+        dual_attention(2048, num_relations=64, num_key_value_heads=None, num_symbols=2048, num_symbol_heads=16),
+    )
 
 
-def transformer(width: int) -> Decoder:
+def transformer(hidden_size: int) -> Decoder:
     """The published Transformer of a width, of 24 layers."""
     return current(
-        width=width,
-        depth=24,
-        self_heads=width // 64,
-        relational_heads=0,
-        context=CONTEXT,
+        hidden_size=hidden_size,
+        num_layers=24,
+        num_self_heads=hidden_size // 64,
+        num_relational_heads=0,
+        context_length=CONTEXT_LENGTH,
         activation="gelu",
         dropout=0.0,
     )
 
 
-def dual(
-    width: int, *, relations: int, key_value_heads: int | None, symbols: int = 1024, symbol_heads: int = 8
+def dual_attention(
+    hidden_size: int,
+    *,
+    num_relations: int,
+    num_key_value_heads: int | None,
+    num_symbols: int = 1024,
+    num_symbol_heads: int = 8,
 ) -> Decoder:
     """The published dual attention of a width: half of its heads relational, a frozen symbol library."""
     return current(
-        width=width,
-        depth=24,
-        self_heads=width // 128,
-        relational_heads=width // 128,
-        context=CONTEXT,
+        hidden_size=hidden_size,
+        num_layers=24,
+        num_self_heads=hidden_size // 128,
+        num_relational_heads=hidden_size // 128,
+        context_length=CONTEXT_LENGTH,
         activation="gelu",
         dropout=0.0,
-        relations=relations,
-        key_value_heads=key_value_heads,
+        num_relations=num_relations,
+        num_key_value_heads=num_key_value_heads,
         trainable_symbols=False,
-        symbol_count=symbols,
-        symbol_heads=symbol_heads,
+        num_symbols=num_symbols,
+        num_symbol_heads=num_symbol_heads,
     )
 
 
 def _recipe(name: str, model: Decoder) -> Recipe:
     return Recipe(
-        task=LanguageModeling("fineweb_edu", tokenizer="gpt2", context_length=CONTEXT, order="sequential"),
+        task=LanguageModeling("fineweb_edu", tokenizer="gpt2", context_length=CONTEXT_LENGTH, order="sequential"),
         tokenizer=TokenIds(pad_to_multiple_of=128),
         layout=NextToken(),
         model=model,
         optimizer=AdamW(learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
-        schedule=Cosine(warmup=715, min_lr_ratio=0.1, rise="to_one", decay_until=STEPS),
+        schedule=Cosine(warmup=715, min_lr_ratio=0.1, rise="to_one", decay_end=STEPS),
         training=Training(
             steps=STEPS,
-            batch_tokens=TOKENS,
+            batch_tokens=TOKENS_PER_STEP,
             micro_batch_size=16,
             shuffle_window=1,
             precision="bf16",

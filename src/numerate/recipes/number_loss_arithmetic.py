@@ -7,8 +7,8 @@ Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on sums and 
 
 from numerate.losses.loss import Loss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, ntl, published
-from numerate.text.tasks.mathematics import arithmetic
+from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, UNCHANGED, ntl, published
+from numerate.text.tasks.mathematics import arithmetic_ablation
 from numerate.text.tokenizers.text_number_formats import TextNumberFormat
 from numerate.training.recipe import Recipe
 
@@ -133,5 +133,7 @@ def arithmetic_t5_ntl_default_tokenizer() -> Recipe:
     return _arithmetic("arithmetic_t5_ntl_default_tokenizer", NumberToken("was", number_tokens="numbers"))
 
 
-def _arithmetic(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
-    return published(title, arithmetic(), loss, numbers, questions=10_000, development=3000)
+def _arithmetic(title: str, loss: Loss = CROSS_ENTROPY, number_format: TextNumberFormat = UNCHANGED) -> Recipe:
+    return published(
+        title, arithmetic_ablation(), loss, number_format, examples_per_cell=10_000, validation_examples=3000
+    )

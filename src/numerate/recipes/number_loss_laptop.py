@@ -44,7 +44,7 @@ def number_loss_laptop_rt() -> Recipe:
 
 
 def number_loss_laptop_xval() -> Recipe:
-    """A small T5 on three modules of mathematics: [NUM] for every number, and a head that says numbers."""
+    """A small T5 on three modules of mathematics: [NUM] for every number, and a number head."""
     return _laptop(small.number_loss_small_xval(), XVal(round_to_float32=True))
 
 
@@ -78,12 +78,12 @@ def number_loss_laptop_decoder_rt() -> Recipe:
     return _laptop(small.number_loss_small_decoder_rt(), RegressionTransformer())
 
 
-def _laptop(recipe: Recipe, numbers: TextNumberFormat | None = None) -> Recipe:
+def _laptop(recipe: Recipe, number_format: TextNumberFormat | None = None) -> Recipe:
     return replace(
         recipe,
         task=Mathematics(
-            modules=MODULES, extrapolation_modules=tuple(f"{name}_big" for name in MODULES), development_fraction=0.05
+            modules=MODULES, extrapolation_modules=tuple(f"{name}_big" for name in MODULES), validation_fraction=0.05
         ),
-        tokenizer=Subwords("google-t5/t5-small", numbers or PerDigit(), vocabulary="occurring"),
+        tokenizer=Subwords("google-t5/t5-small", number_format or PerDigit(), vocabulary="occurring"),
         title=recipe.title.replace("_small", "_laptop"),
     )

@@ -14,13 +14,13 @@ from numerate.losses.number_heads import XValLoss
 from numerate.recipes.number_loss_paper import (
     CROSS_ENTROPY,
     DIGITS,
-    LONG,
-    PLAIN,
-    SHORT,
-    computed_again,
+    LONG_STEPS,
+    SHORT_STEPS,
+    UNCHANGED,
     ntl,
     published,
     t5,
+    with_gradient_checkpointing,
 )
 from numerate.text.models.number_inputs import NumberHead, RegressionTransformerEmbedding, XValScaling
 from numerate.text.models.numformer import Numformer
@@ -28,12 +28,12 @@ from numerate.text.tasks.mathematics import Mathematics
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
 from numerate.text.tokenizers.text_number_formats import TextNumberFormat
 from numerate.text.tokenizers.text_number_formats import XVal as Numbers
-from numerate.tokenizers.layout import Masked
+from numerate.tokenizers.layout import MaskedLM
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
 
-TENS, NUM = RegressionTransformer(), Numbers()
+RT_NUMBERS, XVAL_NUMBERS = RegressionTransformer(), Numbers()
 RT = replace(t5("base"), number_embedding=RegressionTransformerEmbedding(scale="log"))
 XVAL = replace(
     t5("base"),
@@ -54,7 +54,7 @@ def mathematics_t5() -> Recipe:
 def mathematics_t5_custom_tokenizer() -> Recipe:
     """Published mathematics: T5-base with one token a digit, no number loss.
 
-    T5-base: 223 million weights, 3.6 GB and activations, 57 hours. What the number losses are to be compared with.
+    T5-base: 223 million weights, 3.6 GB and activations, 57 hours. The baseline of the number losses.
     """
     return _mathematics("mathematics_t5_custom_tokenizer", CROSS_ENTROPY, DIGITS)
 
@@ -82,7 +82,7 @@ def mathematics_rt() -> Recipe:
     T5-base: 223 million weights, 3.6 GB and activations, 57 hours. Pretrained rows of the
     vocabulary are kept; the published code draws all of them anew.
     """
-    return _mathematics("mathematics_rt", CROSS_ENTROPY, TENS, model=RT, paper="regression_transformer")
+    return _mathematics("mathematics_rt", CROSS_ENTROPY, RT_NUMBERS, model=RT, paper="regression_transformer")
 
 
 def mathematics_rt_ntl_mse() -> Recipe:
@@ -91,17 +91,17 @@ def mathematics_rt_ntl_mse() -> Recipe:
     T5-base: 223 million weights, 3.6 GB and activations, 57 hours. Padding has no loss; the
     published one trains it towards the digit 8.
     """
-    return _mathematics("mathematics_rt_ntl_mse", ntl("mse"), TENS, model=RT, paper="regression_transformer")
+    return _mathematics("mathematics_rt_ntl_mse", ntl("mse"), RT_NUMBERS, model=RT, paper="regression_transformer")
 
 
 def mathematics_xval() -> Recipe:
-    """Published mathematics: T5-base with [NUM] for every number, and a head that says numbers.
+    """Published mathematics: T5-base with [NUM] for every number, and a number head.
 
     T5-base: 223 million weights, 3.6 GB and activations, 57 hours. No row of the paper, whose xVal
     is `mathematics_numformer`. Numbers are compared as signed logarithms; theirs is `objective.loss.published=true
     model.number_head.scale=number`.
     """
-    return _mathematics("mathematics_xval", XValLoss(), NUM, model=XVAL, paper="xval")
+    return _mathematics("mathematics_xval", XValLoss(), XVAL_NUMBERS, model=XVAL, paper="xval")
 
 
 def mathematics_numformer() -> Recipe:
@@ -111,11 +111,11 @@ def mathematics_numformer() -> Recipe:
     published no gradient is clipped.
     """
     model = Numformer(final_norm=False, head_bias=False)
-    found = _mathematics("mathematics_numformer", XValLoss(), NUM, model=model, paper="xval")
+    found = _mathematics("mathematics_numformer", XValLoss(), XVAL_NUMBERS, model=model, paper="xval")
     return replace(
         found,
         optimizer=AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=None),
-        layout=Masked(mask_token="<extra_id_0>"),
+        layout=MaskedLM(mask_token="<extra_id_0>"),
         schedule=Constant(warmup=0),
         training=replace(found.training, evaluate_every=10_000, checkpoint_every=10_000),
     )
@@ -127,10 +127,14 @@ def mathematics_t5_big() -> Recipe:
     T5-11B: 11,307 million weights, 180.9 GB and activations, 1,881 hours. Several GPUs share it with
     `training.parallel=fsdp`.
     """
-    found = _mathematics("mathematics_t5_big", size="11b", steps=LONG, batch=8)
-    return computed_again(found)
+    found = _mathematics("mathematics_t5_big", size="11b", steps=LONG_STEPS, batch_size=8)
+    return with_gradient_checkpointing(found)
 
 
-def _mathematics(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN, **other: Any) -> Recipe:
-    given: dict[str, Any] = {"size": "base", "steps": SHORT} | other
-    return published(title, Mathematics(), loss, numbers, questions=10_000, development=13_026, **given)
+def _mathematics(
+    title: str, loss: Loss = CROSS_ENTROPY, number_format: TextNumberFormat = UNCHANGED, **other: Any
+) -> Recipe:
+    options: dict[str, Any] = {"size": "base", "steps": SHORT_STEPS} | other
+    return published(
+        title, Mathematics(), loss, number_format, examples_per_cell=10_000, validation_examples=13_026, **options
+    )

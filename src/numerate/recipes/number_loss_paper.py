@@ -1,4 +1,4 @@
-"""What all published number token loss runs have in common: models, tokens, losses, optimiser, budget, and the cost.
+"""What all published number token loss runs have in common: models, tokens, losses, optimizer, budget, and cost.
 
 Zausinger et al. (2025), "Regress, Don't Guess", https://arxiv.org/abs/2411.02083, and the settings of
 https://github.com/tum-ai/number-token-loss. The rows are in number_loss_mathematics, number_loss_arithmetic and
@@ -30,65 +30,66 @@ from numerate.training.schedule import Plateau
 
 Size = Literal["small", "base", "3b", "11b"]
 
-PLAIN, DIGITS = AsIs(), PerDigit()
+UNCHANGED, DIGITS = AsIs(), PerDigit()
 CROSS_ENTROPY = CrossEntropy()
-GOOD_RATE = 1e13
-"""Floating-point operations a second that hours are reckoned with: half of what an A100 does in float32."""
+FLOPS_PER_SECOND = 1e13
+"""Floating-point operations a second used to estimate hours: half of what an A100 does in float32."""
 
-LENGTHS = {
+TOKENS_PER_ROW = {
     "mathematics": (98, 14),
     "arithmetic": (38, 5),
     "rjokes": (150, 3),
     "multirc": (450, 40),
     "gsm8k": (127, 220),
 }
-"""Tokens that hours are reckoned with, of a question and an answer in a batch of 32 with its padding, one token a
+"""Tokens used to estimate hours, of a question and an answer in a batch of 32 with its padding, one token a
 digit: of mathematics and GSM8K as measured with T5's tokenizer, of rJokes and MultiRC a guess."""
 
-LONG, SHORT = 2_500_000, 1_050_000
+LONG_STEPS, SHORT_STEPS = 2_500_000, 1_050_000
 """Steps of the ablations and of all other datasets, and of the mathematics dataset."""
 
 
-def hub(size: Size) -> str:
+def hub_name(size: Size) -> str:
     """The name of the published weights and tokenizer on the Hugging Face hub."""
     return f"google-t5/t5-{size}"
 
 
 def t5(size: Size = "small") -> T5:
     """The pretrained T5 of a size; `model.weights=null` begins with random weights."""
-    return T5(size=size, weights=hub(size))
+    return T5(size=size, weights=hub_name(size))
 
 
-def ntl(form: Literal["was", "was-cdf", "mse", "mae", "huber"], weight: float = 0.3) -> NumberToken:
+def ntl(loss_function: Literal["was", "was-cdf", "mse", "mae", "huber"], weight: float = 0.3) -> NumberToken:
     """Cross-entropy + weight x number token loss over the ten digits, as published."""
-    return NumberToken(form, weight=weight)
+    return NumberToken(loss_function, weight=weight)
 
 
 def published(
     title: str,
     task: Task,
     loss: Loss = CROSS_ENTROPY,
-    numbers: TextNumberFormat = PLAIN,
+    number_format: TextNumberFormat = UNCHANGED,
     *,
     size: Size = "small",
     model: ModelSpec | None = None,
     layout: Layout | None = None,
-    steps: int = LONG,
-    batch: int = 32,
-    every: int = 25_000,
-    questions: int,
-    development: int,
+    steps: int = LONG_STEPS,
+    batch_size: int = 32,
+    evaluate_every: int = 25_000,
+    examples_per_cell: int,
+    validation_examples: int,
     paper: str = "number_loss",
 ) -> Recipe:
-    """A row of the paper: 32 questions a step, drawn one by one, and AdamW at 1e-4, halved where it stands still.
+    """A row of the paper: 32 questions a step, drawn one by one, and AdamW at 1e-4, halved on plateaus.
 
-    `every` so many steps there is an evaluation on `development` questions and a checkpoint; `questions` are the most
-    of each module that the final evaluation asks. The published one searches with 4 beams, which is `method=beams`.
-    The best checkpoint is that of the lowest development loss (`metric_for_best_model: loss`).
+    `evaluate_every` so many steps there is an evaluation on `validation_examples` questions and a checkpoint;
+    `examples_per_cell` are the most of each module that the final evaluation asks. The published one searches with 4
+    beams, which is `method=beams`. The best checkpoint is that of the lowest development loss (`metric_for_best_model:
+    loss`).
     """
     return Recipe(
         task=task,
-        tokenizer=Subwords(hub(size), numbers),
+        tokenizer=Subwords(hub_name(size), number_format),
         layout=layout or Seq2Seq(),
         model=model or t5(size),
         objective=Supervised(loss),
@@ -96,23 +97,23 @@ def published(
         schedule=Plateau(warmup=0, factor=0.5, patience=5),
         training=Training(
             steps=steps,
-            batch_size=batch,
+            batch_size=batch_size,
             shuffle_window=1,
             log_every=2000,
-            evaluate_every=every,
-            checkpoint_every=every,
+            evaluate_every=evaluate_every,
+            checkpoint_every=evaluate_every,
             checkpoint_minutes=60,
             keep_checkpoints=2,
             best_metric="loss",
         ),
-        evaluation=Evaluation(examples_per_cell=questions, validation_examples=development),
+        evaluation=Evaluation(examples_per_cell=examples_per_cell, validation_examples=validation_examples),
         title=title,
         paper=paper,
     )
 
 
-def computed_again(recipe: Recipe) -> Recipe:
-    """The same for a T5 that is large: layers are computed again in the backward, so that their insides need no
+def with_gradient_checkpointing(recipe: Recipe) -> Recipe:
+    """The same for a T5 that is large: gradient checkpointing, so that activations need less
     memory."""
     assert isinstance(recipe.model, T5)
     return replace(recipe, model=replace(recipe.model, gradient_checkpointing=True))
@@ -121,27 +122,35 @@ def computed_again(recipe: Recipe) -> Recipe:
 # What it costs -----------------------------------------------------------------------------------------------------
 
 
-def memory(size: Size, rows: int = 32_128) -> float:
+def memory_bytes(size: Size, rows: int = 32_128) -> float:
     """Bytes of weights, gradients and two moments in float32: 16 a weight. Activations come on top.
 
     >>> round(memory("small") / 1e9, 2), round(memory("3b") / 1e9, 1)
     (0.97, 45.6)
     """
-    return 16.0 * SIZES[size].parameters(rows)
+    return 16.0 * SIZES[size].num_parameters(rows)
 
 
-def hours(size: Size, steps: int, question: int, answer: int, *, batch: int = 32, rows: int = 32_128) -> float:
-    """Hours at `GOOD_RATE`: 6 x batch x steps x (encoder x question + (decoder + head) x answer) operations.
+def hours(
+    size: Size, steps: int, question_tokens: int, answer_tokens: int, *, batch: int = 32, rows: int = 32_128
+) -> float:
+    """Hours at `FLOPS_PER_SECOND`: 6 x batch x steps x (encoder x question + (decoder + head) x answer) operations.
 
-    `question` and `answer` are in tokens of a row with its padding; encoder, decoder and head in weights. A forward
-    takes two operations a weight and token, a backward four; attention between tokens is left out, which is small for
-    rows as short as these. With layers computed again in the backward it is a third more.
+    `question_tokens` and `answer_tokens` are in tokens of a row with its padding; encoder, decoder and head in weights.
+    A forward takes two operations a weight and token, a backward four; attention between tokens is left out, which is
+    small for rows as short as these. With layers computed again in the backward it is a third more.
 
     >>> round(hours("base", SHORT, *LENGTHS["mathematics"]))
     57
     """
-    made = SIZES[size]
-    maps, fed = 4 * made.hidden_size * made.num_heads * made.head_dim, 2 * made.hidden_size * made.intermediate_size
-    encoder, decoder = made.num_layers * (maps + fed), made.num_decoder_layers * (2 * maps + fed)
-    each = encoder * question + (decoder + rows * made.hidden_size) * answer
-    return 6.0 * batch * steps * each / GOOD_RATE / 3600.0
+    sizes = SIZES[size]
+    attention_parameters, feed_forward_parameters = (
+        4 * sizes.hidden_size * sizes.num_heads * sizes.head_dim,
+        2 * sizes.hidden_size * sizes.intermediate_size,
+    )
+    encoder, decoder = (
+        sizes.num_layers * (attention_parameters + feed_forward_parameters),
+        sizes.num_decoder_layers * (2 * attention_parameters + feed_forward_parameters),
+    )
+    flops_per_row = encoder * question_tokens + (decoder + rows * sizes.hidden_size) * answer_tokens
+    return 6.0 * batch * steps * flops_per_row / FLOPS_PER_SECOND / 3600.0

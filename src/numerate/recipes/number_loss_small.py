@@ -81,7 +81,7 @@ def number_loss_small_gaussian() -> Recipe:
 
 
 def number_loss_small_number_level() -> Recipe:
-    """A small T5 on generated mathematics: a loss on whole numbers instead of digits."""
+    """A small T5 on generated mathematics: a loss on number values instead of digits."""
     return _small("number_loss_small_number_level", NumberLevel())
 
 
@@ -93,7 +93,7 @@ def number_loss_small_rt() -> Recipe:
 
 
 def number_loss_small_xval() -> Recipe:
-    """A small T5 on generated mathematics: [NUM] for every number, and a head that says numbers."""
+    """A small T5 on generated mathematics: [NUM] for every number, and a number head."""
     model = replace(SMALL, number_embedding=XValScaling(), number_head=NumberHead(scale="ln"))
     return replace(
         _small("number_loss_small_xval", XValLoss(), model),
@@ -135,17 +135,19 @@ def number_loss_small_decoder_rt() -> Recipe:
 
 
 def _small(title: str, loss: Loss, model: ModelSpec = SMALL) -> Recipe:
-    pair = isinstance(model, T5)
+    is_seq2seq = isinstance(model, T5)
     return Recipe(
         task=GeneratedMathematics(
             kinds=("place_value", "round_number", "add_or_sub"), digits=Span(1, 4), ood_digits=Span(5, 6)
         ),
         tokenizer=Characters(number_format=Digits(digit_order="normal")),
-        layout=Seq2Seq() if pair else Continuation(),
+        layout=Seq2Seq() if is_seq2seq else Continuation(),
         model=model,
         objective=Supervised(loss),
-        optimizer=AdamW(learning_rate=1e-3 if pair else 3e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
-        schedule=WarmupStableDecay(warmup=100, decay_from=0.6, min_lr_ratio=0.02),
+        optimizer=AdamW(
+            learning_rate=1e-3 if is_seq2seq else 3e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0
+        ),
+        schedule=WarmupStableDecay(warmup=100, decay_start=0.6, min_lr_ratio=0.02),
         training=Training(steps=2000, batch_size=32, threads=1),
         evaluation=Evaluation(grid="1:6", examples_per_cell=200),
         title=title,

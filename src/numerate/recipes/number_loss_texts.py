@@ -1,4 +1,4 @@
-"""RJokes, passages and word problems as published: number losses where numbers stand among words.
+"""RJokes, passages and word problems as published: number losses on numbers within text.
 
 Zausinger et al. (2025), https://arxiv.org/abs/2411.02083: T5-small on rJokes (a score from 0 to 11) and on MultiRC
 (answers that mostly have no number), T5-3B on GSM8K, 2,500,000 steps of 32 questions, which are 12,500
@@ -12,7 +12,15 @@ from typing import Any
 from numerate.losses.loss import Loss
 from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import NumberToken
-from numerate.recipes.number_loss_paper import CROSS_ENTROPY, DIGITS, PLAIN, computed_again, ntl, published, t5
+from numerate.recipes.number_loss_paper import (
+    CROSS_ENTROPY,
+    DIGITS,
+    UNCHANGED,
+    ntl,
+    published,
+    t5,
+    with_gradient_checkpointing,
+)
 from numerate.text.models.number_inputs import NumberHead, XValScaling
 from numerate.text.tasks.gsm8k import GSM8K
 from numerate.text.tasks.multirc import MultiRC
@@ -116,14 +124,18 @@ def gsm8k_t5_ntl_was() -> Recipe:
     return _gsm8k("gsm8k_t5_ntl_was", ntl("was"), DIGITS)
 
 
-def _rjokes(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN, **other: Any) -> Recipe:
-    return published(title, RJokes(), loss, numbers, questions=43_246, development=43_246, **other)
+def _rjokes(
+    title: str, loss: Loss = CROSS_ENTROPY, number_format: TextNumberFormat = UNCHANGED, **other: Any
+) -> Recipe:
+    return published(
+        title, RJokes(), loss, number_format, examples_per_cell=43_246, validation_examples=43_246, **other
+    )
 
 
-def _multirc(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
-    return published(title, MultiRC(), loss, numbers, questions=953, development=953)
+def _multirc(title: str, loss: Loss = CROSS_ENTROPY, number_format: TextNumberFormat = UNCHANGED) -> Recipe:
+    return published(title, MultiRC(), loss, number_format, examples_per_cell=953, validation_examples=953)
 
 
-def _gsm8k(title: str, loss: Loss = CROSS_ENTROPY, numbers: TextNumberFormat = PLAIN) -> Recipe:
-    found = published(title, GSM8K(), loss, numbers, size="3b", questions=1319, development=1120)
-    return computed_again(found)
+def _gsm8k(title: str, loss: Loss = CROSS_ENTROPY, number_format: TextNumberFormat = UNCHANGED) -> Recipe:
+    found = published(title, GSM8K(), loss, number_format, size="3b", examples_per_cell=1319, validation_examples=1120)
+    return with_gradient_checkpointing(found)

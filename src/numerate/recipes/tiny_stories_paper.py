@@ -1,4 +1,4 @@
-"""What the published Tiny Stories runs train: models, order of the data, optimiser, budget; and their controls.
+"""What the published Tiny Stories runs train: models, data order, optimizer, budget; and their controls.
 
 Altabaa and Lafferty (2024), arXiv v1 of https://arxiv.org/abs/2405.16727, with the arguments that the records of
 https://github.com/Awni00/abstract_transformer (branch `paper`) have. `tiny_stories_family` names them. `numerate data
@@ -15,8 +15,8 @@ from dataclasses import replace
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import published
-from numerate.published.tiny_names import PublishedRun, beside
-from numerate.recipes.tiny_stories_controls import Control, equal_in
+from numerate.published.tiny_names import PublishedRun, matching_transformer
+from numerate.recipes.tiny_stories_controls import MatchedTransformer, match_transformer
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
@@ -27,26 +27,26 @@ from numerate.training.schedule import Constant, Cosine, Schedule
 STEPS = 100_001
 """Iterations 0 to 100,000, of 131,072 tokens each: some 13 passes."""
 
-VOCABULARY = 32_000
+VOCABULARY_SIZE = 32_000
 """Vocabulary size used for counting operations."""
 
 
 def published_run(run: PublishedRun) -> Recipe:
     """The recipe of a published setting."""
-    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", decay_until=STEPS - 1)
+    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", decay_end=STEPS - 1)
     return Recipe(
         task=LanguageModeling(
-            "tiny_stories/tokens", tokenizer="tiny_stories", context_length=run.context, order="published"
+            "tiny_stories/tokens", tokenizer="tiny_stories", context_length=run.context_length, order="published"
         ),
         tokenizer=TokenIds(),
         layout=NextToken(),
-        model=published(**run.told()),
-        optimizer=AdamW(learning_rate=run.rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
-        schedule=cosine if run.has("cosine") else Constant(warmup=0),
+        model=published(**run.model_arguments()),
+        optimizer=AdamW(learning_rate=run.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
+        schedule=cosine if run.has_option("cosine") else Constant(warmup=0),
         training=Training(
             steps=STEPS,
-            batch_size=run.batch * run.accumulate,
-            gradient_accumulation_steps=run.accumulate,
+            batch_size=run.micro_batch_size * run.gradient_accumulation_steps,
+            gradient_accumulation_steps=run.gradient_accumulation_steps,
             shuffle_window=1,
             precision="bf16",
             tf32=True,
@@ -64,28 +64,33 @@ def published_run(run: PublishedRun) -> Recipe:
     )
 
 
-def control_of(name: str, run: PublishedRun, control: str) -> Recipe:
+def matched_recipe(name: str, run: PublishedRun, control: str) -> Recipe:
     """The Transformer beside a run: `iso_parameters`, `iso_operations` or `iso_time`."""
-    return replace(control_beside(run, control).recipe, title=name)
+    return replace(matched_transformer(run, control).recipe, title=name)
 
 
-def control_beside(run: PublishedRun, control: str) -> Control:
+def matched_transformer(run: PublishedRun, control: str) -> MatchedTransformer:
     """The same with what it matched.
 
     Of equal parameters it is as deep, wider in steps of 16, then with a feed-forward that makes up the rest; of equal
     operations and of equal hours it is as wide and deep, and trained for more steps.
     """
-    recipe, against = published_run(run), _transformer(run)
+    recipe, transformer = published_run(run), _transformer(run)
     if control == "iso_parameters":
-        return equal_in("parameters", recipe, by="width", against=against, vocabulary=VOCABULARY)
+        return match_transformer("parameters", recipe, vary="width", reference=transformer, vocabulary=VOCABULARY_SIZE)
     if control == "iso_operations":
-        return equal_in("flops", recipe, by="steps", against=against, vocabulary=VOCABULARY)
-    other = beside(run)
-    assert other is not None
-    ratio = (run.hours / run.last) / (other.hours / other.last)
-    return equal_in("time", recipe, by="steps", against=against, vocabulary=VOCABULARY, ratio=ratio)
+        return match_transformer("flops", recipe, vary="steps", reference=transformer, vocabulary=VOCABULARY_SIZE)
+    published_transformer = matching_transformer(run)
+    assert published_transformer is not None
+    ratio = (run.hours / run.last_step) / (published_transformer.hours / published_transformer.last_step)
+    return match_transformer(
+        "time", recipe, vary="steps", reference=transformer, vocabulary=VOCABULARY_SIZE, ratio=ratio
+    )
 
 
 def _transformer(run: PublishedRun) -> Decoder:
-    settings = run.told() | {"self_heads": run.self_heads + run.relational_heads, "relational_heads": 0}
+    settings = run.model_arguments() | {
+        "num_self_heads": run.num_self_heads + run.num_relational_heads,
+        "num_relational_heads": 0,
+    }
     return published(**settings)

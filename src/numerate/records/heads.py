@@ -1,4 +1,4 @@
-"""The head of a run, `recipe.yaml`, with its checksum; and whether the metrics beside it are all there."""
+"""The header of a run (`recipe.yaml`) and its checksum; checks that the run's metrics are complete."""
 
 import hashlib
 import json
@@ -8,35 +8,35 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.kinds import METRICS
-from numerate.records.reading import Warn, damaged, read
+from numerate.records.reading import MessageCallback, damage_message, read_records
 
-FORMAT = 2
+FORMAT_VERSION = 2
 """Of recipe.yaml. A folder of a later format is refused rather than misread; format 1 had no checksum."""
 
-HEAD, CHECKSUM = "recipe.yaml", "checksum"
+RECIPE_FILE, CHECKSUM_KEY = "recipe.yaml", "checksum"
 
-_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
+_RECIPE_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
 
 
-def checksum(head: Mapping[str, Any]) -> str:
+def checksum(header: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal characters of a head's contents, however it is written in YAML."""
-    content = {key: value for key, value in head.items() if key != CHECKSUM}
+    content = {key: value for key, value in header.items() if key != CHECKSUM_KEY}
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def read_head(path: Path) -> dict[str, Any]:
+def read_header(path: Path) -> dict[str, Any]:
     """What the `recipe.yaml` at `path` holds.
 
     Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
     be read.
     """
-    head = read_checked(path, FORMAT, _REMEDY)
-    if not isinstance(head.get("recipe"), dict):
-        raise UserError(damaged(path, "it holds no recipe", _REMEDY))
-    return head
+    header = read_checked_yaml(path, FORMAT_VERSION, _RECIPE_REMEDY)
+    if not isinstance(header.get("recipe"), dict):
+        raise UserError(damage_message(path, "it has no recipe", _RECIPE_REMEDY))
+    return header
 
 
-def read_checked(path: Path, format: int, remedy: str) -> dict[str, Any]:
+def read_checked_yaml(path: Path, max_format_version: int, remedy: str) -> dict[str, Any]:
     """What a file of YAML holds that ends with its checksum, as those of a format from 2 on do.
 
     Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
@@ -49,57 +49,60 @@ def read_checked(path: Path, format: int, remedy: str) -> dict[str, Any]:
     except OSError as error:
         raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        head = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
-        raise UserError(damaged(where, "cannot be read as YAML", remedy)) from error
-    if not isinstance(head, dict):
-        raise UserError(damaged(path, "it holds no settings", remedy))
-    written = head.get("format", 1)
-    if not isinstance(written, int) or written > format:
-        raise UserError(f"{path}: is of format {written}, this version reads up to {format}; update numerate.")
-    if CHECKSUM in head or written >= 2:
-        if CHECKSUM not in head:
-            raise UserError(damaged(path, "it was cut: the checksum at its end is missing", remedy))
-        if head.pop(CHECKSUM) != checksum(head):
-            raise UserError(damaged(path, "it was changed after it was written: its checksum is another", remedy))
-    return head
+        raise UserError(damage_message(where, "cannot be read as YAML", remedy)) from error
+    if not isinstance(content, dict):
+        raise UserError(damage_message(path, "it must be a mapping", remedy))
+    format_version = content.get("format", 1)
+    if not isinstance(format_version, int) or format_version > max_format_version:
+        raise UserError(
+            f"{path}: has format {format_version}, but this version reads formats up to {max_format_version}; update "
+            "numerate."
+        )
+    if CHECKSUM_KEY in content or format_version >= 2:
+        if CHECKSUM_KEY not in content:
+            raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", remedy))
+        if content.pop(CHECKSUM_KEY) != checksum(content):
+            raise UserError(damage_message(path, "it was modified: the checksum does not match", remedy))
+    return content
 
 
-def is_head(path: Path) -> bool:
+def is_run_header(path: Path) -> bool:
     """Whether a file is the head of a run and no recipe saved by itself: by its name and its first bytes."""
     try:
         with open(path, "rb") as file:
-            return path.name == HEAD and file.read(7) == b"format:"
+            return path.name == RECIPE_FILE and file.read(7) == b"format:"
     except OSError:
         return False
 
 
 def read_metrics(
-    folder: Path, head: Mapping[str, Any], warn: Callable[[str], None], cut: Warn = None
+    folder: Path, header: Mapping[str, Any], warn: Callable[[str], None], on_truncated_line: MessageCallback = None
 ) -> list[dict[str, Any]]:
     """The lines of `metrics.jsonl` of a run; `warn` is called for damage, and for missing lines of trained steps."""
     path = folder / "metrics.jsonl"
-    found = read(path, METRICS, warn, cut)
-    if (what := lacking(path, found, head)) is not None:
-        warn(what)
-    return found
+    records = read_records(path, METRICS, warn, on_truncated_line)
+    if (message := missing_steps_message(path, records, header)) is not None:
+        warn(message)
+    return records
 
 
-def lacking(path: Path, metrics: list[dict[str, Any]], head: Mapping[str, Any]) -> str | None:
+def missing_steps_message(path: Path, metrics: list[dict[str, Any]], header: Mapping[str, Any]) -> str | None:
     """A message where metrics lack steps that the head of their run records as trained; else None."""
-    ended = head.get("ended")
+    ended = header.get("ended")
     if not isinstance(ended, Mapping) or ended.get("why") not in ("budget", "target") or not ended.get("step"):
         return None
     last = max((line["step"] for line in metrics), default=None)
     if last is not None and last >= ended["step"]:
         return None
-    what = (
+    problem = (
         f"it ends at step {last:,}"
         if last is not None
         else "it holds no whole line"
         if path.is_file()
         else "it is missing"
     )
-    return damaged(path, f"{what}, and the run was trained to step {ended['step']:,}", METRICS.remedy)
+    return damage_message(path, f"{problem}, and the run was trained to step {ended['step']:,}", METRICS.remedy)

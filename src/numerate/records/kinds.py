@@ -1,168 +1,171 @@
 """The schemas of records in files: their fields and what these may hold."""
 
 from numerate.records.schema import (
-    Anything,
+    AnyValue,
+    Array,
+    Boolean,
     Check,
+    DecimalString,
     Either,
-    Exact,
     Fields,
-    Items,
-    Mapped,
-    Real,
+    Integer,
+    MapOf,
+    Number,
     Schema,
-    Text,
-    Truth,
-    Whole,
+    String,
 )
 
-ANY, TEXT, TRUE, COUNT, NUMBER = Anything(), Text(), Truth(), Whole(), Real()
-SHARE, POSITIVE, INTEGER, TABLE = Real(0, 1), Real(0), Whole(None), Mapped(Anything())
+ANY, TEXT, BOOLEAN, COUNT, NUMBER = AnyValue(), String(), Boolean(), Integer(), Number()
+FRACTION, NON_NEGATIVE, INTEGER, OBJECT = Number(0, 1), Number(0), Integer(None), MapOf(AnyValue())
 
 # Evaluations ----------------------------------------------------------------------------------------------------------
 
-_PLACE: dict[str, Check] = {
-    "cell": Mapped(COUNT),
+_EVALUATION_KEY: dict[str, Check] = {
+    "cell": MapOf(COUNT),
     "checkpoint": TEXT,
     "step": COUNT,
     "position_offset": COUNT,
-    "settings?": TABLE,
+    "settings?": OBJECT,
     "method": TEXT,
 }
 """Where something was measured: the cell of a grid, the checkpoint, and how."""
 
-_MEASURED: dict[str, Check] = {
-    **_PLACE,
+_EVALUATION_FIELDS: dict[str, Check] = {
+    **_EVALUATION_KEY,
     "count": COUNT,
     "seed?": INTEGER,
     "questions?": COUNT,
-    "region": Text(("in_distribution", "ood_validation", "ood_test", "100+", "below")),
-    "seen": TRUE,
+    "region": String(("in_distribution", "ood_validation", "ood_test", "100+", "below")),
+    "seen": BOOLEAN,
 }
 
-_LABELS = Fields(
+_LABEL_METRICS = Fields(
     {
-        "asked_at": Items(COUNT),
-        "right_at": Items(COUNT, below="asked_at"),
+        "asked_at": Array(COUNT),
+        "right_at": Array(COUNT, bound_field="asked_at"),
         "trained?": COUNT,
-        "unseen?": SHARE,
-        "accuracy?": SHARE,
-        "last?": SHARE,
-        "prefix?": SHARE,
-        "floor?": TABLE,
-        "wanted?": Mapped(Mapped(COUNT)),
+        "unseen?": FRACTION,
+        "accuracy?": FRACTION,
+        "last?": FRACTION,
+        "prefix?": FRACTION,
+        "floor?": OBJECT,
+        "wanted?": MapOf(MapOf(COUNT)),
     }
 )
 
-_SUMS = Fields(
-    {name: Exact() for name in ("error", "squared", "right", "right_squared", "said", "said_squared", "product")}
+_ERROR_SUMS = Fields(
+    {
+        name: DecimalString()
+        for name in ("error", "squared", "right", "right_squared", "said", "said_squared", "product")
+    }
 )
-_SIZES = Mapped(COUNT, keys=r"0|\D-?\d+", has=("0",))
+_HISTOGRAM = MapOf(COUNT, key_pattern=r"0|\D-?\d+", required_keys=("0",))
 
-_NUMBERS = Fields(
+_NUMBER_METRICS = Fields(
     {
         "asked": COUNT,
-        **{name: Whole(high="asked") for name in ("exact", "missing", "invalid")},
-        "clipped?": Whole(high="asked"),
+        **{name: Integer(high="asked") for name in ("exact", "missing", "invalid")},
+        "clipped?": Integer(high="asked"),
         "digits": COUNT,
-        "digits_right": Whole(high="digits"),
-        "within": Mapped(Whole(high="asked")),
-        "linear": _SUMS,
-        "log": _SUMS,
-        "errors": _SIZES,
-        "log_errors": _SIZES,
-        "measures?": TABLE,
+        "digits_right": Integer(high="digits"),
+        "within": MapOf(Integer(high="asked")),
+        "linear": _ERROR_SUMS,
+        "log": _ERROR_SUMS,
+        "errors": _HISTOGRAM,
+        "log_errors": _HISTOGRAM,
+        "measures?": OBJECT,
     }
 )
 
-_TEXTS = Fields(
+_TEXT_METRICS = Fields(
     {
         "count": COUNT,
-        "totals": Items(COUNT),
-        "matches": Items(COUNT, below="totals"),
+        "totals": Array(COUNT),
+        "matches": Array(COUNT, bound_field="totals"),
         "said_words": COUNT,
         "right_words": COUNT,
-        "rouge": Mapped(POSITIVE, has=("rouge1", "rouge2", "rougeL")),
+        "rouge": MapOf(NON_NEGATIVE, required_keys=("rouge1", "rouge2", "rougeL")),
         "nll": NUMBER,
         "tokens": COUNT,
-        "tokens_right": Whole(high="tokens"),
-        "ended": Whole(high="count"),
-        "measures?": TABLE,
+        "tokens_right": Integer(high="tokens"),
+        "ended": Integer(high="count"),
+        "measures?": OBJECT,
     }
 )
 
-_CELL = Fields(
+_QUESTION_CELL = Fields(
     {
-        **_MEASURED,
-        "correct": Whole(high="count"),
-        "low": Real(0, "correct / count"),
-        "high": Real("correct / count", 1),
-        "names?": Mapped(TEXT),
-        "first_correct?": Whole(high="count"),
-        "digit_accuracy?": SHARE,
-        "first_wrong?": Items(COUNT),
-        "labels?": _LABELS,
-        "numbers?": _NUMBERS,
-        "texts?": _TEXTS,
+        **_EVALUATION_FIELDS,
+        "correct": Integer(high="count"),
+        "low": Number(0, "correct / count"),
+        "high": Number("correct / count", 1),
+        "names?": MapOf(TEXT),
+        "first_correct?": Integer(high="count"),
+        "digit_accuracy?": FRACTION,
+        "first_wrong?": Array(COUNT),
+        "labels?": _LABEL_METRICS,
+        "numbers?": _NUMBER_METRICS,
+        "texts?": _TEXT_METRICS,
         "sees_future?": TEXT,
     }
 )
 
 _LIKELIHOODS = Fields(
     {
-        "nll": POSITIVE,
+        "nll": NON_NEGATIVE,
         "tokens": COUNT,
         "bytes": COUNT,
-        "right": Whole(high="tokens"),
+        "right": Integer(high="tokens"),
         "chunks": COUNT,
-        "nll_squared?": POSITIVE,
-        "nll_tokens?": POSITIVE,
+        "nll_squared?": NON_NEGATIVE,
+        "nll_tokens?": NON_NEGATIVE,
         "tokens_squared?": COUNT,
-        "nll_bytes?": POSITIVE,
+        "nll_bytes?": NON_NEGATIVE,
         "bytes_squared?": COUNT,
         "batches?": COUNT,
-        "batch_losses?": POSITIVE,
-        "batch_exps?": Real(0, finite=False),
+        "batch_losses?": NON_NEGATIVE,
+        "batch_exps?": Number(0, finite=False),
     }
 )
 
-_PORTION = Fields(
+_LANGUAGE_MODELING_CELL = Fields(
     {
-        **_MEASURED,
-        "cell": Mapped(COUNT, has=("context_length",)),
-        "loss": POSITIVE,
-        "perplexity?": Real(0, finite=False),
-        "bits_per_byte?": POSITIVE,
+        **_EVALUATION_FIELDS,
+        "cell": MapOf(COUNT, required_keys=("context_length",)),
+        "loss": NON_NEGATIVE,
+        "perplexity?": Number(0, finite=False),
+        "bits_per_byte?": NON_NEGATIVE,
         "language": _LIKELIHOODS,
         "tokenizer?": TEXT,
     }
 )
 
 EVALUATION = Schema(
-    Either("language", _PORTION, _CELL),
+    Either("language", _LANGUAGE_MODELING_CELL, _QUESTION_CELL),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
     unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "questions", "method", "seed"),
 )
 
-_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."
-ANSWERS = Schema(Fields({**_PLACE, "lines": Items(TABLE)}), _AGAIN)
-PREDICTIONS = Schema(Fields(_PLACE), _AGAIN)
+_EVALUATE_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."
+ANSWERS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
+PREDICTIONS = Schema(Fields(_EVALUATION_KEY), _EVALUATE_AGAIN)
 SAMPLES = Schema(
     Either(
         "prompt",
         Fields({"prompt": TEXT, "step": COUNT, "sample?": COUNT, "text?": TEXT, "tokens?": COUNT, "seed?": INTEGER}),
         Fields(
             {
-                "cell?": Mapped(COUNT),
+                "cell?": MapOf(COUNT),
                 "question": TEXT,
                 "gold?": TEXT,
                 "said": TEXT,
-                "right?": TRUE,
+                "right?": BOOLEAN,
                 "as_written?": TEXT,
             }
         ),
     ),
-    "The run is unharmed; this sample is left out.",
-    fatal=False,
+    "The run is intact; this sample is skipped.",
+    is_fatal=False,
 )
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -174,18 +177,18 @@ METRICS = Schema(
             {
                 "step": COUNT,
                 "split": TEXT,
-                "correct?": Whole(high="count"),
+                "correct?": Integer(high="count"),
                 "count?": COUNT,
-                "exact?": SHARE,
-                "digit_accuracy?": SHARE,
-                "accuracy?": SHARE,
-                "unseen?": SHARE,
+                "exact?": FRACTION,
+                "digit_accuracy?": FRACTION,
+                "accuracy?": FRACTION,
+                "unseen?": FRACTION,
                 "loss?": NUMBER,
                 "development_loss?": NUMBER,
-                "low?": Real(high="exact"),
-                "high?": Real("exact"),
-                "perplexity?": Real(0, finite=False),
-                "bits_per_byte?": POSITIVE,
+                "low?": Number(high="exact"),
+                "high?": Number("exact"),
+                "perplexity?": Number(0, finite=False),
+                "bits_per_byte?": NON_NEGATIVE,
                 "tokens?": COUNT,
             }
         ),
@@ -194,40 +197,40 @@ METRICS = Schema(
                 "step": COUNT,
                 "examples?": COUNT,
                 "tokens?": COUNT,
-                "flops?": POSITIVE,
+                "flops?": NON_NEGATIVE,
                 "loss?": NUMBER,
-                "rate?": POSITIVE,
-                "gradient_norm?": POSITIVE,
-                "gradient_norms?": Mapped(POSITIVE),
-                "padding?": SHARE,
+                "rate?": NON_NEGATIVE,
+                "gradient_norm?": NON_NEGATIVE,
+                "gradient_norms?": MapOf(NON_NEGATIVE),
+                "padding?": FRACTION,
             }
         ),
     ),
     "The weights are unharmed; curves leave this line out.",
-    fatal=False,
+    is_fatal=False,
 )
 TIMINGS = Schema(
     Fields(
         {
             "step": COUNT,
-            "tokens_per_second?": POSITIVE,
-            "seconds?": POSITIVE,
-            "training_seconds?": POSITIVE,
-            "flops_per_second?": POSITIVE,
-            "share_of_limit?": POSITIVE,
+            "tokens_per_second?": NON_NEGATIVE,
+            "seconds?": NON_NEGATIVE,
+            "training_seconds?": NON_NEGATIVE,
+            "flops_per_second?": NON_NEGATIVE,
+            "share_of_limit?": NON_NEGATIVE,
             "peak_bytes?": COUNT,
         }
     ),
     "The run is unharmed; its speed leaves this line out.",
-    fatal=False,
+    is_fatal=False,
 )
 STARTS = Schema(
-    Fields({"command?": ANY, "git?": ANY, "hardware?": ANY, "versions?": TABLE, "times?": TABLE}),
+    Fields({"command?": ANY, "git?": ANY, "hardware?": ANY, "versions?": OBJECT, "times?": OBJECT}),
     "The run is unharmed; this start is left out.",
-    fatal=False,
+    is_fatal=False,
 )
 
-OF_A_RUN = {
+RUN_FILE_SCHEMAS = {
     "evaluation.jsonl": EVALUATION,
     "predictions.jsonl": PREDICTIONS,
     "samples.jsonl": SAMPLES,
@@ -240,37 +243,37 @@ OF_A_RUN = {
 
 # Studies --------------------------------------------------------------------------------------------------------------
 
-RUN = Text(pattern=r"(?!/)(?!(.*/)?\.\.(/|$)).+", called="a folder below that of all runs, as recipe/id,")
-SAME = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
+RUN_PATH = String(pattern=r"(?!/)(?!(.*/)?\.\.(/|$)).+", description="a path below the runs folder, such as recipe/id")
+RERUN_REMEDY = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
 
-PLAN_HEAD = Schema(Fields({"format": COUNT, "runs": COUNT, "sha256": TEXT}), SAME)
+PLAN_HEAD = Schema(Fields({"format": COUNT, "runs": COUNT, "sha256": TEXT}), RERUN_REMEDY)
 PLAN = Schema(
     Fields(
         {
-            "run": RUN,
+            "run": RUN_PATH,
             "key": TEXT,
             "label": TEXT,
             "seed": INTEGER,
             "base": TEXT,
-            "recipe?": TABLE,
-            "differs?": TABLE,
-            "current?": TRUE,
+            "recipe?": OBJECT,
+            "differs?": OBJECT,
+            "current?": BOOLEAN,
         }
     ),
-    SAME,
+    RERUN_REMEDY,
 )
 
-_TOOK = Fields({"seconds?": POSITIVE, "at?": POSITIVE, "from?": COUNT, "stack?": COUNT, "worker?": TEXT})
-_REGIONS = Mapped(
+_DURATIONS = Fields({"seconds?": NON_NEGATIVE, "at?": NON_NEGATIVE, "from?": COUNT, "stack?": COUNT, "worker?": TEXT})
+_REGIONS = MapOf(
     Fields(
         {
-            "mean?": SHARE,
-            "low?": Real(0, "mean"),
-            "high?": Real("mean", 1),
+            "mean?": FRACTION,
+            "low?": Number(0, "mean"),
+            "high?": Number("mean", 1),
             "cells?": COUNT,
-            "labels?": TABLE,
-            "answers?": TABLE,
-            "language?": TABLE,
+            "labels?": OBJECT,
+            "answers?": OBJECT,
+            "language?": OBJECT,
             "sees_future?": TEXT,
         }
     )
@@ -278,9 +281,9 @@ _REGIONS = Mapped(
 RESULT = Schema(
     Fields(
         {
-            "run": RUN,
+            "run": RUN_PATH,
             "key": TEXT,
-            "status": Text(("done", "failed")),
+            "status": String(("done", "failed")),
             "label?": TEXT,
             "seed?": INTEGER,
             "why?": TEXT,
@@ -292,65 +295,65 @@ RESULT = Schema(
             "step?": COUNT,
             "examples?": COUNT,
             "tokens?": COUNT,
-            "flops?": POSITIVE,
+            "flops?": NON_NEGATIVE,
             "loss?": NUMBER,
-            "development?": SHARE,
-            "beyond-development?": SHARE,
+            "development?": FRACTION,
+            "beyond-development?": FRACTION,
             "development_loss?": NUMBER,
-            "development_perplexity?": Real(0, finite=False),
-            "development_bits?": POSITIVE,
+            "development_perplexity?": Number(0, finite=False),
+            "development_bits?": NON_NEGATIVE,
             "best_step?": COUNT,
             "final?": _REGIONS,
             "best?": _REGIONS,
-            "took?": _TOOK,
+            "took?": _DURATIONS,
         }
     ),
-    "The runs are unharmed: remove the line, and the same `numerate run` looks at its run again without training it.",
+    "The runs are unharmed: remove the line, and the same `numerate run` reads its run again without training it.",
 )
-STATE = Schema(
+WORKER_STATE = Schema(
     Fields(
         {
             "worker": TEXT,
             "host": TEXT,
             "pid": COUNT,
-            "beat": POSITIVE,
-            "began?": POSITIVE,
+            "beat": NON_NEGATIVE,
+            "began?": NON_NEGATIVE,
             "run?": TEXT,
-            "runs?": Items(TEXT),
+            "runs?": Array(TEXT),
             "label?": TEXT,
             "seed?": INTEGER,
             "step?": COUNT,
             "steps?": COUNT,
             "phase?": TEXT,
-            "cells?": Items(COUNT),
+            "cells?": Array(COUNT),
             "loss?": NUMBER,
         }
     ),
-    "Nothing depends on it: remove the file, and the worker writes it again while it lives.",
-    fatal=False,
+    "Nothing depends on it: remove the file, and a running worker writes it again.",
+    is_fatal=False,
 )
 
 # Executors ------------------------------------------------------------------------------------------------------------
 
-_JOBS = (
+_RESUBMIT_REMEDY = (
     "The runs are unharmed: move the folder of this submission away, and the same command submits what is not done yet."
 )
 _FAILURE = Fields({"kind": TEXT, "text": TEXT, "status?": COUNT, "trace?": TEXT})
-ITEM = Schema(Fields({"task": COUNT, "name": TEXT, "key": TEXT}), _JOBS)
+ITEM = Schema(Fields({"task": COUNT, "name": TEXT, "key": TEXT}), _RESUBMIT_REMEDY)
 TASK = Schema(
     Either(
         "item",
-        Fields({"item": COUNT, "seconds": POSITIVE, "worker": TEXT, "failure?": _FAILURE, "result?": ANY}),
-        Fields({"began?": POSITIVE, "refused?": _FAILURE, "left?": TEXT, "over?": TRUE}),
+        Fields({"item": COUNT, "seconds": NON_NEGATIVE, "worker": TEXT, "failure?": _FAILURE, "result?": ANY}),
+        Fields({"began?": NON_NEGATIVE, "refused?": _FAILURE, "left?": TEXT, "over?": BOOLEAN}),
     ),
-    _JOBS,
+    _RESUBMIT_REMEDY,
 )
-HANDED = Schema(Either("item", Fields({"item": COUNT}), Fields({"task": COUNT, "state": TEXT})), _JOBS)
+ASSIGNMENT = Schema(Either("item", Fields({"item": COUNT}), Fields({"task": COUNT, "state": TEXT})), _RESUBMIT_REMEDY)
 SUBMISSION = Schema(
     Fields(
-        {"format": COUNT, "cluster": TEXT, "jobs": Items(TEXT), "started": Items(ANY), "host": TEXT, "items?": COUNT}
+        {"format": COUNT, "cluster": TEXT, "jobs": Array(TEXT), "started": Array(ANY), "host": TEXT, "items?": COUNT}
     ),
-    _JOBS,
+    _RESUBMIT_REMEDY,
 )
 
 # Searches: the lines of Optuna's journal ------------------------------------------------------------------------------
@@ -364,9 +367,9 @@ JOURNAL = Schema(
             "trial_id?": COUNT,
             "state?": COUNT,
             "step?": COUNT,
-            "values?": Items(NUMBER),
-            "intermediate_value?": Real(finite=False),
-            "user_attr?": TABLE,
+            "values?": Array(NUMBER),
+            "intermediate_value?": Number(finite=False),
+            "user_attr?": OBJECT,
         }
     ),
     "The runs of its trials are unharmed: restore the file from a copy; nothing was changed.",

@@ -120,7 +120,7 @@ function select(words){
   const label=make("label",words,pick),box=make("select",undefined,label);
   return box;
 }
-const records=select("prompt"),layers=select("layer"),sorts=select("map"),scales=select("colours");
+const records=select("prompt"),layers=select("layer"),sorts=select("map"),scales=select("colors");
 const SCALES={root:"square root",linear:"linear",row:"per row"};
 const strip=make("div",undefined,root);strip.className="heads";
 const sight=make("div",undefined,root);sight.className="sight";

@@ -3,29 +3,29 @@
 from collections.abc import Sequence
 
 from numerate.reports.groups import Group
-from numerate.reports.limits import listed
+from numerate.reports.limits import join_names
 
-SAME_EVERYWHERE = (
-    "chance follows from a symmetry: every row is one repeated symbol, and attention without positions in the input "
-    "averages equal values, so that all positions have the same state and output"
+SYMMETRY_NOTE = (
+    "chance-level accuracy follows from a symmetry: every row is one repeated symbol, and attention without positions "
+    "in the input averages equal values, so that all positions have the same state and output"
 )
 
 
-def no_claims(groups: Sequence[Group]) -> list[str]:
+def invalid_claim_notes(groups: Sequence[Group]) -> list[str]:
     """Sentences on the groups without any claim, by reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.sees_future is not None:
             reasons.setdefault(group.sees_future, []).append(group.label)
-    return [f"no claim of {listed(labels)}: {reason}" for reason, labels in reasons.items()]
+    return [f"no claim about {join_names(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
-def claimable(groups: Sequence[Group]) -> list[Group]:
+def groups_with_valid_claims(groups: Sequence[Group]) -> list[Group]:
     """The groups with valid claims."""
     return [group for group in groups if group.sees_future is None]
 
 
-def theorems(groups: Sequence[Group]) -> list[str]:
+def symmetry_notes(groups: Sequence[Group]) -> list[str]:
     """A sentence on the groups limited to chance by a symmetry."""
-    found = [group.label for group in groups if group.by_symmetry]
-    return [f"of {listed(found)} {SAME_EVERYWHERE}"] if found else []
+    found = [group.label for group in groups if group.is_limited_by_symmetry]
+    return [f"for {join_names(found)}, {SYMMETRY_NOTE}"] if found else []

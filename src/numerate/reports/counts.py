@@ -6,33 +6,33 @@ from html import escape
 from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.evaluation.statistics import wilson
-from numerate.reports.charts import Chart, ChartLine, Style, styles
-from numerate.reports.drawing import chart_svg, table
-from numerate.reports.grid import REGION_WORDS, bracket, percent
+from numerate.evaluation.statistics import wilson_interval
+from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
+from numerate.reports.drawing import chart_svg, html_table
+from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
-from numerate.reports.limits import MOST_EACH, drawn, left_out, listed
+from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
 
-FLOOR = "what memorising gives"
+FLOOR_LABEL = "score of memorization"
 """The label of the floor line in a figure."""
 
-MEMORISED = (
-    "The floor is the score of a model that has memorised all counts of training and knows no further one; on unseen "
+MEMORIZATION_NOTE = (
+    "The floor is the score of a model that has only memorized the trained counts; on unseen "
     "counts and on the last label it is that of the best single answer, given everywhere, where this is more."
 )
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The accuracy at each count `t` of one group: the median over seeds and their range; with one seed the 95 %
-    interval over rows. `each` has the values of every seed."""
+class CountCurve:
+    """The accuracy at each count `counts` of one group: the median over seeds and their range; with one seed the 95 %
+    interval over rows. `seed_accuracies` has the values of every seed."""
 
     group: Group
-    t: Sequence[int]
-    value: Sequence[float]
+    counts: Sequence[int]
+    accuracy: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
-    each: Sequence[Sequence[float]]
+    seed_accuracies: Sequence[Sequence[float]]
 
     @property
     def floor(self) -> float | None:
@@ -41,128 +41,132 @@ class Counted:
         return None if labels.trained is None else labels.floor("unseen")
 
 
-def counted(group: Group) -> Counted | None:
+def count_curve(group: Group) -> CountCurve | None:
     """The accuracy per count of a group; None where answers are no labels."""
-    curves = [labels.curve() for labels in group.labels]
+    curves = [labels.accuracy_by_position() for labels in group.labels]
     if not curves or not curves[0]:
         return None
-    several = [{t: correct / count for t, correct, count in curve} for curve in curves]
-    counts = [t for t in several[0] if all(t in one for one in several)]
-    each = [[one[t] for t in counts] for one in several]
-    repeats = group.labels[0].repeats
+    accuracy_by_seed = [{t: correct / count for t, correct, count in curve} for curve in curves]
+    counts = [t for t in accuracy_by_seed[0] if all(t in one for one in accuracy_by_seed)]
+    each = [[one[t] for t in counts] for one in accuracy_by_seed]
+    repeats = group.labels[0].num_offsets
     if len(each) == 1:
-        spans = [wilson(correct / repeats, max(1, count // repeats)) for _, correct, count in curves[0]]
+        spans = [wilson_interval(correct / repeats, max(1, count // repeats)) for _, correct, count in curves[0]]
         low, high = ([float(span[end]) for span in spans] for end in (0, 1))
     else:
         low, high = ([extreme(column) for column in zip(*each, strict=True)] for extreme in (min, max))
-    return Counted(group, counts, [median(column) for column in zip(*each, strict=True)], low, high, each)
+    return CountCurve(group, counts, [median(column) for column in zip(*each, strict=True)], low, high, each)
 
 
-def floor_line(found: Sequence[Counted]) -> ChartLine | None:
+def floor_line(curves: Sequence[CountCurve]) -> ChartLine | None:
     """The floor as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
     further counts. None where groups have different floors or trained counts."""
-    known = {(one.group.labels[0].trained, one.floor) for one in found}
-    last = max(t for one in found for t in one.t)
+    known = {(one.group.labels[0].trained, one.floor) for one in curves}
+    last = max(t for one in curves for t in one.counts)
     trained, floor = known.pop() if len(known) == 1 else (None, None)
     if trained is None or trained >= last:
         return None
-    return ChartLine(FLOOR, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], floor=True)
+    return ChartLine(
+        FLOOR_LABEL, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], is_floor=True
+    )
 
 
 def count_chart(groups: Sequence[Group]) -> Chart:
     """The accuracy per count of all groups with labels as a chart, without lines where there is none."""
-    shown = drawn([group for group in groups if group.labels])
-    found = [one for group in shown if (one := counted(group)) is not None]
-    styled = styles([one.group.label for one in found])
-    lines = [_line(one, styled[one.group.label], len(found)) for one in found]
-    floor = floor_line(found) if found else None
-    trained = {one.group.labels[0].trained for one in found}
+    shown = groups_to_draw([group for group in groups if group.labels])
+    curves = [one for group in shown if (one := count_curve(group)) is not None]
+    styled = assign_styles([one.group.label for one in curves])
+    lines = [_line(one, styled[one.group.label], len(curves)) for one in curves]
+    floor = floor_line(curves) if curves else None
+    trained = {one.group.labels[0].trained for one in curves}
     limit = trained.pop() if len(trained) == 1 else None
     band = (
         "Bands: 95 % intervals over rows."
-        if {len(one.each) for one in found} == {1}
+        if {len(one.seed_accuracies) for one in curves} == {1}
         else "Lines: medians over seeds; bands: from the lowest to the highest"
-        + "; thin lines: single seeds" * (len(found) <= MOST_EACH)
+        + "; thin lines: single seeds" * (len(curves) <= MAX_GROUPS_WITH_SEED_LINES)
         + "."
     )
     return Chart(
         "",
         [*lines, *([floor] if floor is not None else [])],
         "count (the t-th label of a row)",
-        "labels right, %",
-        shares=True,
-        lengths=True,
-        trained=(1, limit) if limit is not None else None,
-        region=REGION_WORDS["in_distribution"],
-        notes=[band, *([left_out(groups, shown)] if len(shown) < len(groups) else [])],
+        "correct labels, %",
+        is_percent=True,
+        has_integer_ticks=True,
+        trained_range=(1, limit) if limit is not None else None,
+        trained_range_label=ALL_REGION_LABELS["in_distribution"],
+        notes=[band, *([left_out_note(groups, shown)] if len(shown) < len(groups) else [])],
     )
 
 
-def by_count(groups: Sequence[Group]) -> str:
+def count_section(groups: Sequence[Group]) -> str:
     """The accuracy per count of all groups as a chart, and their measures of labels as a table; "" without labels."""
     chart = count_chart(groups)
     if not chart.lines:
         return ""
-    shown = drawn([group for group in groups if group.labels])
+    shown = groups_to_draw([group for group in groups if group.labels])
     parts = [
         f"Share of all rows whose t-th label is right. {chart.notes[0]}",
-        f"Dashed: {FLOOR}; behind the trained counts that is the mean over these. {MEMORISED}"
-        if chart.trained is not None
+        f"Dashed: {FLOOR_LABEL}; behind the trained counts that is the mean over these. {MEMORIZATION_NOTE}"
+        if chart.trained_range is not None
         else "",
-        _placements(shown),
+        _position_offsets_note(shown),
         *chart.notes[1:],
     ]
     figure = f'<div class="panels"><figure class="wide">{chart_svg(chart)}</figure></div>'
-    return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{measures_table(shown)}"
+    return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{label_metrics_table(shown)}"
 
 
-def _line(one: Counted, style: Style, groups: int) -> ChartLine:
+def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
     seeds = len(one.group.labels)
-    each = one.each if len(one.each) > 1 and groups <= MOST_EACH else ()
+    each = one.seed_accuracies if len(one.seed_accuracies) > 1 and groups <= MAX_GROUPS_WITH_SEED_LINES else ()
     suffix = f"{seeds} seeds" if seeds > 1 else ""
     label = one.group.label if groups > 1 else "the model"
-    return ChartLine(label, one.t, one.value, one.low, one.high, style=style, suffix=suffix, each=each)
+    return ChartLine(label, one.counts, one.accuracy, one.low, one.high, style=style, suffix=suffix, seed_lines=each)
 
 
-def _placements(groups: Sequence[Group]) -> str:
+def _position_offsets_note(groups: Sequence[Group]) -> str:
     """A note on means over placements."""
-    meant = [group.label for group in groups if any(labels.repeats > 1 for labels in group.labels)]
-    counts = sorted({labels.repeats for group in groups for labels in group.labels} - {1})
+    meant = [group.label for group in groups if any(labels.num_offsets > 1 for labels in group.labels)]
+    counts = sorted({labels.num_offsets for group in groups for labels in group.labels} - {1})
     if not counts:
         return ""
-    whose = "All numbers" if len(meant) == len(groups) else f"Those of {listed(meant)}"
+    whose = "All numbers" if len(meant) == len(groups) else f"Those of {join_names(meant)}"
     return f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets."
 
 
-def measures_table(groups: Sequence[Group]) -> str:
+def label_metrics_table(groups: Sequence[Group]) -> str:
     """Every metric of labels by region, out of distribution with its floor below."""
     rows = []
     for group in groups:
-        for name in dict.fromkeys(name for regions in group.regions for name in regions):
-            several = [found.labels for one in group.regions if (found := one.get(name)) and found.labels is not None]
+        for name in dict.fromkeys(name for regions in group.region_scores for name in regions):
+            several = [
+                found.labels for one in group.region_scores if (found := one.get(name)) and found.labels is not None
+            ]
             if not several:
                 continue
             row = [escape(group.label)] * (len(groups) > 1) + [
-                escape(REGION_WORDS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
+                escape(ALL_REGION_LABELS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
             ]
             for metric in METRICS:
-                values = [value for labels in several if (value := labels.share(metric)) is not None]
+                values = [value for labels in several if (value := labels.score(metric)) is not None]
                 floor = several[0].floor(metric) if name != "in_distribution" else None
-                row.append("" if metric == "unseen" and name == "in_distribution" else _measure_text(values, floor))
+                row.append("" if metric == "unseen" and name == "in_distribution" else _metric_text(values, floor))
             rows.append(row)
     if not rows:
         return ""
-    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_SHORT[metric]}, %" for metric in METRICS)]
+    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_COLUMN_LABELS[metric]}, %" for metric in METRICS)]
     note = (
         "Over all rows, or labels, of a region, each weighing the same (elsewhere exact match is the mean over cells); "
         "of several seeds the median, from the lowest to the highest. Prefix: labels before the first wrong one, as a "
         "share of the row. Below each the floor."
     )
-    shown = table(header, rows, numbers=range(len(header) - len(METRICS), len(header)))
+    shown = html_table(header, rows, number_columns=range(len(header) - len(METRICS), len(header)))
     return f"<h3>All measures of labels</h3>{shown}<figcaption>{note}</figcaption>"
 
 
-_SHORT: dict[Metric, str] = {
+_COLUMN_LABELS: dict[Metric, str] = {
     "exact": "exact match",
     "unseen": "unseen counts",
     "accuracy": "all labels",
@@ -171,21 +175,21 @@ _SHORT: dict[Metric, str] = {
 }
 
 
-def _measure_text(values: Sequence[float], floor: float | None) -> str:
+def _metric_text(values: Sequence[float], floor: float | None) -> str:
     if not values:
         return ""
-    text = percent(median(values))
-    text += f" {bracket(min(values), max(values))}" if len(values) > 1 else ""
-    return text + (f'<br><span class="quiet">floor {percent(floor)}</span>' if floor is not None else "")
+    text = format_percent(median(values))
+    text += f" {format_interval(min(values), max(values))}" if len(values) > 1 else ""
+    return text + (f'<br><span class="quiet">floor {format_percent(floor)}</span>' if floor is not None else "")
 
 
-def measure_of(groups: Sequence[Group]) -> Metric | None:
+def common_metric(groups: Sequence[Group]) -> Metric | None:
     """The common metric of these groups; None where they differ."""
-    found = {group.measure for group in groups if group.points}
+    found = {group.resolved_metric for group in groups if group.points}
     return found.pop() if len(found) == 1 else None
 
 
-def measure_words(groups: Sequence[Group]) -> str:
+def common_metric_label(groups: Sequence[Group]) -> str:
     """The common metric of these groups in words."""
-    found = measure_of(groups)
-    return "exact match" if not any(group.points for group in groups) else METRICS[found] if found else "share right"
+    found = common_metric(groups)
+    return "exact match" if not any(group.points for group in groups) else METRICS[found] if found else "accuracy"

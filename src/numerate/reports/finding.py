@@ -9,21 +9,29 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from numerate.evaluation.labels import METRICS
-from numerate.evaluation.statistics import difference
-from numerate.reports.claims import claimable, no_claims, theorems
-from numerate.reports.counts import measure_of, measure_words
-from numerate.reports.grid import CLEAR, Point, above, bracket, percent, place_words, span_words
-from numerate.reports.groups import CONVERGED, Group, by_parts
-from numerate.reports.limits import MOST_NAMED, listed
+from numerate.evaluation.statistics import newcombe_interval
+from numerate.reports.claims import groups_with_valid_claims, invalid_claim_notes, symmetry_notes
+from numerate.reports.counts import common_metric, common_metric_label
+from numerate.reports.grid import (
+    CLEAR_MARGIN,
+    Point,
+    cell_label,
+    format_interval,
+    format_percent,
+    is_clearly_above,
+    range_label,
+)
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_named_parts
+from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.part_finding import part_finding
 
-SOLVED = CONVERGED
+SOLVED_THRESHOLD = CONVERGENCE_THRESHOLD
 """The mean in distribution, over held-out questions, from which on a model "solves" it."""
 
-REACHED = 0.90
+GENERALIZATION_THRESHOLD = 0.90
 """The accuracy required at every length up to n for a model to "go to n"."""
 
-WEAK = 0.95
+WEAK_CELL_THRESHOLD = 0.95
 """A trained cell whose interval lies below this is named even if the mean of the region is high."""
 
 
@@ -31,190 +39,201 @@ WEAK = 0.95
 class GroupFinding:
     """The results of one group, for sentences.
 
-    `trained` are the in-distribution means of each seed. The others are over the seeds that solve it (`solving`):
-    `reach` is the last n such that all OOD lengths up to n+n have at least `REACHED` (the median over seeds), clearly
-    above the floor; None if not even the first has. `reaches` is the same for each seed; `first` is the first OOD
-    length at which memorising alone does not give `REACHED`.
+    `in_distribution_scores` are the in-distribution means of each seed. The others are over the seeds that solve it
+    (`solving`): `farthest_point` is the last n such that all OOD lengths up to n+n have at least
+    `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the floor; None if not even the first has.
+    `farthest_lengths` is the same for each seed; `first_ood_point` is the first OOD length at which memorizing alone
+    does not give `GENERALIZATION_THRESHOLD`.
     """
 
     group: Group
-    trained: tuple[float, ...]
+    in_distribution_scores: tuple[float, ...]
     low: float
     high: float
-    reach: Point | None
-    reaches: tuple[int | None, ...]
-    first: Point | None
-    at_the_end: bool
-    weak: str
-    only_seen: bool
+    farthest_point: Point | None
+    farthest_lengths: tuple[int | None, ...]
+    first_ood_point: Point | None
+    reaches_grid_end: bool
+    weakest_cell_text: str
+    all_cells_overlap_training: bool
 
     @property
     def label(self) -> str:
         return self.group.label
 
     @property
-    def seeds(self) -> int:
-        return len(self.trained)
+    def num_seeds(self) -> int:
+        return len(self.in_distribution_scores)
 
     @property
-    def solved(self) -> int:
+    def num_solved(self) -> int:
         """How many seeds solve the training region."""
-        return sum(mean >= SOLVED for mean in self.trained)
+        return sum(mean >= SOLVED_THRESHOLD for mean in self.in_distribution_scores)
 
     @property
-    def solves(self) -> bool:
-        return bool(self.trained) and self.solved == self.seeds
+    def is_solved(self) -> bool:
+        return bool(self.in_distribution_scores) and self.num_solved == self.num_seeds
 
     @property
-    def trained_text(self) -> str:
-        return f"{percent(median(self.trained))} % {bracket(self.low, self.high)}"
+    def in_distribution_text(self) -> str:
+        return f"{format_percent(median(self.in_distribution_scores))} % {format_interval(self.low, self.high)}"
 
-    def words(self, point: Point) -> str:
-        return place_words(point.at, self.group.operator, point.names)
+    def point_label(self, point: Point) -> str:
+        return cell_label(point.coordinates, self.group.operator, point.names)
 
 
-def outcome(group: Group) -> GroupFinding:
+def group_result(group: Group) -> GroupFinding:
     """The results of a group."""
-    found = [regions["in_distribution"] for regions in group.regions if "in_distribution" in regions]
-    means = tuple(region.share.value for region in found)
+    found = [regions["in_distribution"] for regions in group.region_scores if "in_distribution" in regions]
+    means = tuple(region.score.value for region in found)
     low, high = (min(means), max(means)) if len(means) > 1 else (0.0, 1.0)
     if len(found) == 1:
-        low, high = found[0].share.low, found[0].share.high
-    weakest = min((region.weakest for region in found), key=lambda cell: cell.accuracy, default=None)
+        low, high = found[0].score.low, found[0].score.high
+    weakest = min((region.weakest_cell for region in found), key=lambda cell: cell.accuracy, default=None)
     weak = ""
-    if weakest is not None and weakest.high < WEAK:
-        weak = f"{place_words(weakest.at, group.operator, weakest.names)}: {percent(weakest.accuracy)} %"
-    along = solving(group).diagonal
-    trained = [n for n, point in along.items() if point.region == "in_distribution"]
-    beyond = [point for n, point in along.items() if n > max(trained, default=0) and point.region != "in_distribution"]
-    seeds = len(beyond[0].each) if beyond else 0
-    reach = _reach([(point, point.value) for point in beyond])
-    alone = [_reach([(point, point.each[i]) for point in beyond]) for i in range(seeds)]
+    if weakest is not None and weakest.high < WEAK_CELL_THRESHOLD:
+        weak = f"{cell_label(weakest.coordinates, group.operator, weakest.names)}: {format_percent(weakest.accuracy)} %"
+    diagonal = solving_seeds(group).diagonal
+    trained = [n for n, point in diagonal.items() if point.region == "in_distribution"]
+    ood_points = [
+        point for n, point in diagonal.items() if n > max(trained, default=0) and point.region != "in_distribution"
+    ]
+    seeds = len(ood_points[0].seed_scores) if ood_points else 0
+    reach = _farthest_point([(point, point.score) for point in ood_points])
+    farthest_by_seed = [_farthest_point([(point, point.seed_scores[i]) for point in ood_points]) for i in range(seeds)]
     return GroupFinding(
         group=group,
-        trained=means,
+        in_distribution_scores=means,
         low=low,
         high=high,
-        reach=reach,
-        reaches=tuple(None if point is None else _n(point) for point in alone),
-        first=next((point for point in beyond if _telling(point)), beyond[0] if beyond else None),
-        at_the_end=bool(beyond) and reach is beyond[-1],
-        weak=weak,
-        only_seen=bool(found) and all(region.only_seen for region in found),
+        farthest_point=reach,
+        farthest_lengths=tuple(None if point is None else _length(point) for point in farthest_by_seed),
+        first_ood_point=next(
+            (point for point in ood_points if _is_informative(point)), ood_points[0] if ood_points else None
+        ),
+        reaches_grid_end=bool(ood_points) and reach is ood_points[-1],
+        weakest_cell_text=weak,
+        all_cells_overlap_training=bool(found) and all(region.all_cells_overlap_training for region in found),
     )
 
 
-def solving(group: Group) -> Group:
+def solving_seeds(group: Group) -> Group:
     """The seeds of a group that solve the training region, or all where none or every one does."""
-    able = tuple(
+    solving_runs = tuple(
         run
-        for run, found in group.measured
-        if "in_distribution" in found and found["in_distribution"].share.value >= SOLVED
+        for run, found in group.region_scores_by_run
+        if "in_distribution" in found and found["in_distribution"].score.value >= SOLVED_THRESHOLD
     )
-    if not 0 < len(able) < len(group.runs):
+    if not 0 < len(solving_runs) < len(group.runs):
         return group
-    return group.converged if group.converged.runs == able else replace(group, runs=able)
+    return group.converged_group if group.converged_group.runs == solving_runs else replace(group, runs=solving_runs)
 
 
-def _reach(along: Sequence[tuple[Point, float]]) -> Point | None:
-    """The last length up to which all have `REACHED` and are clearly above their floors. A length at which memorising
-    alone gives `REACHED` does not end the search, and is the last only if it is clearly above its floor."""
+def _farthest_point(scored_points: Sequence[tuple[Point, float]]) -> Point | None:
+    """The last length up to which all have `GENERALIZATION_THRESHOLD` and are clearly above their floors. A length at
+    which memorizing alone gives `GENERALIZATION_THRESHOLD` does not end the search, and is the last only if it is
+    clearly above its floor."""
     last = None
-    for point, share in along:
-        if share < REACHED or (_telling(point) and not above(share, point.floor)):
+    for point, share in scored_points:
+        if share < GENERALIZATION_THRESHOLD or (_is_informative(point) and not is_clearly_above(share, point.floor)):
             break
-        if above(share, point.floor):
+        if is_clearly_above(share, point.floor):
             last = point
     return last
 
 
-def _telling(point: Point) -> bool:
-    """Whether memorising alone does not give `REACHED` there."""
-    return point.floor is None or point.floor < REACHED
+def _is_informative(point: Point) -> bool:
+    """Whether memorizing alone does not give `GENERALIZATION_THRESHOLD` there."""
+    return point.floor is None or point.floor < GENERALIZATION_THRESHOLD
 
 
-def _n(point: Point) -> int:
-    return next(iter(point.at.values()))
+def _length(point: Point) -> int:
+    return next(iter(point.coordinates.values()))
 
 
-def finding(groups: Sequence[Group]) -> str:
+def finding_sentence(groups: Sequence[Group]) -> str:
     """The finding of one group or of several, as one sentence with the numbers in it.
 
     For example, of the quickstart: "Both solve what they were trained on, 1 to 5 digits
     (Abacus 99.9 % [99.7, 100], rotary 99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up
     to 8+8 digits (90.5 % [85.6, 93.8] there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
     """
-    if by_parts(groups):
+    if have_named_parts(groups):
         return part_finding(groups)
-    outcomes = [outcome(group) for group in claimable(groups)]
-    evaluated = [one for one in outcomes if one.trained or one.first]
-    barred = no_claims(groups)
+    outcomes = [group_result(group) for group in groups_with_valid_claims(groups)]
+    evaluated = [one for one in outcomes if one.in_distribution_scores or one.first_ood_point]
+    claim_notes = invalid_claim_notes(groups)
     if not evaluated:
-        return f"{'; '.join(barred)}." if barred else "Nothing was evaluated yet, so there is nothing to say."
-    missing = [one.label for one in outcomes if not (one.trained or one.first)]
-    if len(evaluated) > MOST_NAMED:
-        text = _of_many(evaluated)
+        return f"{'; '.join(claim_notes)}." if claim_notes else "Nothing has been evaluated yet."
+    missing = [one.label for one in outcomes if not (one.in_distribution_scores or one.first_ood_point)]
+    if len(evaluated) > MAX_NAMES:
+        text = _finding_of_many(evaluated)
     else:
-        opening, join = _trained(evaluated)
-        text = f"{opening}{join}{_beyond(evaluated)}; {_measured(evaluated)}{_doubt(evaluated)}"
+        opening, join = _in_distribution_clause(evaluated)
+        text = f"{opening}{join}{_ood_clause(evaluated)}; {_metric_note(evaluated)}{_uncertainty_note(evaluated)}"
     if missing:
-        text += f"; not evaluated yet: {listed(missing)}"
-    text = "; ".join([text, *barred, *theorems(groups)])
+        text += f"; not evaluated yet: {join_names(missing)}"
+    text = "; ".join([text, *claim_notes, *symmetry_notes(groups)])
     # Do not capitalize the name of a run.
     named = any(text.startswith(one.label) for one in evaluated)
     return (text if named else text[0].upper() + text[1:]) + "."
 
 
-def _of_many(outcomes: Sequence[GroupFinding]) -> str:
+def _finding_of_many(outcomes: Sequence[GroupFinding]) -> str:
     """The finding of more groups than a sentence can name: how many solve and go beyond, and who goes farthest."""
-    known = [one for one in outcomes if one.trained]
-    able = [one for one in outcomes if one.solves]
-    span = span_words(point for one in known[:1] for point in one.group.points if point.region == "in_distribution")
-    text = f"{len(able)} of {len(outcomes)} solve what they were trained on, {span}" if known else "many were evaluated"
-    text += " (in every seed)" * any(one.seeds > 1 for one in known)
-    going = [one for one in outcomes if one.reach is not None]
-    if not going:
-        text += f"; none goes beyond at {percent(REACHED)} % or more"
+    known = [one for one in outcomes if one.in_distribution_scores]
+    solved = [one for one in outcomes if one.is_solved]
+    span = range_label(point for one in known[:1] for point in one.group.points if point.region == "in_distribution")
+    text = (
+        f"{len(solved)} of {len(outcomes)} solve what they were trained on, {span}" if known else "many were evaluated"
+    )
+    text += " (in every seed)" * any(one.num_seeds > 1 for one in known)
+    generalizing = [one for one in outcomes if one.farthest_point is not None]
+    if not generalizing:
+        text += f"; none goes beyond at {format_percent(GENERALIZATION_THRESHOLD)} % or more"
     else:
-        longest = max(_n(one.reach) for one in going if one.reach is not None)
-        best = [one for one in going if one.reach is not None and _n(one.reach) == longest]
-        far = best[0].words(best[0].reach) if best[0].reach is not None else ""
+        longest = max(_length(one.farthest_point) for one in generalizing if one.farthest_point is not None)
+        best = [
+            one for one in generalizing if one.farthest_point is not None and _length(one.farthest_point) == longest
+        ]
+        far = best[0].point_label(best[0].farthest_point) if best[0].farthest_point is not None else ""
         text += (
-            f"; {len(going)} go beyond at {percent(REACHED)} % or more, the farthest up to {far} "
-            f"({listed([one.label for one in best])})"
+            f"; {len(generalizing)} go beyond at {format_percent(GENERALIZATION_THRESHOLD)} % or more, the farthest up "
+            f"to {far} ({join_names([one.label for one in best])})"
         )
-    counts = {len(one.group.regions) for one in outcomes}
+    counts = {len(one.group.region_scores) for one in outcomes}
     doubt = "one seed each, so how much seeds differ is not known" if counts == {1} else "medians over seeds"
-    return f"{text}; {doubt}, and the best of so many owes some of its lead to chance"
+    return f"{text}; {doubt}, and the best of many groups is partly the best by chance (selection bias)"
 
 
-def _trained(outcomes: Sequence[GroupFinding]) -> tuple[str, str]:
+def _in_distribution_clause(outcomes: Sequence[GroupFinding]) -> tuple[str, str]:
     """The half of the sentence about the training region, and the conjunction after it."""
-    known = [one for one in outcomes if one.trained]
+    known = [one for one in outcomes if one.in_distribution_scores]
     if not known:
         return (
             "no trained cell was evaluated",
-            ", so what follows may be slow learning as well as failing to generalise: ",
+            ", so what follows may be slow learning as well as failing to generalize: ",
         )
-    span = span_words(point for point in known[0].group.points if point.region == "in_distribution")
+    span = range_label(point for point in known[0].group.points if point.region == "in_distribution")
     what = f"what {'it was' if len(known) == 1 else 'they were'} trained on, {span}"
-    seen = ", on questions that training may have met" if any(one.only_seen for one in known) else ""
-    texts = [f"{one.label} {one.trained_text}{_seeds_solved(one)}{_weak(one)}" for one in known]
-    solving = [one for one in known if one.solves]
+    seen = ", on questions that training may have met" if any(one.all_cells_overlap_training for one in known) else ""
+    texts = [f"{one.label} {one.in_distribution_text}{_seeds_solved(one)}{_weak(one)}" for one in known]
+    solving = [one for one in known if one.is_solved]
     if len(known) == 1:
         verb = "solves" if solving else "does not solve"
-        values = f"{known[0].trained_text}{_seeds_solved(known[0])}{_weak(known[0])}{_threshold(solving, known)}{seen}"
-        return f"{known[0].label} {verb} {what} ({values})", " and " if solving else "; "
-    values = f" ({', '.join(texts)}{_threshold(solving, known)}{seen})"
+        (one,) = known
+        values = f"{one.in_distribution_text}{_seeds_solved(one)}{_weak(one)}{_threshold_note(solving, known)}{seen}"
+        return f"{one.label} {verb} {what} ({values})", " and " if solving else "; "
+    values = f" ({', '.join(texts)}{_threshold_note(solving, known)}{seen})"
     if len(solving) == len(known):
         # "But" belongs before a contrast only.
-        contrast = 0 < sum(one.reach is not None for one in known) < len(known)
+        contrast = 0 < sum(one.farthest_point is not None for one in known) < len(known)
         everyone = "both" if len(known) == 2 else f"all {len(known)}"
         return f"{everyone} solve {what}{values}", ", but " if contrast else ", and "
     if not solving:
         nobody = "neither" if len(known) == 2 else f"none of the {len(known)}"
         return f"{nobody} solves {what.replace('they were', 'it was')}{values}", "; "
-    names = listed([one.label for one in solving])
+    names = join_names([one.label for one in solving])
     verb = "solves" if len(solving) == 1 else "solve"
     return (
         f"only {names} {verb} {what.replace('they were', 'it was' if len(solving) == 1 else 'they were')}{values}",
@@ -222,123 +241,147 @@ def _trained(outcomes: Sequence[GroupFinding]) -> tuple[str, str]:
     )
 
 
-def _threshold(solving: Sequence[GroupFinding], known: Sequence[GroupFinding]) -> str:
+def _threshold_note(solving: Sequence[GroupFinding], known: Sequence[GroupFinding]) -> str:
     if len(solving) == len(known):
         return ""
-    every = " in every seed" if any(one.seeds > 1 for one in known) else ""
-    return f"; solving means a mean of at least {percent(SOLVED)} %{every}"
+    every = " in every seed" if any(one.num_seeds > 1 for one in known) else ""
+    return f"; solving means a mean of at least {format_percent(SOLVED_THRESHOLD)} %{every}"
 
 
 def _seeds_solved(one: GroupFinding) -> str:
-    return "" if one.seeds == 1 or one.solved in (0, one.seeds) else f", {one.solved} of {one.seeds} seeds solve it"
+    return (
+        ""
+        if one.num_seeds == 1 or one.num_solved in (0, one.num_seeds)
+        else f", {one.num_solved} of {one.num_seeds} seeds solve it"
+    )
 
 
 def _weak(one: GroupFinding) -> str:
-    return f", weakest {one.weak}" if one.solves and one.weak else ""
+    return f", weakest {one.weakest_cell_text}" if one.is_solved and one.weakest_cell_text else ""
 
 
-def _beyond(outcomes: Sequence[GroupFinding]) -> str:
+def _ood_clause(outcomes: Sequence[GroupFinding]) -> str:
     """The half of the sentence about generalization beyond training."""
-    judged = [one for one in outcomes if one.first is not None]
-    if not judged:
+    evaluated = [one for one in outcomes if one.first_ood_point is not None]
+    if not evaluated:
         return "nothing beyond it was evaluated"
-    going = [one for one in judged if one.reach is not None]
-    staying = [one for one in judged if one.reach is None]
-    alone = len(judged) == 1 and len(outcomes) == 1
-    who = "" if judged[0].solves else f"{'it' if judged[0].trained else judged[0].label} "
-    if not staying:
-        if alone:
-            return f"{who}goes beyond: {_goes(going[0], 'it')}"
-        everyone = "both go" if len(going) == 2 else f"all {len(going)} go"
-        return f"{everyone} beyond: " + ", ".join(_goes(one, one.label) for one in going)
-    if not going:
-        if alone and staying[0].trained and not staying[0].solved:
-            return f"it {_stays(staying[0])}"
-        if alone:
-            return f"{who}does not go beyond: it {_stays(staying[0])}"
-        nobody = "neither goes" if len(staying) == 2 else f"none of the {len(staying)} goes"
-        return f"{nobody} beyond at {percent(REACHED)} % or more: " + ", ".join(
-            f"{one.label} {_stays(one)}" for one in staying
+    generalizing = [one for one in evaluated if one.farthest_point is not None]
+    not_generalizing = [one for one in evaluated if one.farthest_point is None]
+    is_single = len(evaluated) == 1 and len(outcomes) == 1
+    who = "" if evaluated[0].is_solved else f"{'it' if evaluated[0].in_distribution_scores else evaluated[0].label} "
+    if not not_generalizing:
+        if is_single:
+            return f"{who}generalizes: {_generalizes_text(generalizing[0], 'it')}"
+        everyone = "both go" if len(generalizing) == 2 else f"all {len(generalizing)} go"
+        return f"{everyone} beyond: " + ", ".join(_generalizes_text(one, one.label) for one in generalizing)
+    if not generalizing:
+        if is_single and not_generalizing[0].in_distribution_scores and not not_generalizing[0].num_solved:
+            return f"it {_fails_text(not_generalizing[0])}"
+        if is_single:
+            return f"{who}does not go beyond: it {_fails_text(not_generalizing[0])}"
+        nobody = "neither goes" if len(not_generalizing) == 2 else f"none of the {len(not_generalizing)} goes"
+        return f"{nobody} beyond at {format_percent(GENERALIZATION_THRESHOLD)} % or more: " + ", ".join(
+            f"{one.label} {_fails_text(one)}" for one in not_generalizing
         )
-    text = f"only {listed([one.label for one in going])} {'goes' if len(going) == 1 else 'go'} beyond: "
-    text += ", ".join(_goes(one, "it" if len(going) == 1 else one.label) for one in going)
-    text += ", while " + listed([f"{one.label} {_stays(one)}" for one in staying])
-    if any(not _apart(one, other) for one in going for other in staying):
-        text += ", a difference that these records cannot tell from chance"
+    text = (
+        f"only {join_names([one.label for one in generalizing])} {'goes' if len(generalizing) == 1 else 'go'} beyond: "
+    )
+    text += ", ".join(_generalizes_text(one, "it" if len(generalizing) == 1 else one.label) for one in generalizing)
+    text += ", while " + join_names([f"{one.label} {_fails_text(one)}" for one in not_generalizing])
+    if any(not _differ_significantly(one, other) for one in generalizing for other in not_generalizing):
+        text += ", a difference that is not significant"
     return text
 
 
-def _goes(one: GroupFinding, name: str) -> str:
-    point = one.reach
+def _generalizes_text(one: GroupFinding, name: str) -> str:
+    point = one.farthest_point
     if point is None:
         return ""
-    end = ", the end of the grid" if one.at_the_end else ""
+    end = ", the end of the grid" if one.reaches_grid_end else ""
     seeds = ""
-    if one.seeds > 1 and len(set(one.reaches)) > 1:
-        seeds = "; seed by seed up to " + listed(["none" if n is None else str(n) for n in one.reaches])
-    solved = f", in the {one.solved} of {one.seeds} seeds that solve it" if 0 < one.solved < one.seeds else ""
-    there = f"{percent(point.value)} % {bracket(point.low, point.high)} there{_floor(point)}{solved}{seeds}"
-    return f"{name} stays at {percent(REACHED)} % or more up to {one.words(point)}{end} ({there})"
+    if one.num_seeds > 1 and len(set(one.farthest_lengths)) > 1:
+        seeds = "; seed by seed up to " + join_names(["none" if n is None else str(n) for n in one.farthest_lengths])
+    solved = (
+        f", in the {one.num_solved} of {one.num_seeds} seeds that solve it"
+        if 0 < one.num_solved < one.num_seeds
+        else ""
+    )
+    there = (
+        f"{format_percent(point.score)} % {format_interval(point.low, point.high)} there{_floor(point)}{solved}{seeds}"
+    )
+    return (
+        f"{name} stays at {format_percent(GENERALIZATION_THRESHOLD)} % or more up to {one.point_label(point)}{end} "
+        f"({there})"
+    )
 
 
-def _stays(one: GroupFinding) -> str:
-    point = one.first
+def _fails_text(one: GroupFinding) -> str:
+    point = one.first_ood_point
     if point is None:
         return "was not evaluated beyond"
-    verb = "falls to" if one.solves else "has"
-    text = f"{verb} {percent(point.value)} % {bracket(point.low, point.high)} at {one.words(point)}{_bracketed(point)}"
-    if one.solves or not one.trained:
+    verb = "falls to" if one.is_solved else "has"
+    text = (
+        f"{verb} {format_percent(point.score)} % {format_interval(point.low, point.high)} at "
+        f"{one.point_label(point)}{_floor_in_parentheses(point)}"
+    )
+    if one.is_solved or not one.in_distribution_scores:
         return text
-    if one.group.by_symmetry:
+    if one.group.is_limited_by_symmetry:
         return text
-    if one.solved:
-        return f"{text}, in the {one.solved} of {one.seeds} seeds that have learned what it was trained on"
+    if one.num_solved:
+        return f"{text}, in the {one.num_solved} of {one.num_seeds} seeds that have learned what it was trained on"
     return f"{text}, which says little as it has not learned what it was trained on"
 
 
-def _apart(one: GroupFinding, other: GroupFinding) -> bool:
+def _differ_significantly(one: GroupFinding, other: GroupFinding) -> bool:
     """Whether two groups differ significantly at the first OOD length."""
-    here, there = one.first, other.first
-    if here is None or there is None or here.at != there.at:
+    first_point, second_point = one.first_ood_point, other.first_ood_point
+    if first_point is None or second_point is None or first_point.coordinates != second_point.coordinates:
         return True
-    if len(here.each) == 1 and len(there.each) == 1:
-        gap = difference((round(here.value * here.count), here.count), (round(there.value * there.count), there.count))
+    if len(first_point.seed_scores) == 1 and len(second_point.seed_scores) == 1:
+        gap = newcombe_interval(
+            (round(first_point.score * first_point.count), first_point.count),
+            (round(second_point.score * second_point.count), second_point.count),
+        )
         return gap.low > 0.0 or gap.high < 0.0
-    return here.low > there.high or there.low > here.high
+    return first_point.low > second_point.high or second_point.low > first_point.high
 
 
 def _floor(point: Point) -> str:
     """The floor at a length, as text after a number."""
-    return "" if point.floor is None else f", floor {percent(point.floor)} %"
+    return "" if point.floor is None else f", floor {format_percent(point.floor)} %"
 
 
-def _bracketed(point: Point) -> str:
+def _floor_in_parentheses(point: Point) -> str:
     return f" ({floor.removeprefix(', ')})" if (floor := _floor(point)) else ""
 
 
-def going_words(groups: Sequence[Group]) -> str:
+def generalization_criterion(groups: Sequence[Group]) -> str:
     """What "goes to n" means, in words."""
-    clear = f" and clearly above the floor there (at least {percent(CLEAR)} % of what the floor leaves)"
-    return f"at least {percent(REACHED)} %{clear * any(group.floor is not None for group in groups)}"
+    clear = f" and clearly above the floor there (at least {format_percent(CLEAR_MARGIN)} % of what the floor leaves)"
+    return (
+        f"at least {format_percent(GENERALIZATION_THRESHOLD)} "
+        f"%{clear * any(group.floor is not None for group in groups)}"
+    )
 
 
-def _measured(outcomes: Sequence[GroupFinding]) -> str:
+def _metric_note(outcomes: Sequence[GroupFinding]) -> str:
     """A note on the metric of labels; "" for exact match."""
-    if measure_of([one.group for one in outcomes]) in (None, "exact"):
+    if common_metric([one.group for one in outcomes]) in (None, "exact"):
         return ""
-    words = measure_words([one.group for one in outcomes])
+    words = common_metric_label([one.group for one in outcomes])
     what = f"{words}, within training on all its counts" if words == METRICS["unseen"] else words
-    return f"numbers are {what}; the floor is what memorising gives, or one answer everywhere; "
+    return f"numbers are {what}; the floor is the score of memorization or of the best constant answer; "
 
 
-def _doubt(outcomes: Sequence[GroupFinding]) -> str:
+def _uncertainty_note(outcomes: Sequence[GroupFinding]) -> str:
     """A note on brackets and seeds."""
-    counts = sorted({len(one.group.regions) for one in outcomes})
+    counts = sorted({len(one.group.region_scores) for one in outcomes})
     each = " each" if len(outcomes) > 1 else ""
     if counts == [1]:
         sizes = sorted({point.count for one in outcomes for point in one.group.points})
         questions = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-        if any(one.group.measure != "exact" for one in outcomes):
+        if any(one.group.resolved_metric != "exact" for one in outcomes):
             questions += " row" if questions == "1" else " rows"
         return (
             f"one seed{each}, so how much seeds differ is not known "
@@ -346,5 +389,5 @@ def _doubt(outcomes: Sequence[GroupFinding]) -> str:
         )
     if len(counts) == 1:
         return f"medians of {counts[0]} seeds{each} (brackets: lowest and highest seed)"
-    seeds = ", ".join(f"{one.label} {len(one.group.regions)}" for one in outcomes)
+    seeds = ", ".join(f"{one.label} {len(one.group.region_scores)}" for one in outcomes)
     return f"seeds: {seeds} (brackets: lowest and highest seed; for one seed the 95 % interval about the questions)"

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from numerate.evaluation.labels import Labels, Metric
+from numerate.evaluation.labels import LabelCounts, Metric
 from numerate.evaluation.statistics import Proportion, region_mean
 from numerate.reports.records import Cell
 
-REGIONS = {
+REGION_LABELS = {
     "in_distribution": "in distribution",
     "ood_validation": "OOD validation",
     "ood_test": "OOD test",
@@ -17,19 +17,19 @@ REGIONS = {
 }
 """The regions of an evaluation, nearest to training first, with their names in reports."""
 
-OOD = "ood"
-REGION_WORDS = {**REGIONS, OOD: "all OOD"}
-"""`REGIONS`, and all of them that are out of distribution together."""
+ALL_OOD = "ood"
+ALL_REGION_LABELS = {**REGION_LABELS, ALL_OOD: "all OOD"}
+"""`REGION_LABELS`, and all of them that are out of distribution together."""
 
-REGIONS_EXPLAINED = (
-    "In distribution: the sizes of training. OOD validation: the band just beyond (out of distribution), on which the "
-    "best checkpoint is chosen. OOD test: everything further."
+REGIONS_NOTE = (
+    "In distribution: the sizes of training. OOD validation: sizes slightly above those of training (out of "
+    "distribution), on which the best checkpoint is chosen. OOD test: everything further."
 )
 
 
-DIGITS = ("first_digits", "second_digits")
+DIGIT_AXES = ("first_digits", "second_digits")
 
-PARTS = ("module", "test")
+PART_AXES = ("module", "test")
 """Axes whose sizes number parts without an order: modules, test sets."""
 
 
@@ -37,19 +37,19 @@ PARTS = ("module", "test")
 class Point:
     """One cell over seeds.
 
-    With one seed `low` to `high` is the Wilson interval over its questions; with several, `value` is the median of the
-    seeds and `low` to `high` their range. `each` holds the accuracy of every seed. `floor` is the score of memorising,
-    or of one constant answer, the highest of the seeds; None in distribution and for other tasks.
+    With one seed `low` to `high` is the Wilson interval over its questions; with several, `score` is the median of the
+    seeds and `low` to `high` their range. `seed_scores` holds the accuracy of every seed. `floor` is the score of
+    memorizing, or of one constant answer, the highest of the seeds; None in distribution and for other tasks.
     """
 
-    at: Mapping[str, int]
-    value: float
+    coordinates: Mapping[str, int]
+    score: float
     low: float
     high: float
-    each: tuple[float, ...]
+    seed_scores: tuple[float, ...]
     count: int
     region: str
-    seen: bool
+    overlaps_training: bool
     note: str = ""
     metric: Metric = "exact"
     floor: float | None = None
@@ -67,67 +67,67 @@ class PlotGrid:
     points: Mapping[tuple[int, int], Point]
     title: str = ""
 
-    def trained(self, row: int, column: int) -> bool:
+    def is_in_distribution(self, row: int, column: int) -> bool:
         point = self.points.get((row, column))
         return point is not None and point.region == "in_distribution"
 
-    def edge(self, i: int, j: int, side: str) -> bool:
+    def has_border(self, i: int, j: int, side: str) -> bool:
         """Whether the border of the training region runs along a side ("top", "left", "bottom", "right") of row i,
         column j (indices, not values)."""
         step_i, step_j = {"top": (-1, 0), "left": (0, -1), "bottom": (1, 0), "right": (0, 1)}[side]
-        other = (i + step_i, j + step_j)
-        inside = 0 <= other[0] < len(self.rows) and 0 <= other[1] < len(self.columns)
-        beside = inside and self.trained(self.rows[other[0]], self.columns[other[1]])
-        return self.trained(self.rows[i], self.columns[j]) and not beside
+        neighbor = (i + step_i, j + step_j)
+        inside = 0 <= neighbor[0] < len(self.rows) and 0 <= neighbor[1] < len(self.columns)
+        neighbor_in_distribution = inside and self.is_in_distribution(self.rows[neighbor[0]], self.columns[neighbor[1]])
+        return self.is_in_distribution(self.rows[i], self.columns[j]) and not neighbor_in_distribution
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionScore:
     """The mean over the cells of a region, without "seen" ones (which may overlap with training) unless all are.
 
     A metric of labels is over all labels, or rows, of the region with equal weight; `labels` has the other metrics, and
-    `floor` is the score of memorising, None in distribution and for other tasks."""
+    `floor` is the score of memorizing, None in distribution and for other tasks."""
 
     name: str
-    share: Proportion
-    cells: int
-    seen_left_out: int
-    only_seen: bool
-    weakest: Cell
+    score: Proportion
+    num_cells: int
+    num_excluded_cells: int
+    all_cells_overlap_training: bool
+    weakest_cell: Cell
     floor: float | None = None
-    labels: Labels | None = None
+    labels: LabelCounts | None = None
 
 
-def points(seeds: Sequence[Sequence[Cell]]) -> list[Point]:
+def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
     """Joins the cells of several seeds, each seed a list of cells; cells that some seed lacks are left out."""
-    tables = [{tuple(sorted(cell.at.items())): cell for cell in cells} for cells in seeds]
+    tables = [{tuple(sorted(cell.coordinates.items())): cell for cell in cells} for cells in cells_by_seed]
     joined = []
     for place, cell in tables[0].items() if tables else ():
         if not all(place in table for table in tables):
             continue
-        same = [table[place] for table in tables]
-        each = tuple(one.accuracy for one in same)
-        low, high = (cell.low, cell.high) if len(same) == 1 else (min(each), max(each))
+        same_cells = [table[place] for table in tables]
+        accuracies = tuple(one.accuracy for one in same_cells)
+        low, high = (cell.low, cell.high) if len(same_cells) == 1 else (min(accuracies), max(accuracies))
         joined.append(
             Point(
-                at=cell.at,
-                value=median(each),
+                coordinates=cell.coordinates,
+                score=median(accuracies),
                 low=low,
                 high=high,
-                each=each,
+                seed_scores=accuracies,
                 count=cell.count // cell.repeats,
                 region=cell.region,
-                seen=cell.seen,
-                note=_first_wrong(same),
+                overlaps_training=cell.overlaps_training,
+                note=_first_error_note(same_cells),
                 metric=cell.metric,
-                floor=max((one.floor for one in same if one.floor is not None), default=None),
+                floor=max((one.floor for one in same_cells if one.floor is not None), default=None),
                 names=cell.names,
             )
         )
     return joined
 
 
-def _first_wrong(cells: Sequence[Cell]) -> str:
+def _first_error_note(cells: Sequence[Cell]) -> str:
     """The most frequent first wrong token of an answer, in words, counted from 1."""
     wrong = [cell.first_wrong for cell in cells if cell.first_wrong]
     if not wrong:
@@ -139,28 +139,30 @@ def _first_wrong(cells: Sequence[Cell]) -> str:
     return f"wrong answers first go wrong mostly at token {at + 1} ({100 * counts[at] / sum(counts):.0f} % of them)"
 
 
-def grids(found: Sequence[Point], title: str = "") -> list[PlotGrid]:
+def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
     """The grids of points: one for one or two axes, else one per combination of the further axes.
 
     The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that are
     alone in their row and column (equal lengths, `equal:101:160`) make a strip of one row instead of a map.
     """
-    if not found:
+    if not points:
         return []
-    axes = tuple(found[0].at)
-    tied = _tied(found) if len(axes) == 2 else []
-    if tied:
-        alone = {next(iter(point.at.values())) for point in tied}
-        others = [point for point in found if not alone & set(point.at.values())]
-        strip = {(0, next(iter(point.at.values()))): point for point in tied}
+    axes = tuple(points[0].coordinates)
+    isolated_points = _isolated_diagonal_points(points) if len(axes) == 2 else []
+    if isolated_points:
+        isolated_values = {next(iter(point.coordinates.values())) for point in isolated_points}
+        others = [point for point in points if not isolated_values & set(point.coordinates.values())]
+        strip = {(0, next(iter(point.coordinates.values()))): point for point in isolated_points}
         columns = tuple(sorted(column for _, column in strip))
-        words = "digits of each number" if axes == DIGITS else f"{axis_words(axes[0])} = {axis_words(axes[1])}"
-        return [*grids(others, title), PlotGrid("", words, (0,), columns, strip, title)]
+        words = "digits of each number" if axes == DIGIT_AXES else f"{axis_label(axes[0])} = {axis_label(axes[1])}"
+        return [*make_grids(others, title), PlotGrid("", words, (0,), columns, strip, title)]
     row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
     slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
-    for point in found:
-        rest = tuple((axis, point.at[axis]) for axis in axes[2:])
-        slices.setdefault(rest, {})[(point.at[row_axis] if row_axis else 0, point.at[column_axis])] = point
+    for point in points:
+        rest = tuple((axis, point.coordinates[axis]) for axis in axes[2:])
+        slices.setdefault(rest, {})[
+            (point.coordinates[row_axis] if row_axis else 0, point.coordinates[column_axis])
+        ] = point
     return [
         PlotGrid(
             row_axis,
@@ -168,171 +170,181 @@ def grids(found: Sequence[Point], title: str = "") -> list[PlotGrid]:
             tuple(sorted({row for row, _ in table})),
             tuple(sorted({column for _, column in table})),
             table,
-            ", ".join([title] * bool(title) + [f"{axis_words(axis)} {value}" for axis, value in rest]),
+            ", ".join([title] * bool(title) + [f"{axis_label(axis)} {value}" for axis, value in rest]),
         )
         for rest, table in sorted(slices.items())
     ]
 
 
-def _tied(found: Sequence[Point]) -> list[Point]:
+def _isolated_diagonal_points(points: Sequence[Point]) -> list[Point]:
     """The points of two equal values whose row and column have no other point, where there are several."""
-    used: dict[int, int] = {}
-    for point in found:
-        for value in set(point.at.values()):
-            used[value] = used.get(value, 0) + 1
-    alone = [point for point in found if len(set(point.at.values())) == 1 and used[next(iter(point.at.values()))] == 1]
+    value_counts: dict[int, int] = {}
+    for point in points:
+        for value in set(point.coordinates.values()):
+            value_counts[value] = value_counts.get(value, 0) + 1
+    alone = [
+        point
+        for point in points
+        if len(set(point.coordinates.values())) == 1 and value_counts[next(iter(point.coordinates.values()))] == 1
+    ]
     return alone if len(alone) > 1 else []
 
 
-def diagonal(found: Iterable[Point]) -> dict[int, Point]:
+def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:
     """The points where all axes agree (n+n digits; every point, where there is one axis), by n, ascending."""
-    along = {next(iter(point.at.values())): point for point in found if len(set(point.at.values())) == 1}
-    return dict(sorted(along.items()))
+    by_length = {
+        next(iter(point.coordinates.values())): point for point in points if len(set(point.coordinates.values())) == 1
+    }
+    return dict(sorted(by_length.items()))
 
 
-CLEAR = 0.5
+CLEAR_MARGIN = 0.5
 """The part of the range above the floor that a share must exceed to count as clearly above it."""
 
 
-def above(share: float, floor: float | None) -> bool:
-    """Whether a share is clearly above the score of memorising: by at least half of the range above the floor.
+def is_clearly_above(score: float, floor: float | None) -> bool:
+    """Whether a share is clearly above the score of memorizing: by at least half of the range above the floor.
 
     At a floor of 98 % that is from 99 % on; at a floor of 100 % never.
     """
-    return floor is None or (floor < 1 and share - floor >= CLEAR * (1 - floor))
+    return floor is None or (floor < 1 and score - floor >= CLEAR_MARGIN * (1 - floor))
 
 
-def floors_along(several: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
+def floor_ranges(diagonals: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
     """By length the lowest and the highest floor of several diagonals; in distribution there is none."""
-    found: dict[int, list[float]] = {}
-    for along in several:
+    floors_by_length: dict[int, list[float]] = {}
+    for along in diagonals:
         for n, point in along.items():
             if point.floor is not None:
-                found.setdefault(n, []).append(point.floor)
-    return {n: (min(floors), max(floors)) for n, floors in sorted(found.items())}
+                floors_by_length.setdefault(n, []).append(point.floor)
+    return {n: (min(floors), max(floors)) for n, floors in sorted(floors_by_length.items())}
 
 
-def floor_curve(several: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
+def floor_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
     """The floor as a line by length, x and y: 1 up to the last trained one, then the floor of each. Empty where
     groups have different floors, or none, and where no trained length was evaluated."""
-    known = floors_along(several)
-    trained = [n for along in several for n, point in along.items() if point.region == "in_distribution"]
-    if not known or not trained or any(low != high for low, high in known.values()):
+    ranges = floor_ranges(diagonals)
+    trained = [n for along in diagonals for n, point in along.items() if point.region == "in_distribution"]
+    if not ranges or not trained or any(low != high for low, high in ranges.values()):
         return [], []
     x, y = [float(min(trained)), max(trained) + 0.5], [1.0, 1.0]
-    for n, (floor, _) in known.items():
+    for n, (floor, _) in ranges.items():
         x.append(float(n))
         y.append(floor)
     return x, y
 
 
-def regions(cells: Sequence[Cell]) -> dict[str, Region]:
+def score_regions(cells: Sequence[Cell]) -> dict[str, RegionScore]:
     """The evaluated regions, nearest to training first, each with its mean; `OOD` is the mean of several
     out-of-distribution ones."""
-    groups = {name: [cell for cell in cells if cell.region == name] for name in REGIONS}
-    untrained = [groups[name] for name in REGIONS if name != "in_distribution" and groups[name]]
-    if len(untrained) > 1:
-        groups[OOD] = [cell for cells in untrained for cell in cells]
-    return {name: _region(name, inside) for name, inside in groups.items() if inside}
+    groups = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
+    ood_regions = [groups[name] for name in REGION_LABELS if name != "in_distribution" and groups[name]]
+    if len(ood_regions) > 1:
+        groups[ALL_OOD] = [cell for cells in ood_regions for cell in cells]
+    return {name: _score_region(name, inside) for name, inside in groups.items() if inside}
 
 
-def _region(name: str, inside: Sequence[Cell]) -> Region:
-    held_out = [cell for cell in inside if not cell.seen]
-    scored = held_out or inside
-    several = [cell.labels for cell in scored if cell.labels is not None]
-    labels = Labels.together(several) if len(several) == len(scored) else None
-    metric = scored[0].metric if labels is None else labels.measured_by(scored[0].metric, name)
-    share = None if labels is None or metric == "exact" else labels.measured(metric)
-    return Region(
+def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
+    held_out = [cell for cell in region_cells if not cell.overlaps_training]
+    scored = held_out or region_cells
+    cell_labels = [cell.labels for cell in scored if cell.labels is not None]
+    labels = LabelCounts.merge(cell_labels) if len(cell_labels) == len(scored) else None
+    metric = scored[0].metric if labels is None else labels.effective_metric(scored[0].metric, name)
+    score = None if labels is None or metric == "exact" else labels.score_with_interval(metric)
+    return RegionScore(
         name=name,
-        share=share or region_mean([(int(cell.correct), cell.count) for cell in scored], repeats=scored[0].repeats),
-        cells=len(scored),
-        seen_left_out=len(inside) - len(scored),
-        only_seen=not held_out,
-        weakest=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.at.values()])),
+        score=score or region_mean([(int(cell.correct), cell.count) for cell in scored], num_repeats=scored[0].repeats),
+        num_cells=len(scored),
+        num_excluded_cells=len(region_cells) - len(scored),
+        all_cells_overlap_training=not held_out,
+        weakest_cell=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.coordinates.values()])),
         floor=labels.floor(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
     )
 
 
-def place_words(at: Mapping[str, int], operator: str | None = None, names: Mapping[str, str] | None = None) -> str:
+def cell_label(
+    coordinates: Mapping[str, int], operator: str | None = None, names: Mapping[str, str] | None = None
+) -> str:
     """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"; of
     sizes with names the names."""
-    values = list(at.values())
+    values = list(coordinates.values())
     if names:
-        return ", ".join(names.get(axis) or f"{axis_words(axis)} {value}" for axis, value in at.items())
-    if tuple(at) == ("first_digits", "second_digits"):
+        return ", ".join(names.get(axis) or f"{axis_label(axis)} {value}" for axis, value in coordinates.items())
+    if tuple(coordinates) == ("first_digits", "second_digits"):
         return f"{values[0]}{operator or ' and '}{values[1]} digits"
-    if tuple(at) == ("digits",):
+    if tuple(coordinates) == ("digits",):
         return f"{values[0]} digits"
-    return ", ".join(f"{axis_words(axis)} {value}" for axis, value in at.items())
+    return ", ".join(f"{axis_label(axis)} {value}" for axis, value in coordinates.items())
 
 
-def are_parts(cells: Iterable[Point | Cell]) -> bool:
+def are_named_parts(cells: Iterable[Point | Cell]) -> bool:
     """Whether cells are named parts, or of an axis in `PARTS`, and so have no length."""
-    each = list(cells)
-    return bool(each) and all(len(one.at) == 1 and (bool(one.names) or next(iter(one.at)) in PARTS) for one in each)
+    cell_list = list(cells)
+    return bool(cell_list) and all(
+        len(one.coordinates) == 1 and (bool(one.names) or next(iter(one.coordinates)) in PART_AXES) for one in cell_list
+    )
 
 
-def axis_words(axis: str) -> str:
+def axis_label(axis: str) -> str:
     """The label of an axis: "first_digits" is "digits of the first number", "length" stays "length"."""
     order = {"first_digits": "first", "second_digits": "second"}
     return f"digits of the {order[axis]} number" if axis in order else axis.replace("_", " ")
 
 
-def span_words(cells: Iterable[Point | Cell]) -> str:
+def range_label(cells: Iterable[Point | Cell]) -> str:
     """The range of cells in words: "1 to 5 digits"; "" where it is empty."""
     inside = list(cells)
     if not inside:
         return ""
-    spans = {axis: sorted({cell.at[axis] for cell in inside}) for axis in inside[0].at}
+    spans = {axis: sorted({cell.coordinates[axis] for cell in inside}) for axis in inside[0].coordinates}
     texts = {axis: f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else f"{seen[0]}" for axis, seen in spans.items()}
     digits = all(axis.endswith("digits") for axis in spans)
     if digits and len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} digits"
-    return ", ".join(f"{axis_words(axis)} {text}" for axis, text in texts.items())
+    return ", ".join(f"{axis_label(axis)} {text}" for axis, text in texts.items())
 
 
-def percent(share: float, digits: int = 1) -> str:
+def format_percent(fraction: float, digits: int = 1) -> str:
     """A share as a percentage: 0.9996 is "99.96", 0.905 is "90.5"; only exactly 0 and 1 are "0" and "100"."""
-    if share in (0.0, 1.0):
-        return f"{100 * share:.0f}"
+    if fraction in (0.0, 1.0):
+        return f"{100 * fraction:.0f}"
     for decimals in range(digits, 7):
-        text = f"{100 * share:.{decimals}f}"
+        text = f"{100 * fraction:.{decimals}f}"
         if 0.0 < float(text) < 100.0:
             return text.rstrip("0").rstrip(".") if "." in text else text
-    return "<0.0001" if share < 0.5 else ">99.9999"
+    return "<0.0001" if fraction < 0.5 else ">99.9999"
 
 
-def whole_percent(share: float) -> str:
+def format_integer_percent(fraction: float) -> str:
     """A percentage without decimals for cells of a map: only exactly 1 is "100" and 0 is "0"; 0.996 is "99"."""
-    if share in (0.0, 1.0):
-        return f"{100 * share:.0f}"
-    return str(min(max(round(100 * share), 1), 99))
+    if fraction in (0.0, 1.0):
+        return f"{100 * fraction:.0f}"
+    return str(min(max(round(100 * fraction), 1), 99))
 
 
-def tick_step(count: int, most: int) -> int:
-    """The step between labels for at most about `most` of them: 1, 2, 5, 10, 20, 50, ..."""
+def tick_step(count: int, max_ticks: int) -> int:
+    """The step between labels for at most about `max_ticks` of them: 1, 2, 5, 10, 20, 50, ..."""
     steps = (factor * int(10**power) for power in range(9) for factor in (1, 2, 5))
-    return next(step for step in steps if count <= most * step)
+    return next(step for step in steps if count <= max_ticks * step)
 
 
-def length_ticks(lengths: Iterable[float], most: int) -> list[float]:
-    """The lengths with a label on an axis, about `most` at most: the first one, and round ones.
+def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
+    """The lengths with a label on an axis, about `max_ticks` at most: the first one, and round ones.
 
     >>> length_ticks([*range(1, 60), *range(60, 201, 5)], 15)
     [1, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200]
     """
-    found = sorted(set(lengths))
-    room = max(len(found), found[-1] - found[0] + 1)
-    for every in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
-        kept = [n for n in found if n % every == 0]
-        if all((after - n) * most >= room for n, after in pairwise(kept)):
+    sorted_lengths = sorted(set(lengths))
+    room = max(len(sorted_lengths), sorted_lengths[-1] - sorted_lengths[0] + 1)
+    for step in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
+        tick_lengths = [n for n in sorted_lengths if n % step == 0]
+        if all((after - n) * max_ticks >= room for n, after in pairwise(tick_lengths)):
             break
-    near = kept and 0 < 2 * (kept[0] - found[0]) < every
-    return kept if near or found[0] in kept else [found[0], *kept]
+    near = tick_lengths and 0 < 2 * (tick_lengths[0] - sorted_lengths[0]) < step
+    return tick_lengths if near or sorted_lengths[0] in tick_lengths else [sorted_lengths[0], *tick_lengths]
 
 
-def bracket(low: float, high: float, digits: int = 1) -> str:
+def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
-    return f"[{percent(low, digits)}, {percent(high, digits)}]"
+    return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"

@@ -8,23 +8,23 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.labels import METRICS, Labels, Metric
+from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.reports.grid import (
-    OOD,
-    REGION_WORDS,
+    ALL_OOD,
+    ALL_REGION_LABELS,
     PlotGrid,
     Point,
-    Region,
-    are_parts,
-    diagonal,
-    grids,
-    points,
-    regions,
+    RegionScore,
+    aggregate_seeds,
+    are_named_parts,
+    diagonal_points,
+    make_grids,
+    score_regions,
 )
 from numerate.reports.records import Cell, Records, settings_key
-from numerate.reports.symmetry import same_everywhere
+from numerate.reports.symmetry import has_equal_states
 
-CONVERGED = 0.99
+CONVERGENCE_THRESHOLD = 0.99
 """The exact match on held-out in-distribution questions from which on a run has converged."""
 
 
@@ -45,128 +45,136 @@ class Group:
 
     def cells(self, run: Records) -> list[Cell]:
         """The cells of one run at the checkpoint and settings of this group, by its metric."""
-        return [cell.of(self.measure) for cell in self.recorded(run)]
+        return [cell.with_metric(self.resolved_metric) for cell in self.recorded_cells(run)]
 
-    def recorded(self, run: Records) -> list[Cell]:
+    def recorded_cells(self, run: Records) -> list[Cell]:
         """The same as recorded. The best checkpoint is without the lengths it was chosen on."""
         if self.checkpoint is None:
-            return fairly(run.select(settings=self.settings))
+            return exclude_selection_cells(run.select_cells(settings=self.settings))
         named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
-        return fairly(run.select(named[-1], settings=self.settings)) if named else []
+        return exclude_selection_cells(run.select_cells(named[-1], settings=self.settings)) if named else []
 
     @cached_property
-    def measure(self) -> Metric:
+    def resolved_metric(self) -> Metric:
         """The metric. Raises `UserError` for one that its records do not have."""
-        cells = [cell for run in self.runs for cell in self.recorded(run)]
-        labelled = bool(cells) and all(cell.labels is not None for cell in cells)
+        cells = [cell for run in self.runs for cell in self.recorded_cells(run)]
+        has_labels = bool(cells) and all(cell.labels is not None for cell in cells)
         if self.metric is not None and self.metric not in METRICS:
-            there = f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.METRICS)}"
-            raise UserError(f"metric: there is no {self.metric!r}; {there}")
-        if self.metric in (None, "exact") or labelled or not cells:
-            known = labelled and all(cell.labels.trained is not None for cell in cells if cell.labels is not None)
-            return self.metric or ("unseen" if known else "exact")
-        raise UserError(f"metric: {self.label} has no labels of which {METRICS[self.metric]} is known; metric=exact is")
+            available = (
+                f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.ANSWER_METRICS)}"
+            )
+            raise UserError(f"metric: there is no {self.metric!r}; {available}")
+        if self.metric in (None, "exact") or has_labels or not cells:
+            has_trained_counts = has_labels and all(
+                cell.labels.trained is not None for cell in cells if cell.labels is not None
+            )
+            return self.metric or ("unseen" if has_trained_counts else "exact")
+        raise UserError(f"metric: must be exact for {self.label}, whose answers have no labels")
 
     @property
-    def measure_words(self) -> str:
+    def metric_label(self) -> str:
         """The metric in words."""
-        return METRICS[self.measure]
+        return METRICS[self.resolved_metric]
 
     @cached_property
-    def labels(self) -> list[Labels]:
+    def labels(self) -> list[LabelCounts]:
         """The labels of each seed over all its cells; nothing where answers are no labels."""
-        each = [[cell.labels for cell in cells if cell.labels is not None] for cells in self.evaluated]
-        return [Labels.together(labels) for labels in each] if each and all(each) else []
+        each = [[cell.labels for cell in cells if cell.labels is not None] for cells in self.evaluated_cells]
+        return [LabelCounts.merge(labels) for labels in each] if each and all(each) else []
 
     @cached_property
     def floor(self) -> float | None:
-        """The out-of-distribution score of memorising, or of one constant answer; None for other tasks."""
-        for found in self.regions:
+        """The out-of-distribution score of memorizing, or of one constant answer; None for other tasks."""
+        for found in self.region_scores:
             beyond = [region for name, region in found.items() if name != "in_distribution"]
             if beyond:
-                return found.get(OOD, beyond[-1]).floor
+                return found.get(ALL_OOD, beyond[-1]).floor
         return None
 
     @cached_property
-    def by_symmetry(self) -> bool:
+    def is_limited_by_symmetry(self) -> bool:
         """Whether a symmetry limits the model to chance, whatever its weights."""
-        return same_everywhere(self.runs[0].recipe)
+        return has_equal_states(self.runs[0].recipe)
 
     @cached_property
     def sees_future(self) -> str | None:
         """How its model attends to later tokens, in words, which rules out any claim; None where it does not."""
-        cells = [cell for run in self.runs for cell in self.recorded(run)]
+        cells = [cell for run in self.runs for cell in self.recorded_cells(run)]
         return next((cell.sees_future for cell in cells if cell.sees_future is not None), None)
 
     @cached_property
-    def _evaluated(self) -> list[tuple[Records, list[Cell]]]:
+    def _cells_by_run(self) -> list[tuple[Records, list[Cell]]]:
         return [(run, cells) for run in self.runs if (cells := self.cells(run))]
 
     @property
-    def evaluated(self) -> list[list[Cell]]:
+    def evaluated_cells(self) -> list[list[Cell]]:
         """The cells of each run that has any."""
-        return [cells for _, cells in self._evaluated]
+        return [cells for _, cells in self._cells_by_run]
 
     @cached_property
     def points(self) -> list[Point]:
         """The cells of the chosen checkpoint, over the seeds that were evaluated."""
-        return points(self.evaluated)
+        return aggregate_seeds(self.evaluated_cells)
 
     @cached_property
-    def first(self) -> list[Point]:
+    def first_token_points(self) -> list[Point]:
         """The same by the first token of the answer alone; nothing where the records do not say."""
-        recorded = [cells for run in self.runs if (cells := self.recorded(run))]
-        each = [[one for cell in cells if (one := cell.of_first()) is not None] for cells in recorded]
-        return points(each) if all(each) else []
+        recorded = [cells for run in self.runs if (cells := self.recorded_cells(run))]
+        each = [[one for cell in cells if (one := cell.with_first_token()) is not None] for cells in recorded]
+        return aggregate_seeds(each) if all(each) else []
 
     @cached_property
     def grids(self) -> list[PlotGrid]:
-        return grids(self.points)
+        return make_grids(self.points)
 
     @cached_property
-    def parts(self) -> bool:
+    def has_named_parts(self) -> bool:
         """Whether its cells are named parts such as modules, which have no length."""
-        return are_parts(cell for run in self.runs for cell in run.cells)
+        return are_named_parts(cell for run in self.runs for cell in run.cells)
 
     @cached_property
     def diagonal(self) -> dict[int, Point]:
         """The cells by length; none where they are parts."""
-        return {} if self.parts else diagonal(self.points)
+        return {} if self.has_named_parts else diagonal_points(self.points)
 
     @cached_property
-    def measured(self) -> list[tuple[Records, dict[str, Region]]]:
+    def region_scores_by_run(self) -> list[tuple[Records, dict[str, RegionScore]]]:
         """Each run that was evaluated with the means of its regions."""
-        return [(run, regions(cells)) for run, cells in self._evaluated]
+        return [(run, score_regions(cells)) for run, cells in self._cells_by_run]
 
     @property
-    def regions(self) -> list[dict[str, Region]]:
+    def region_scores(self) -> list[dict[str, RegionScore]]:
         """The region means, one dictionary per seed that was evaluated."""
-        return [found for _, found in self.measured]
+        return [found for _, found in self.region_scores_by_run]
 
     @cached_property
-    def learned(self) -> list[tuple[Records, float]]:
+    def in_distribution_scores(self) -> list[tuple[Records, float]]:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
         return (
             []
-            if self.parts
+            if self.has_named_parts
             else [
-                (run, found["in_distribution"].share.value)
-                for run, found in self.measured
+                (run, found["in_distribution"].score.value)
+                for run, found in self.region_scores_by_run
                 if "in_distribution" in found
             ]
         )
 
     @cached_property
-    def converged(self) -> "Group":
+    def converged_group(self) -> "Group":
         """The group without the seeds that did not converge; seeds without a measurement stay, and all seeds stay where
         none can converge."""
-        if self.by_symmetry:
+        if self.is_limited_by_symmetry:
             return self
-        missed = {id(run) for run, share in self.learned if share < CONVERGED}
-        return replace(self, runs=tuple(run for run in self.runs if id(run) not in missed)) if missed else self
+        unconverged_ids = {id(run) for run, share in self.in_distribution_scores if share < CONVERGENCE_THRESHOLD}
+        return (
+            replace(self, runs=tuple(run for run in self.runs if id(run) not in unconverged_ids))
+            if unconverged_ids
+            else self
+        )
 
     @property
-    def as_trained(self) -> bool:
+    def is_as_trained(self) -> bool:
         return not self.settings
 
     @property
@@ -178,7 +186,7 @@ class Group:
         return [run.seed for run in self.runs]
 
 
-def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
+def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
     """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without
     settings such as its budget and labels), in order of appearance. Evaluations with changed settings make their own
     groups, after the one as trained: "abacus, times=8".
@@ -187,84 +195,82 @@ def grouped(runs: Sequence[Records], labels: Mapping[str, str] | None = None) ->
     a group by the label of its runs (`{"addition_abacus": "Abacus"}`). Groups with the same label get the settings in
     which they differ appended.
     """
-    together: dict[str, list[Records]] = {}
+    runs_by_variant: dict[str, list[Records]] = {}
     for run in runs:
-        tree = without_seed(run.recipe) if run.recipe else {"label": run.label}
-        variant = str(run.head.get("variant") or json.dumps(tree, sort_keys=True, default=str))
-        together.setdefault(variant, []).append(run)
+        tree = remove_seeds(run.recipe) if run.recipe else {"label": run.label}
+        variant = str(run.metadata.get("variant") or json.dumps(tree, sort_keys=True, default=str))
+        runs_by_variant.setdefault(variant, []).append(run)
     groups = [
         Group(_label(members, labels or {}), tuple(sorted(members, key=lambda run: run.seed or 0)))
-        for variant in together.values()
-        for members in _one_way(variant, labels or {})
+        for variant in runs_by_variant.values()
+        for members in _split_by_label_and_title(variant, labels or {})
     ]
     for label in {group.label for group in groups}:
         same = [group for group in groups if group.label == label]
         if len(same) > 1:
-            different = differing([group.runs[0].recipe for group in same])
+            different = differing_settings([group.runs[0].recipe for group in same])
             for i, group in enumerate(same):
                 what = ", ".join(f"{path}={texts[i]}" for path, texts in different.items())
                 groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
-    return [one for group in groups for one in _by_settings(group)]
+    return [one for group in groups for one in _split_by_settings(group)]
 
 
-def _one_way(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:
+def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:
     """Splits runs of one experiment: by their `labels` where these differ, and by title where a seed occurs twice, as
     with two budgets (equal steps and equal time)."""
-    twice = len({run.id for run in runs}) < len(runs)
-    several = len({labels[run.label] for run in runs if run.label in labels}) > 1
-    apart: dict[tuple[str | None, str], list[Records]] = {}
+    has_repeated_seeds = len({run.id for run in runs}) < len(runs)
+    has_several_labels = len({labels[run.label] for run in runs if run.label in labels}) > 1
+    runs_by_key: dict[tuple[str | None, str], list[Records]] = {}
     for run in runs:
-        title = str(run.folder.resolve().parent) if twice else ""
-        apart.setdefault((labels.get(run.label) if several else None, title), []).append(run)
-    return list(apart.values())
+        title = str(run.folder.resolve().parent) if has_repeated_seeds else ""
+        runs_by_key.setdefault((labels.get(run.label) if has_several_labels else None, title), []).append(run)
+    return list(runs_by_key.values())
 
 
-def by_parts(groups: Sequence[Group]) -> bool:
+def have_named_parts(groups: Sequence[Group]) -> bool:
     """Whether the evaluated cells of all groups are named parts."""
     known = [group for group in groups if any(run.cells for run in group.runs)]
-    return bool(known) and all(group.parts for group in known)
+    return bool(known) and all(group.has_named_parts for group in known)
 
 
 def part_axis(groups: Sequence[Group]) -> str:
     """The name of the axis of parts: "module", "test"."""
-    return next((next(iter(cell.at)) for group in groups for run in group.runs for cell in run.cells), "part")
+    return next((next(iter(cell.coordinates)) for group in groups for run in group.runs for cell in run.cells), "part")
 
 
-def region_words(groups: Sequence[Group]) -> dict[str, str]:
+def region_labels(groups: Sequence[Group]) -> dict[str, str]:
     """The names of regions on the pages of these groups."""
-    words = dict(REGION_WORDS)
-    if by_parts(groups):
+    words = dict(ALL_REGION_LABELS)
+    if have_named_parts(groups):
         axis = part_axis(groups)
         words |= {"in_distribution": f"in-distribution {axis}s", "ood_test": f"OOD test {axis}s"}
     return words
 
 
-def fairly(cells: Sequence[Cell]) -> list[Cell]:
+def exclude_selection_cells(cells: Sequence[Cell]) -> list[Cell]:
     """The cells without those that the best checkpoint was chosen on (OOD validation)."""
     return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "ood_validation"]
 
 
-def by_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
+def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
     """The groups as measured by a metric. Raises `UserError` for one that they lack, or where none is evaluated."""
-    found = [replace(group, metric=metric) for group in groups]
-    for group in found:
-        assert group.measure
-    if metric is not None and found and not any(group.evaluated for group in found):
-        names = ", ".join(group.label for group in found[:4]) + ", ..." * (len(found) > 4)
-        raise UserError(
-            f"metric: nothing is known yet of {names}, which was not evaluated; numerate evaluate does that"
-        )
-    return found
+    result = [replace(group, metric=metric) for group in groups]
+    for group in result:
+        assert group.resolved_metric
+    if metric is not None and result and not any(group.evaluated_cells for group in result):
+        names = ", ".join(group.label for group in result[:4]) + ", ..." * (len(result) > 4)
+        raise UserError(f"metric: {names} must be evaluated first, with numerate evaluate")
+    return result
 
 
-def _by_settings(group: Group) -> list[Group]:
+def _split_by_settings(group: Group) -> list[Group]:
     """One group for each set of evaluation settings of its runs."""
-    found = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
-    if not any(found.values()):
+    settings_by_key = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
+    if not any(settings_by_key.values()):
         return [group]
     return [
-        replace(group, label=", ".join(filter(None, (group.label, settings_words(settings)))), settings=settings)
-        for _, settings in sorted(found.items(), key=lambda pair: pair[0])
+        replace(group, label=", ".join(filter(None, (group.label, format_settings(settings)))), settings=settings)
+        for _, settings in sorted(settings_by_key.items(), key=lambda pair: pair[0])
     ]
 
 
@@ -275,28 +281,28 @@ def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
     return labels.get(name, name)
 
 
-def without_seed(tree: Any) -> Any:
+def remove_seeds(tree: Any) -> Any:
     """A recipe, or a part of one, without its seeds."""
     if isinstance(tree, Mapping):
-        return {key: without_seed(value) for key, value in tree.items() if key != "seed"}
-    return [without_seed(value) for value in tree] if isinstance(tree, list | tuple) else tree
+        return {key: remove_seeds(value) for key, value in tree.items() if key != "seed"}
+    return [remove_seeds(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-LABELS = {"title", "name", "group", "paper", "trackers", "tracking"}
+LABEL_SETTINGS = {"title", "name", "group", "paper", "trackers", "tracking"}
 """Settings that name and file a recipe and do not change the experiment."""
 
 
-def differing(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
+def differing_settings(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
     """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
 
     Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; with
     `short` only with the settings in which parts of one kind differ: `("Learned", "Rotary")`.
     """
-    found: dict[str, tuple[Any, ...]] = {}
-    trees = [{name: value for name, value in recipe.items() if name not in LABELS} for recipe in recipes]
-    _compare("", [without_seed(tree) for tree in trees], found)
-    text = _short_texts if short else lambda values: tuple(setting_text(value) for value in values)
-    return {path: text(values) for path, values in found.items()}
+    values_by_path: dict[str, tuple[Any, ...]] = {}
+    trees = [{name: value for name, value in recipe.items() if name not in LABEL_SETTINGS} for recipe in recipes]
+    _compare("", [remove_seeds(tree) for tree in trees], values_by_path)
+    text = _short_texts if short else lambda values: tuple(format_setting(value) for value in values)
+    return {path: text(values) for path, values in values_by_path.items()}
 
 
 def _short_texts(values: Sequence[Any]) -> tuple[str, ...]:
@@ -305,27 +311,29 @@ def _short_texts(values: Sequence[Any]) -> tuple[str, ...]:
     for value in values:
         if isinstance(value, Mapping) and "kind" in value:
             same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
-            own = {name: one for name, one in value.items() if any(one != other.get(name) for other in same)}
-            texts.append(setting_text({"kind": value["kind"], **own}).removesuffix("()"))
+            differing_items = {
+                name: one for name, one in value.items() if any(one != other.get(name) for other in same)
+            }
+            texts.append(format_setting({"kind": value["kind"], **differing_items}).removesuffix("()"))
         else:
-            texts.append(setting_text(value))
+            texts.append(format_setting(value))
     return tuple(texts)
 
 
-def _compare(path: str, values: Sequence[Any], found: dict[str, tuple[Any, ...]]) -> None:
+def _compare(path: str, values: Sequence[Any], values_by_path: dict[str, tuple[Any, ...]]) -> None:
     if all(value == values[0] for value in values):
         return
     if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
         for key in dict.fromkeys(key for value in values for key in value):
-            _compare(f"{path}.{key}".lstrip("."), [value.get(key) for value in values], found)
+            _compare(f"{path}.{key}".lstrip("."), [value.get(key) for value in values], values_by_path)
     elif all(isinstance(value, list | tuple) for value in values) and len({len(value) for value in values}) == 1:
         for i in range(len(values[0])):
-            _compare(f"{path}.{i}", [value[i] for value in values], found)
+            _compare(f"{path}.{i}", [value[i] for value in values], values_by_path)
     else:
-        found[path] = tuple(values)
+        values_by_path[path] = tuple(values)
 
 
-def settings_words(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "times=8", as trained is "".
 
     Paths with the same last name are lengthened until they differ: "0.base=500, 1.base=100".
@@ -338,35 +346,35 @@ def settings_words(settings: Mapping[str, Any]) -> str:
             names[path] = ".".join(parts[-count:])
             if not any(other.endswith(f".{names[path]}") for other in others):
                 break
-    return ", ".join(f"{names[path]}={_short(value)}" for path, value in settings.items())
+    return ", ".join(f"{names[path]}={_format_value(value)}" for path, value in settings.items())
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else setting_text(value)
+def _format_value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else format_setting(value)
 
 
-def setting_text(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
     if isinstance(value, Mapping):
         kind = str(value.get("kind", ""))
-        inner = ", ".join(f"{key}={setting_text(item)}" for key, item in value.items() if key != "kind")
+        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key != "kind")
         return f"{kind}({inner})"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(setting_text(item) for item in value) + "]"
+        return "[" + ", ".join(format_setting(item) for item in value) + "]"
     return str(value)
 
 
-def flattened(tree: Any, path: str = "") -> dict[str, str]:
+def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:
     """A recipe as path to text, leaf by leaf, the kind of a part at the part's own path."""
     if isinstance(tree, Mapping) and tree:
-        found: dict[str, str] = {path: str(tree["kind"])} if "kind" in tree else {}
+        texts_by_path: dict[str, str] = {path: str(tree["kind"])} if "kind" in tree else {}
         for key, value in tree.items():
             if key != "kind":
-                found.update(flattened(value, f"{path}.{key}".lstrip(".")))
-        return found
+                texts_by_path.update(flatten_settings(value, f"{path}.{key}".lstrip(".")))
+        return texts_by_path
     if isinstance(tree, list | tuple) and any(isinstance(item, Mapping) for item in tree):
-        found = {}
+        texts_by_path = {}
         for i, item in enumerate(tree):
-            found.update(flattened(item, f"{path}.{i}"))
-        return found
-    return {path: setting_text(tree)}
+            texts_by_path.update(flatten_settings(item, f"{path}.{i}"))
+        return texts_by_path
+    return {path: format_setting(tree)}

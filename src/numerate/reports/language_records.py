@@ -4,27 +4,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from numerate.evaluation.likelihoods import FIRST, Likelihoods, merged
+from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods, merge_portions
 
 
 @dataclass(frozen=True)
 class LanguageScores:
-    """The likelihoods of text under a checkpoint at one context: `found` over all evaluated portions.
+    """The likelihoods of text under a checkpoint at one context: `likelihoods` over all evaluated portions.
 
     `settings` are those changed for the evaluation, {} as trained. `tokenizer` is a fingerprint: losses and
     perplexities are comparable only where it is the same.
     """
 
-    context: int
+    context_length: int
     region: str
-    found: Likelihoods
+    likelihoods: Likelihoods
     checkpoint: str
     step: int
     position_offset: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
 
-    def line(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """As a result record: `language` has loss with interval, perplexity, bits per byte and counts."""
         return {
             "checkpoint": self.checkpoint,
@@ -32,19 +32,19 @@ class LanguageScores:
             "settings": dict(self.settings),
             "position_offset": self.position_offset,
             "region": self.region,
-            "context_length": self.context,
+            "context_length": self.context_length,
             "cells": 1,
             "seen": False,
-            "language": self.found.record(),
+            "language": self.likelihoods.record(),
         }
 
 
-def is_portion(record: Mapping[str, Any]) -> bool:
+def is_language_record(record: Mapping[str, Any]) -> bool:
     """Whether a record of an evaluation is of language modeling."""
     return "language" in record
 
 
-def foretold(records: Iterable[Mapping[str, Any]]) -> list[LanguageScores]:
+def merge_language_records(records: Iterable[Mapping[str, Any]]) -> list[LanguageScores]:
     """Merges the records of portions, in order of appearance. Raises `KeyError`, `TypeError` or `ValueError` for a
     damaged record."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -57,7 +57,9 @@ def foretold(records: Iterable[Mapping[str, Any]]) -> list[LanguageScores]:
         LanguageScores(
             key[-1],
             str(records[0].get("region", "in_distribution")),
-            merged((int(one["cell"].get(FIRST, 0)), Likelihoods.of_sums(one["language"])) for one in records),
+            merge_portions(
+                (int(one["cell"].get(CHUNK_AXIS, 0)), Likelihoods.from_sums(one["language"])) for one in records
+            ),
             key[0],
             key[1],
             key[3],
@@ -75,8 +77,8 @@ def number_text(value: float | None) -> str:
 
 def interval_text(low: float | None, high: float | None) -> str:
     """`[1.720, 1.739]`, four digits each; nothing where there is none."""
-    return "" if low is None or high is None else f"[{_end(low)}, {_end(high)}]"
+    return "" if low is None or high is None else f"[{_format_end(low)}, {_format_end(high)}]"
 
 
-def _end(value: float) -> str:
+def _format_end(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"

@@ -5,58 +5,58 @@ from statistics import median
 from typing import Any
 
 from numerate.reports.groups import Group
-from numerate.reports.sections import trained_once
+from numerate.reports.sections import unique_trainings
 
 _UNITS = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
 
-_PRODUCTS = {"fp32": "float32", "tf32": "TF32"}
+_PRECISION_NAMES = {"fp32": "float32", "tf32": "TF32"}
 
 
-def logged(group: Group, name: str) -> list[Any]:
+def logged_values(group: Group, name: str) -> list[Any]:
     """All values of a key in the `timings.jsonl` of its runs."""
     return [line[name] for run in group.runs for line in run.timings if line.get(name) is not None]
 
 
-def speed_facts(group: Group) -> dict[str, str]:
+def speed_summary(group: Group) -> dict[str, str]:
     """Speed and memory, name to text: medians over all logged values of every seed, and the maximum of memory.
 
     >>> speed_facts(group)
     {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}
     """
-    speeds, shares, memory = (logged(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
+    speeds, shares, memory = (logged_values(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
     found = {}
     if speeds:
         found["tokens/s"] = f"{median(map(float, speeds)):,.0f}"
     if shares:
-        found["share of limit"] = _share(median(map(float, shares)))
+        found["share of limit"] = _format_share(median(map(float, shares)))
     if memory:
-        found["peak memory"] = _size(max(map(float, memory)))
+        found["peak memory"] = _format_bytes(max(map(float, memory)))
     return found
 
 
-def _share(share: float) -> str:
+def _format_share(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
-def _size(count: float) -> str:
+def _format_bytes(count: float) -> str:
     """Bytes as text."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-def _trained(group: Group, name: str) -> Iterator[int]:
+def _training_totals(group: Group, name: str) -> Iterator[int]:
     """How many tokens, or operations, each run was trained for."""
     for run in group.runs:
-        lines = [line for line in run.training() if name in line]
+        lines = [line for line in run.training_metrics() if name in line]
         if lines:
             yield int(lines[-1][name])
 
 
-def _span(texts: Sequence[str]) -> str:
+def _range_text(texts: Sequence[str]) -> str:
     """The first and the last text, once where they are the same."""
     return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 
-def _operations(count: int) -> str:
+def _format_flops(count: int) -> str:
     """In the notation of budgets: `18.3 gigaFLOP`."""
     power = next((power for power in range(len(_UNITS) - 1, 0, -1) if count >= 1000**power), 0)
     return f"{count / 1000**power:.3g} {_UNITS[power]}FLOP"
@@ -64,16 +64,16 @@ def _operations(count: int) -> str:
 
 def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table of speed and memory as text, without empty columns; no rows where nothing is known."""
-    once = trained_once(groups)
-    each = [speed_facts(group) for group in once]
+    once = unique_trainings(groups)
+    each = [speed_summary(group) for group in once]
     names = [name for name in ("tokens/s", "share of limit", "peak memory") if any(name in found for found in each)]
     if not names:
         return [], []
     rows = [
         [
             group.label,
-            _span([f"{count:,}" for count in sorted(_trained(group, "tokens"))]),
-            _span([_operations(count) for count in sorted(_trained(group, "flops"))]),
+            _range_text([f"{count:,}" for count in sorted(_training_totals(group, "tokens"))]),
+            _range_text([_format_flops(count) for count in sorted(_training_totals(group, "flops"))]),
             *(found.get(name, "") for name in names),
         ]
         for group, found in zip(once, each, strict=True)
@@ -84,11 +84,11 @@ def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 def speed_note(groups: Sequence[Group]) -> str:
     """The caption of the table, with the limit that the share is of."""
     note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
-    limits = [limit for group in groups for limit in logged(group, "limit")]
+    limits = [limit for group in groups for limit in logged_values(group, "limit")]
     sources = sorted({str(limit.get("is")) for limit in limits})
     if sources:
-        products = sorted({_PRODUCTS.get(str(limit.get("of")), str(limit.get("of"))) for limit in limits})
+        precisions = sorted({_PRECISION_NAMES.get(str(limit.get("of")), str(limit.get("of"))) for limit in limits})
         words = {"measured": "measured there with a product of two matrices", "stated": "as its maker states it"}
         how = " or ".join(words.get(source, source) for source in sources)
-        note += f"Limit: operations per second of the device in {' or '.join(products)}, {how}. "
-    return note + "Peak memory: the most of any seed; of the process, or of what torch held on a GPU."
+        note += f"Limit: operations per second of the device in {' or '.join(precisions)}, {how}. "
+    return note + "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."

@@ -15,14 +15,14 @@ from numerate.errors import OperationalError
 FOLDER = "maps"
 """Folder of the records inside a run folder, a file for each prompt and checkpoint."""
 
-FORMAT = 1
-LEVELS = 4094
+FORMAT_VERSION = 1
+QUANTIZATION_LEVELS = 4094
 """Quantization steps between the extremes of a map; even, so that 0 is exact."""
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_BASE64_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-def packed(weights: NDArray[np.floating]) -> dict[str, Any]:
+def pack_weights(weights: NDArray[np.floating]) -> dict[str, Any]:
     """Maps of several heads (heads x query x key) as plain data.
 
     Numbers are `low` + (`high` - `low`) n / 4094, each n two letters of base64, 6 bits each, the higher first; they are
@@ -32,95 +32,101 @@ def packed(weights: NDArray[np.floating]) -> dict[str, Any]:
     {'heads': 1, 'rows': 2, 'columns': 2, 'causal': True, 'low': 0.0, 'high': 1.0, 'data': '/+f/f/'}
     """
     heads, rows, columns = weights.shape
-    most = float(np.abs(weights).max(initial=0.0)) or 1.0
-    low = -most if weights.min(initial=0.0) < 0 else 0.0
+    max_magnitude = float(np.abs(weights).max(initial=0.0)) or 1.0
+    low = -max_magnitude if weights.min(initial=0.0) < 0 else 0.0
     causal = rows == columns and not np.triu(weights, 1).any()
-    there = np.broadcast_to(_there(rows, columns, causal), weights.shape)
-    steps = np.rint((weights[there].astype(np.float64) - low) / (most - low) * LEVELS).astype(np.int64)
-    letters = np.frombuffer(_LETTERS.encode(), dtype=np.uint8)
-    data = letters[np.stack([steps >> 6, steps & 63], axis=-1)].tobytes().decode()
+    mask = np.broadcast_to(_visible_mask(rows, columns, causal), weights.shape)
+    steps = np.rint((weights[mask].astype(np.float64) - low) / (max_magnitude - low) * QUANTIZATION_LEVELS).astype(
+        np.int64
+    )
+    alphabet = np.frombuffer(_BASE64_ALPHABET.encode(), dtype=np.uint8)
+    data = alphabet[np.stack([steps >> 6, steps & 63], axis=-1)].tobytes().decode()
     sizes: dict[str, Any] = {"heads": heads, "rows": rows, "columns": columns, "causal": causal}
-    return {**sizes, "low": low, "high": most, "data": data}
+    return {**sizes, "low": low, "high": max_magnitude, "data": data}
 
 
-def unpacked(part: Mapping[str, Any]) -> NDArray[np.float32]:
+def unpack_weights(packed_map: Mapping[str, Any]) -> NDArray[np.float32]:
     """The inverse of `packed`: heads x query x key. Raises `ValueError` for invalid data."""
-    shape = (int(part["heads"]), int(part["rows"]), int(part["columns"]))
-    there = np.broadcast_to(_there(shape[1], shape[2], bool(part["causal"])), shape)
-    text = str(part["data"])
-    if len(text) != 2 * int(there.sum()):
+    shape = (int(packed_map["heads"]), int(packed_map["rows"]), int(packed_map["columns"]))
+    mask = np.broadcast_to(_visible_mask(shape[1], shape[2], bool(packed_map["causal"])), shape)
+    text = str(packed_map["data"])
+    if len(text) != 2 * int(mask.sum()):
         raise ValueError(f"{len(text)} letters are not the numbers of {shape[0]} heads, {shape[1]} x {shape[2]} each")
     # Two letters hold 12 bits, and four of them three bytes.
     raw = np.frombuffer(b64decode(text + "A" * (-len(text) % 4), validate=True), dtype=np.uint8).reshape(-1, 3)
-    wide = raw.astype(np.int64)
-    steps = np.stack([wide[:, 0] << 4 | wide[:, 1] >> 4, (wide[:, 1] & 15) << 8 | wide[:, 2]], axis=-1).reshape(-1)
-    low, high = float(part["low"]), float(part["high"])
+    integers = raw.astype(np.int64)
+    steps = np.stack(
+        [integers[:, 0] << 4 | integers[:, 1] >> 4, (integers[:, 1] & 15) << 8 | integers[:, 2]], axis=-1
+    ).reshape(-1)
+    low, high = float(packed_map["low"]), float(packed_map["high"])
     found = np.zeros(shape, dtype=np.float32)
-    found[there] = low + (high - low) * steps[: len(text) // 2] / LEVELS
+    found[mask] = low + (high - low) * steps[: len(text) // 2] / QUANTIZATION_LEVELS
     return found
 
 
-def _there(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
+def _visible_mask(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
     return np.tril(np.ones((rows, columns), dtype=bool)) if causal else np.ones((rows, columns), dtype=bool)
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttentionMap:
     """One kind of map in one layer of a record: `weights` (heads x query x key) with labels of queries and keys."""
 
-    name: str
-    sort: str
+    layer: str
+    map_type: str
     weights: NDArray[np.float32]
     queries: Sequence[str]
     keys: Sequence[str]
 
 
-def seen_in(record: Mapping[str, Any]) -> list[Seen]:
+def read_attention_maps(record: Mapping[str, Any]) -> list[AttentionMap]:
     """All maps of a record, in its order. Raises `ValueError` or `KeyError` for a damaged one."""
     found = []
     for layer in record["layers"]:
         for part in layer["maps"]:
-            queries, keys = sides(record, layer, part)
-            found.append(Seen(str(layer["name"]), str(part["sort"]), unpacked(part), queries, keys))
+            queries, keys = map_labels(record, layer, part)
+            found.append(AttentionMap(str(layer["name"]), str(part["sort"]), unpack_weights(part), queries, keys))
     return found
 
 
-def sides(record: Mapping[str, Any], layer: Mapping[str, Any], part: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def map_labels(
+    record: Mapping[str, Any], layer: Mapping[str, Any], packed_map: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
     """The labels of the queries and of the keys of a map."""
-    tokens = [shown(token) for token in record["tokens"]]
-    source = [shown(token) for token in record.get("source") or ()]
+    tokens = [token_label(token) for token in record["tokens"]]
+    source = [token_label(token) for token in record.get("source") or ()]
     queries = source if layer["part"] == "encoder" else tokens
-    if part["sort"] == "symbols":
-        return queries, [f"symbol {i}" for i in range(int(part["columns"]))]
-    return queries, source if part["sort"] == "cross attention" else queries
+    if packed_map["sort"] == "symbols":
+        return queries, [f"symbol {i}" for i in range(int(packed_map["columns"]))]
+    return queries, source if packed_map["sort"] == "cross attention" else queries
 
 
-_SEEN = str.maketrans({" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"})
+_VISIBLE_WHITESPACE = str.maketrans({" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"})
 
 
-def shown(token: str) -> str:
+def token_label(token: str) -> str:
     """A token as a label with visible whitespace, also where tokenizers write it as ▁, Ġ and Ċ."""
-    return token.translate(_SEEN) or "∅"
+    return token.translate(_VISIBLE_WHITESPACE) or "∅"
 
 
 def read_maps(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The records of a run folder, sorted by file name, and messages about unreadable ones."""
-    found, left = [], []
+    records, errors = [], []
     for path in sorted((folder / FOLDER).glob("*.json")):
         try:
-            found.append(read_map(path))
+            records.append(read_map(path))
         except OperationalError as fault:
-            left.append(str(fault))
-    return found, left
+            errors.append(str(fault))
+    return records, errors
 
 
 def read_map(path: Path) -> dict[str, Any]:
     """One record. Raises `OperationalError` where it is damaged, or of a later format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"is of no format that this version knows ({FORMAT})")
-        seen_in(record)
+        if not isinstance(record, dict) or record.get("format") != FORMAT_VERSION:
+            raise ValueError(f"format must be {FORMAT_VERSION}")
+        read_attention_maps(record)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OperationalError(
             f"{path.parent.name}/{path.name}: cannot be read ({type(error).__name__}: {error}); `numerate maps` writes "

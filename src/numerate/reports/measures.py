@@ -6,21 +6,27 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
-from numerate.evaluation.answer_metrics import METRICS, SHARES, base, pooled, told_in
-from numerate.evaluation.intervals import wilson
-from numerate.evaluation.sums import BY_MODULE
-from numerate.reports.grid import REGIONS, axis_words, percent
+from numerate.evaluation.answer_metrics import (
+    ANSWER_METRICS,
+    PROPORTION_METRICS,
+    available_metrics,
+    base_metric,
+    pooled_metrics,
+)
+from numerate.evaluation.intervals import wilson_interval
+from numerate.evaluation.sums import CELL_MEAN_SUFFIX
+from numerate.reports.grid import REGION_LABELS, axis_label, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.records import Cell
 
-EXACT = "exact"
+EXACT_MATCH = "exact"
 """Exact match, beside the metrics of numbers and texts."""
 
-WORDS = {EXACT: "exact match", **METRICS}
+METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
 """Each metric with its name in reports."""
 
-ORDER = (
-    EXACT,
+METRIC_ORDER = (
+    EXACT_MATCH,
     "log_mae",
     "bleu",
     "number_accuracy",
@@ -43,22 +49,22 @@ ORDER = (
 )
 """The metrics of a page, in order."""
 
-DRAWN = (EXACT, "log_mae", "bleu")
+CHARTED_METRICS = (EXACT_MATCH, "log_mae", "bleu")
 """The metrics with a chart: the first two of these that were computed."""
 
 CHECKPOINTS = ("final", "best")
-SAME = "final = best"
+SAME_CHECKPOINT = "final = best"
 
 
 @dataclass(frozen=True)
-class MeasureKey:
+class MetricKey:
     """One part of a region by its number, or the whole region (None)."""
 
     region: str
     part: int | None = None
 
 
-SeedMeasures = Mapping[MeasureKey, Mapping[str, float | None]]
+SeedMetrics = Mapping[MetricKey, Mapping[str, float | None]]
 """The metrics of one seed; of a region both pooled and as means over cells."""
 
 
@@ -70,64 +76,64 @@ class GroupAtCheckpoint:
     checkpoint: str
 
     @cached_property
-    def seeds(self) -> list[tuple[int | None, SeedMeasures]]:
+    def metrics_by_seed(self) -> list[tuple[int | None, SeedMetrics]]:
         """The metrics of each evaluated seed."""
-        each = [(run.seed, self.group.recorded(run)) for run in self.group.runs]
-        return [(seed, measures_of(cells)) for seed, cells in each if cells]
+        each = [(run.seed, self.group.recorded_cells(run)) for run in self.group.runs]
+        return [(seed, metrics_of_cells(cells)) for seed, cells in each if cells]
 
-    def values(self, key: MeasureKey, measure: str) -> list[float]:
+    def values(self, key: MetricKey, metric: str) -> list[float]:
         """One metric, seed by seed."""
-        found = (measures.get(key, {}).get(measure) for _, measures in self.seeds)
+        found = (measures.get(key, {}).get(metric) for _, measures in self.metrics_by_seed)
         return [value for value in found if value is not None]
 
-    def interval(self, key: MeasureKey, measure: str) -> tuple[float, float] | None:
+    def interval(self, key: MetricKey, metric: str) -> tuple[float, float] | None:
         """The range of the seeds; of one seed the 95 % interval over its questions, where the metric has one."""
-        values = self.values(key, measure)
+        values = self.values(key, metric)
         if len(values) > 1:
             return min(values), max(values)
-        ends = [self.values(key, f"{measure}.{end}") for end in ("low", "high")]
+        ends = [self.values(key, f"{metric}.{end}") for end in ("low", "high")]
         return (ends[0][0], ends[1][0]) if values and all(ends) else None
 
 
-def measures_of(cells: Sequence[Cell]) -> SeedMeasures:
+def metrics_of_cells(cells: Sequence[Cell]) -> SeedMetrics:
     """The metrics of the cells of one seed. Regions leave out cells that may overlap with training, unless all do."""
-    found: dict[MeasureKey, Mapping[str, float | None]] = {}
-    for region in REGIONS:
-        inside = [cell for cell in cells if cell.region == region]
-        scored = [cell for cell in inside if not cell.seen] or inside
+    metrics: dict[MetricKey, Mapping[str, float | None]] = {}
+    for region in REGION_LABELS:
+        region_cells = [cell for cell in cells if cell.region == region]
+        scored = [cell for cell in region_cells if not cell.overlaps_training] or region_cells
         if scored:
-            found[MeasureKey(region)] = _measures(scored)
+            metrics[MetricKey(region)] = _pooled_metrics(scored)
     for cell in cells:
-        if len(cell.at) == 1:
-            found[MeasureKey(cell.region, next(iter(cell.at.values())))] = _measures([cell])
-    return found
+        if len(cell.coordinates) == 1:
+            metrics[MetricKey(cell.region, next(iter(cell.coordinates.values())))] = _pooled_metrics([cell])
+    return metrics
 
 
-def _measures(cells: Sequence[Cell]) -> dict[str, float | None]:
+def _pooled_metrics(cells: Sequence[Cell]) -> dict[str, float | None]:
     correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
     repeats = cells[0].repeats
-    low, high = wilson(correct / repeats, count / repeats)
-    exact = {EXACT: correct / count, f"{EXACT}{BY_MODULE}": fmean(cell.accuracy for cell in cells)}
-    exact |= {f"{EXACT}.low": float(low), f"{EXACT}.high": float(high)}
-    return exact | pooled([cell.numbers for cell in cells], [cell.texts for cell in cells])
+    low, high = wilson_interval(correct / repeats, count / repeats)
+    exact = {EXACT_MATCH: correct / count, f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}": fmean(cell.accuracy for cell in cells)}
+    exact |= {f"{EXACT_MATCH}.low": float(low), f"{EXACT_MATCH}.high": float(high)}
+    return exact | pooled_metrics([cell.numbers for cell in cells], [cell.texts for cell in cells])
 
 
-def shown(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
+def groups_at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
     """Each group at its final and best checkpoints, once where they are the same step; at `group.checkpoint` alone
     where that is set, and at the evaluated one where neither was evaluated."""
-    found = []
+    result = []
     for group in groups:
         if group.checkpoint is not None:
-            found.append(GroupAtCheckpoint(group, group.checkpoint))
+            result.append(GroupAtCheckpoint(group, group.checkpoint))
             continue
         named = [one for one in CHECKPOINTS if any(cell.checkpoint == one for run in group.runs for cell in run.cells)]
         if len(named) == 2 and all(_same_step(group, run) for run in range(len(group.runs))):
-            found.append(GroupAtCheckpoint(group, SAME))
+            result.append(GroupAtCheckpoint(group, SAME_CHECKPOINT))
         elif named:
-            found += [GroupAtCheckpoint(replace(group, checkpoint=one), one) for one in named]
-        elif group.evaluated:
-            found.append(GroupAtCheckpoint(group, group.evaluated[0][0].checkpoint))
-    return found
+            result += [GroupAtCheckpoint(replace(group, checkpoint=one), one) for one in named]
+        elif group.evaluated_cells:
+            result.append(GroupAtCheckpoint(group, group.evaluated_cells[0][0].checkpoint))
+    return result
 
 
 def _same_step(group: Group, run: int) -> bool:
@@ -135,14 +141,14 @@ def _same_step(group: Group, run: int) -> bool:
     return steps["final"] == steps["best"]
 
 
-def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[MeasureKey, str]]]:
+def named_parts(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
     """The evaluated parts with their names, by region, in the order of their numbers."""
-    found: dict[MeasureKey, str] = {}
+    found: dict[MetricKey, str] = {}
     for group in groups:
         for cell in (cell for run in group.runs for cell in run.cells):
-            ((axis, size),) = cell.at.items()
-            found.setdefault(MeasureKey(cell.region, size), cell.names.get(axis) or f"{axis_words(axis)} {size}")
-    regions = {name: [key for key in found if key.region == name] for name in REGIONS}
+            ((axis, size),) = cell.coordinates.items()
+            found.setdefault(MetricKey(cell.region, size), cell.names.get(axis) or f"{axis_label(axis)} {size}")
+    regions = {name: [key for key in found if key.region == name] for name in REGION_LABELS}
     return {
         name: [(key, found[key]) for key in sorted(keys, key=lambda one: one.part or 0)]
         for name, keys in regions.items()
@@ -150,26 +156,26 @@ def parts_of(groups: Sequence[Group]) -> dict[str, list[tuple[MeasureKey, str]]]
     }
 
 
-def measures_there(several: Sequence[GroupAtCheckpoint]) -> list[str]:
+def computed_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
     """Which metrics were computed."""
-    known = [measures for one in several for _, each in one.seeds for measures in each.values()]
-    return told_in(ORDER, known)
+    known = [measures for one in several for _, each in one.metrics_by_seed for measures in each.values()]
+    return available_metrics(METRIC_ORDER, known)
 
 
-def measures_drawn(several: Sequence[GroupAtCheckpoint]) -> list[str]:
+def charted_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
     """Which of them have a chart."""
-    there = measures_there(several)
-    return [name for name in DRAWN if name in there][:2]
+    there = computed_metrics(several)
+    return [name for name in CHARTED_METRICS if name in there][:2]
 
 
-def is_share(measure: str) -> bool:
-    return base(measure) == EXACT or base(measure) in SHARES
+def is_proportion(metric: str) -> bool:
+    return base_metric(metric) == EXACT_MATCH or base_metric(metric) in PROPORTION_METRICS
 
 
-def measure_text(measure: str, value: float) -> str:
+def format_metric(metric: str, value: float) -> str:
     """A number as in tables; shares in per cent, without the sign."""
-    if is_share(measure):
-        return percent(value)
+    if is_proportion(metric):
+        return format_percent(value)
     size = abs(value)
     if size >= 1e9:
         return f"{value:.2e}"
@@ -178,17 +184,17 @@ def measure_text(measure: str, value: float) -> str:
     return text if float(text.replace(",", "")) else text.removeprefix("-")
 
 
-def title_of(measure: str) -> str:
+def metric_title(metric: str) -> str:
     """`"Numbers right, %"`."""
-    words = WORDS[base(measure)]
-    return f"{words[:1].upper()}{words[1:]}" + ", %" * is_share(measure)
+    words = METRIC_LABELS[base_metric(metric)]
+    return f"{words[:1].upper()}{words[1:]}" + ", %" * is_proportion(metric)
 
 
-def median_texts(one: GroupAtCheckpoint, key: MeasureKey, measure: str) -> tuple[str, str]:
+def format_median(group: GroupAtCheckpoint, key: MetricKey, metric: str) -> tuple[str, str]:
     """The median over seeds and its interval as texts: `("12.5", "[10, 15]")`; empty where there is none."""
-    values: list[Any] = one.values(key, measure)
+    values: list[Any] = group.values(key, metric)
     if not values:
         return "", ""
-    span = one.interval(key, measure)
-    ends = "" if span is None else f"[{measure_text(measure, span[0])}, {measure_text(measure, span[1])}]"
-    return measure_text(measure, median(values)), ends
+    span = group.interval(key, metric)
+    ends = "" if span is None else f"[{format_metric(metric, span[0])}, {format_metric(metric, span[1])}]"
+    return format_metric(metric, median(values)), ends

@@ -4,27 +4,41 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import Chart, ChartLine, Style, styles
-from numerate.reports.counts import FLOOR, measure_words
-from numerate.reports.drawing import chart_svg, csv_link, heat_map, map_axes, mark, scale, tip
-from numerate.reports.finding import REACHED, GroupFinding, outcome
-from numerate.reports.grid import REGIONS, PlotGrid, Point, axis_words, floor_curve, grids, percent
-from numerate.reports.groups import Group, by_parts
-from numerate.reports.limits import MOST_CSV_ROWS, MOST_EACH, MOST_MAP_CELLS, drawn, left_out
+from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
+from numerate.reports.counts import FLOOR_LABEL, common_metric_label
+from numerate.reports.drawing import (
+    chart_svg,
+    colormap_legend,
+    csv_link,
+    heat_map,
+    inline_marker,
+    map_axes_label,
+    tooltip,
+)
+from numerate.reports.finding import GENERALIZATION_THRESHOLD, GroupFinding, group_result
+from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, floor_curve, format_percent, make_grids
+from numerate.reports.groups import Group, have_named_parts
+from numerate.reports.limits import (
+    MAX_CSV_ROWS,
+    MAX_GROUPS_WITH_SEED_LINES,
+    MAX_MAP_CELLS,
+    groups_to_draw,
+    left_out_note,
+)
 from numerate.reports.part_chart import part_charts
-from numerate.reports.small_map import small_map
-from numerate.reports.success import by_length
+from numerate.reports.small_map import map_image
+from numerate.reports.success import length_curves
 
 
-def maps_and_lengths(groups: Sequence[Group]) -> str:
+def overview_figure(groups: Sequence[Group]) -> str:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
     It shows the best of many groups (`drawn`), and images instead of tables where maps are too large for a page. Where
     cells are parts, it is a chart of these."""
-    if by_parts(groups):
+    if have_named_parts(groups):
         return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
-    shown = drawn(groups)
-    styled = styles([group.label for group in shown])
+    shown = groups_to_draw(groups)
+    styled = assign_styles([group.label for group in shown])
     maps = [
         (f"{_map_title(styled[group.label], group, grid, len(groups))}", grid, group)
         for group in shown
@@ -34,16 +48,16 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
     maps += [
         (f"{escape(f'{group.label}: first' if len(groups) > 1 else 'First')} label right, %", grid, group)
         for group in shown
-        if group.points and "items" in group.points[0].at
-        for grid in grids(group.first)
+        if group.points and "items" in group.points[0].coordinates
+        for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    large = sum(len(grid.points) for _, grid, _ in maps) > MOST_MAP_CELLS
+    large = sum(len(grid.points) for _, grid, _ in maps) > MAX_MAP_CELLS
     panels = [
-        f"<figure><h3>{title}</h3>{_picture(grid) if large else heat_map(grid, group.operator)}</figure>"
+        f"<figure><h3>{title}</h3>{_map_image(grid) if large else heat_map(grid, group.operator)}</figure>"
         for title, grid, group in maps
     ]
-    notes = [left_out(groups, shown)]
+    notes = [left_out_note(groups, shown)]
     if large:
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
     curve = length_chart(shown)
@@ -52,54 +66,56 @@ def maps_and_lengths(groups: Sequence[Group]) -> str:
         notes += curve.notes
     if not panels:
         return ""
-    seen = any(point.seen for group in shown for point in group.points)
-    key = scale(seen=seen) if maps else ""
+    seen = any(point.overlaps_training for group in shown for point in group.points)
+    key = colormap_legend(has_overlap=seen) if maps else ""
     caption = " ".join(filter(None, [_caption(groups), *map(escape, notes), _csv(groups)]))
     return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{caption}</figcaption>'
 
 
-def _picture(grid: PlotGrid) -> str:
-    return f'<div class="map-box">{small_map(grid)}<p class="axis">{escape(map_axes(grid))}</p></div>'
+def _map_image(grid: PlotGrid) -> str:
+    return f'<div class="map-box">{map_image(grid)}<p class="axis">{escape(map_axes_label(grid))}</p></div>'
 
 
 def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
     if groups == 1:
-        words = group.measure_words
+        words = group.metric_label
         return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
     name = f"{group.label}, {grid.title}" if grid.title else group.label
-    reach = escape(reach_words(outcome(group)))
-    return f'{mark(style)}{escape(name)}<span class="quiet">{reach}</span>'
+    reach = escape(generalization_text(group_result(group)))
+    return f'{inline_marker(style)}{escape(name)}<span class="quiet">{reach}</span>'
 
 
-def reach_words(found: GroupFinding) -> str:
+def generalization_text(result: GroupFinding) -> str:
     """How far a group generalizes, in words: "90 % or more up to 8+8 digits"."""
-    if found.first is None:
+    if result.first_ood_point is None:
         return "nothing OOD evaluated"
-    if found.reach is None:
-        return f"{percent(found.first.value)} % at {found.words(found.first)}"
-    return f"{percent(REACHED)} % or more up to {found.words(found.reach)}"
+    if result.farthest_point is None:
+        return f"{format_percent(result.first_ood_point.score)} % at {result.point_label(result.first_ood_point)}"
+    return f"{format_percent(GENERALIZATION_THRESHOLD)} % or more up to {result.point_label(result.farthest_point)}"
 
 
-def _two_numbers(groups: Sequence[Group]) -> bool:
-    return any(set(point.at) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1])
+def _has_two_number_axes(groups: Sequence[Group]) -> bool:
+    return any(
+        set(point.coordinates) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1]
+    )
 
 
 def _caption(groups: Sequence[Group]) -> str:
     counts = sorted({point.count for group in groups for point in group.points})
     questions = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
-    method = sorted({cell.method for group in groups for cells in group.evaluated for cell in cells})
-    seeds = {len(group.regions) for group in groups}
+    method = sorted({cell.method for group in groups for cells in group.evaluated_cells for cell in cells})
+    seeds = {len(group.region_scores) for group in groups}
     band = (
         "bands are 95 % Wilson intervals about these questions"
         if seeds == {1}
         else "values are medians over the seeds, bands run from the lowest to the highest"
-        + ", thin lines are single seeds" * (len(drawn(groups)) <= MOST_EACH)
+        + ", thin lines are single seeds" * (len(groups_to_draw(groups)) <= MAX_GROUPS_WITH_SEED_LINES)
     )
     steps: dict[str, set[int]] = {}
-    for cells in (cells for group in groups for cells in group.evaluated):
+    for cells in (cells for group in groups for cells in group.evaluated_cells):
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
-    chosen = [f"{name} ({_steps_words(sorted(found))})" for name, found in sorted(steps.items())]
-    words = measure_words(groups)
+    chosen = [f"{name} ({_format_steps(sorted(found))})" for name, found in sorted(steps.items())]
+    words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact"] else "row" if counts == [1] else "rows"
     return (
         f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
@@ -108,23 +124,23 @@ def _caption(groups: Sequence[Group]) -> str:
     )
 
 
-def _steps_words(steps: Sequence[int]) -> str:
+def _format_steps(steps: Sequence[int]) -> str:
     if len(steps) > 3:
         return f"steps {steps[0]:,} to {steps[-1]:,}"
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
 
 
 def _csv(groups: Sequence[Group]) -> str:
-    count = sum(len(cells) for group in groups for cells in group.evaluated)
-    if count > MOST_CSV_ROWS:
+    count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
+    if count > MAX_CSV_ROWS:
         return f"The numbers of all {count:,} cells, too many for this page, stand in evaluation.jsonl of each run."
-    axes = list(groups[0].points[0].at) if groups and groups[0].points else []
-    named = by_parts(groups)
+    axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
+    named = have_named_parts(groups)
     rows: list[list[object]] = []
     for group in groups:
         for run in group.runs:
             for cell in group.cells(run):
-                place = [cell.at.get(axis, "") for axis in axes]
+                place = [cell.coordinates.get(axis, "") for axis in axes]
                 place += [cell.names.get(axis, "") for axis in axes] if named else []
                 name = group.label.replace(",", ";").replace('"', "'")
                 span = (f"{cell.low:.6g}", f"{cell.high:.6g}")
@@ -148,46 +164,50 @@ def _csv(groups: Sequence[Group]) -> str:
 
 def length_chart(groups: Sequence[Group]) -> Chart:
     """Accuracy along the diagonal of the grids, a line per group; its notes name the groups left out."""
-    found, note = by_length(groups)
-    styled = styles([group.label for group in groups])
-    along = [curve.group.diagonal for curve in found]
+    found, note = length_curves(groups)
+    styled = assign_styles([group.label for group in groups])
+    diagonals = [curve.group.diagonal for curve in found]
     lines = [
         ChartLine(
             curve.group.label,
             list(points),
-            [point.value for point in points.values()],
+            [point.score for point in points.values()],
             [point.low for point in points.values()],
             [point.high for point in points.values()],
             style=styled[curve.group.label],
             suffix=curve.suffix,
-            dots=True,
-            tips=[f"{curve.group.label}\n{tip(point, curve.group.operator)}" for point in points.values()],
-            each=seed_lines(points) if len(found) <= MOST_EACH else (),
+            has_markers=True,
+            tooltips=[f"{curve.group.label}\n{tooltip(point, curve.group.operator)}" for point in points.values()],
+            seed_lines=seed_curves(points) if len(found) <= MAX_GROUPS_WITH_SEED_LINES else (),
         )
-        for curve, points in zip(found, along, strict=True)
+        for curve, points in zip(found, diagonals, strict=True)
         if points
     ]
-    across, floors = floor_curve(along)
-    if across:
-        lines.append(ChartLine(FLOOR, across, floors, floor=True))
-    trained = [n for points in along for n, point in points.items() if point.region == "in_distribution"]
-    axes = next((list(group.points[0].at) for group in groups if group.points), ["length"])
-    two = _two_numbers(groups)
-    title = "Both numbers n digits long" if two else f"By size, {' = '.join(map(axis_words, axes))}"
+    floor_lengths, floors = floor_curve(diagonals)
+    if floor_lengths:
+        lines.append(ChartLine(FLOOR_LABEL, floor_lengths, floors, is_floor=True))
+    trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
+    axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
+    has_two_numbers = _has_two_number_axes(groups)
+    title = "Both numbers n digits long" if has_two_numbers else f"By size, {' = '.join(map(axis_label, axes))}"
     return Chart(
         title if len(axes) > 1 else "By length",
         lines,
-        "n, digits of each number" if two else "n, along the diagonal" if len(axes) > 1 else axis_words(axes[0]),
-        f"{measure_words([curve.group for curve in found])}, %",
-        shares=True,
-        lengths=True,
-        trained=(min(trained), max(trained)) if trained else None,
-        region=REGIONS["in_distribution"],
+        "n, digits of each number"
+        if has_two_numbers
+        else "n, along the diagonal"
+        if len(axes) > 1
+        else axis_label(axes[0]),
+        f"{common_metric_label([curve.group for curve in found])}, %",
+        is_percent=True,
+        has_integer_ticks=True,
+        trained_range=(min(trained), max(trained)) if trained else None,
+        trained_range_label=REGION_LABELS["in_distribution"],
         notes=[note] * bool(note),
     )
 
 
-def seed_lines(along: Mapping[int, Point]) -> list[list[float]]:
+def seed_curves(points_by_length: Mapping[int, Point]) -> list[list[float]]:
     """The accuracy of each seed along a diagonal; nothing for one seed."""
-    seeds = min((len(point.each) for point in along.values()), default=0)
-    return [[point.each[i] for point in along.values()] for i in range(seeds)] if seeds > 1 else []
+    seeds = min((len(point.seed_scores) for point in points_by_length.values()), default=0)
+    return [[point.seed_scores[i] for point in points_by_length.values()] for i in range(seeds)] if seeds > 1 else []

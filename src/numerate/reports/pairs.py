@@ -10,133 +10,141 @@ import numpy as np
 from numerate.evaluation.statistics import (
     fisher_exact,
     holm,
-    paired_permutation,
-    permutation,
+    min_p_value,
+    paired_permutation_test,
+    permutation_test,
     probability_of_improvement,
-    smallest_p,
 )
-from numerate.reports.claims import claimable
-from numerate.reports.drawing import table
-from numerate.reports.finding import REACHED
-from numerate.reports.grid import Point, above, percent, place_words
-from numerate.reports.groups import CONVERGED, Group
-from numerate.reports.limits import listed
+from numerate.reports.claims import groups_with_valid_claims
+from numerate.reports.drawing import html_table
+from numerate.reports.finding import GENERALIZATION_THRESHOLD
+from numerate.reports.grid import Point, cell_label, format_percent, is_clearly_above
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
+from numerate.reports.limits import join_names
 
-ALL_PAIRS = 4
+MAX_GROUPS_ALL_PAIRS = 4
 """Up to so many groups every pair is compared, with more each one with the first, to keep the correction small."""
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """The significance level."""
 
 
 SIGNIFICANCE_NOTE = (
-    f"Significant means p < {LEVEL}, two-sided, corrected by Holm's method for all pairs of its column (in brackets "
-    "uncorrected). p does not say how large a difference is, and a large p does not show that there is none."
+    f"Significant means p < {SIGNIFICANCE_LEVEL}, two-sided, corrected by Holm's method for all pairs of its column "
+    "(in brackets uncorrected). p does not say how large a difference is, and a large p does not show that there is "
+    "none."
 )
 
 
 @dataclass(frozen=True)
-class Tested:
-    """Two groups in one measure, the successes or the scores of the converged seeds, with the p of the test. `adjusted`
-    is Holm's p over all pairs of the table; `lowest` is the smallest possible `p`."""
+class SignificanceTest:
+    """Two groups in one measure, the successes or the scores of the converged seeds, with the p of the test.
+    `adjusted_p_value` is Holm's p over all pairs of the table; `min_p_value` is the smallest possible `p_value`."""
 
     first: tuple[float, ...]
     second: tuple[float, ...]
-    p: float
-    lowest: float
-    test: str
-    adjusted: float = 1.0
+    p_value: float
+    min_p_value: float
+    test_name: str
+    adjusted_p_value: float = 1.0
 
     @property
     def difference(self) -> float:
         return float(np.mean(self.first) - np.mean(self.second))
 
     @property
-    def apart(self) -> bool:
-        return self.adjusted < LEVEL
+    def is_significant(self) -> bool:
+        return self.adjusted_p_value < SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True)
-class Pair:
+class GroupPair:
     """Tests of two groups by measure ("converged", "ood", "far"), where both have two converged seeds."""
 
-    one: Group
-    other: Group
-    tests: Mapping[str, Tested]
+    first: Group
+    second: Group
+    tests: Mapping[str, SignificanceTest]
 
     @property
     def label(self) -> str:
-        return f"{self.one.label} / {self.other.label}"
+        return f"{self.first.label} / {self.second.label}"
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The pairs of a study. `baseline` is the group that all others are compared with, None where every pair is; `far`
-    is the longest equal length at which some seed has `REACHED`, the same for all."""
+class PairTests:
+    """The pairs of a study. `baseline` is the group that all others are compared with, None where every pair is;
+    `farthest_point` is the longest equal length at which some seed has `GENERALIZATION_THRESHOLD`, the same for all."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[GroupPair, ...]
     baseline: Group | None
-    far: Point | None
+    farthest_point: Point | None
     operator: str | None
 
     @property
-    def far_words(self) -> str:
-        return place_words(self.far.at, self.operator) if self.far else ""
+    def farthest_label(self) -> str:
+        return cell_label(self.farthest_point.coordinates, self.operator) if self.farthest_point else ""
 
-    def of(self, measure: str) -> list[tuple[Pair, Tested]]:
-        return [(pair, pair.tests[measure]) for pair in self.pairs if measure in pair.tests]
+    def pairs_with(self, metric: str) -> list[tuple[GroupPair, SignificanceTest]]:
+        return [(pair, pair.tests[metric]) for pair in self.pairs if metric in pair.tests]
 
 
-def pairs_of(groups: Sequence[Group]) -> Pairs:
-    """Compares groups of two seeds and more: all pairs of up to `ALL_PAIRS`, else each with the first of them.
+def compare_pairs(groups: Sequence[Group]) -> PairTests:
+    """Compares groups of two seeds and more: all pairs of up to `MAX_GROUPS_ALL_PAIRS`, else each with the first of
+    them.
 
     Which seeds converge is compared by Fisher's exact test. Scores are those of the converged seeds: seed by seed by
     the sign-flip test where both groups have the same seeds and enough of them for significance after the correction
     (2 / 2**seeds * pairs below `LEVEL`: six seeds for one pair, nine for ten), else by the permutation test.
     """
-    several = [group for group in claimable(groups) if len(group.evaluated) > 1]
-    every = len(several) <= ALL_PAIRS
-    chosen = list(combinations(several, 2)) if every else [(other, several[0]) for other in several[1:]]
-    far = _far([group.converged for group in several])
-    tests = [_tests(one, other, far, len(chosen)) for one, other in chosen]
-    for measure in MEASURES:
+    several = [group for group in groups_with_valid_claims(groups) if len(group.evaluated_cells) > 1]
+    all_pairs = len(several) <= MAX_GROUPS_ALL_PAIRS
+    group_pairs = list(combinations(several, 2)) if all_pairs else [(other, several[0]) for other in several[1:]]
+    farthest_point = _farthest_point([group.converged_group for group in several])
+    tests = [_tests(one, other, farthest_point, len(group_pairs)) for one, other in group_pairs]
+    for measure in TESTED_METRICS:
         measured = [found for found in tests if measure in found]
-        for found, p in zip(measured, holm([found[measure].p for found in measured]), strict=True):
-            found[measure] = replace(found[measure], adjusted=p)
-    pairs = [Pair(one, other, found) for (one, other), found in zip(chosen, tests, strict=True) if found]
+        for found, p in zip(measured, holm([found[measure].p_value for found in measured]), strict=True):
+            found[measure] = replace(found[measure], adjusted_p_value=p)
+    pairs = [GroupPair(one, other, found) for (one, other), found in zip(group_pairs, tests, strict=True) if found]
     operator = several[0].operator if several else None
-    return Pairs(tuple(pairs), None if every else several[0], far, operator)
+    return PairTests(tuple(pairs), None if all_pairs else several[0], farthest_point, operator)
 
 
-MEASURES = ("converged", "ood", "far")
+TESTED_METRICS = ("converged", "ood", "far")
 
 
-def _tests(one: Group, other: Group, far: Point | None, pairs: int) -> dict[str, Tested]:
+def _tests(one: Group, other: Group, farthest_point: Point | None, pairs: int) -> dict[str, SignificanceTest]:
     found = {}
-    able = [[share >= CONVERGED for _, share in group.learned] for group in (one, other)]
-    if min(map(len, able)) > 1:
-        hits, more = (sum(each) for each in able)
-        p = fisher_exact((hits, len(able[0])), (more, len(able[1])))
-        first, second = (tuple(float(yes) for yes in each) for each in able)
-        found["converged"] = Tested(first, second, p, smallest_p(len(first), len(second)), "Fisher's exact test")
-    here, there = one.converged, other.converged
-    if min(len(here.evaluated), len(there.evaluated)) > 1:
-        scores = _ood(here, there)
+    converged_flags = [
+        [share >= CONVERGENCE_THRESHOLD for _, share in group.in_distribution_scores] for group in (one, other)
+    ]
+    if min(map(len, converged_flags)) > 1:
+        hits, more = (sum(each) for each in converged_flags)
+        p = fisher_exact((hits, len(converged_flags[0])), (more, len(converged_flags[1])))
+        first, second = (tuple(float(yes) for yes in each) for each in converged_flags)
+        found["converged"] = SignificanceTest(
+            first, second, p, min_p_value(len(first), len(second)), "Fisher's exact test"
+        )
+    first_group, second_group = one.converged_group, other.converged_group
+    if min(len(first_group.evaluated_cells), len(second_group.evaluated_cells)) > 1:
+        scores = _ood_means(first_group, second_group)
         if scores:
-            found["ood"] = _scores(here, there, *scores, pairs)
-        points = [far and group.diagonal.get(_n(far)) for group in (here, there)]
+            found["ood"] = _test_scores(first_group, second_group, *scores, pairs)
+        points = [
+            farthest_point and group.diagonal.get(_length(farthest_point)) for group in (first_group, second_group)
+        ]
         if points[0] is not None and points[1] is not None:
-            found["far"] = _scores(here, there, points[0].each, points[1].each, pairs)
+            found["far"] = _test_scores(first_group, second_group, points[0].seed_scores, points[1].seed_scores, pairs)
     return found
 
 
-def _ood(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _ood_means(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Of each seed the mean over the OOD cells that both groups have."""
     tables = [
         {
-            tuple(point.at.items()): point.each
+            tuple(point.coordinates.items()): point.seed_scores
             for point in group.points
-            if point.region != "in_distribution" and not point.seen
+            if point.region != "in_distribution" and not point.overlaps_training
         }
         for group in (one, other)
     ]
@@ -147,181 +155,194 @@ def _ood(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]
     return tuple(first.tolist()), tuple(second.tolist())
 
 
-def _scores(one: Group, other: Group, first: Sequence[float], second: Sequence[float], pairs: int) -> Tested:
-    seeds = [[run.seed for run, _ in group.measured] for group in (one, other)]
-    return tested(seeds, (first, second), pairs)
+def _test_scores(
+    one: Group, other: Group, first: Sequence[float], second: Sequence[float], pairs: int
+) -> SignificanceTest:
+    seeds = [[run.seed for run, _ in group.region_scores_by_run] for group in (one, other)]
+    return test_seeds(seeds, (first, second), pairs)
 
 
-def tested(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[float]], pairs: int) -> Tested:
-    """Tests two groups by one score of each of their seeds, as one of `pairs`; the test is chosen as in `pairs_of`."""
+def test_seeds(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[float]], pairs: int) -> SignificanceTest:
+    """Tests two groups by one score of each of their seeds, as one of `pairs`; the test is chosen as in
+    `compare_pairs`."""
     first, second = scores
     same = sorted(map(str, seeds[0])) == sorted(map(str, seeds[1])) and len(set(seeds[0])) == len(seeds[0])
     a, b = tuple(map(float, first)), tuple(map(float, second))
-    if same and smallest_p(len(a), len(b), paired=True) * pairs < LEVEL:
-        ordered = [_by_seed(names, values) for names, values in zip(seeds, (a, b), strict=True)]
-        p, lowest = paired_permutation(*ordered, "report"), smallest_p(len(a), len(b), paired=True)
-        return Tested(a, b, p, lowest, "sign-flip test, seed by seed")
-    return Tested(a, b, permutation(a, b, "report"), smallest_p(len(a), len(b)), "permutation test")
+    if same and min_p_value(len(a), len(b), paired=True) * pairs < SIGNIFICANCE_LEVEL:
+        ordered = [_sorted_by_seed(names, values) for names, values in zip(seeds, (a, b), strict=True)]
+        p, lowest = paired_permutation_test(*ordered, "report"), min_p_value(len(a), len(b), paired=True)
+        return SignificanceTest(a, b, p, lowest, "sign-flip test, seed by seed")
+    return SignificanceTest(a, b, permutation_test(a, b, "report"), min_p_value(len(a), len(b)), "permutation test")
 
 
-def _by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
+def _sorted_by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
     return [value for _, value in sorted(zip(map(str, seeds), values, strict=True))]
 
 
-def _far(groups: Sequence[Group]) -> Point | None:
-    """The longest OOD equal lengths at which a seed of any group has `REACHED`, clearly above the
+def _farthest_point(groups: Sequence[Group]) -> Point | None:
+    """The longest OOD equal lengths at which a seed of any group has `GENERALIZATION_THRESHOLD`, clearly above the
     floor."""
     found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
-    reached = [point for point in found if max(point.each) >= REACHED and above(max(point.each), point.floor)]
-    return max(reached, key=_n, default=None)
+    reached = [
+        point
+        for point in found
+        if max(point.seed_scores) >= GENERALIZATION_THRESHOLD and is_clearly_above(max(point.seed_scores), point.floor)
+    ]
+    return max(reached, key=_length, default=None)
 
 
-def _n(point: Point) -> int:
-    return next(iter(point.at.values()))
+def _length(point: Point) -> int:
+    return next(iter(point.coordinates.values()))
 
 
-def pair_rows(found: Pairs) -> tuple[list[str], list[list[str]]]:
+def pair_rows(pair_tests: PairTests) -> tuple[list[str], list[list[str]]]:
     """The table as text: per pair and measure the counts or the difference, and p, corrected and not."""
     header = ["pair", "converged", "p (uncorrected)"]
-    header += ["OOD, points", "ahead, %", "p (uncorrected)"] * bool(found.of("ood"))
-    header += [f"{found.far_words}, points", "p (uncorrected)"] * bool(found.of("far"))
+    header += ["OOD, points", "P(improvement), %", "p (uncorrected)"] * bool(pair_tests.pairs_with("ood"))
+    header += [f"{pair_tests.farthest_label}, points", "p (uncorrected)"] * bool(pair_tests.pairs_with("far"))
     rows = []
-    for pair in found.pairs:
-        converged, ood, far = (pair.tests.get(measure) for measure in MEASURES)
-        row = [pair.label, _counts(converged), p_words(converged)]
-        row += [_points(ood), _ahead(ood), p_words(ood)] * bool(found.of("ood"))
-        row += [_points(far), p_words(far)] * bool(found.of("far"))
+    for pair in pair_tests.pairs:
+        converged, ood, far = (pair.tests.get(measure) for measure in TESTED_METRICS)
+        row = [pair.label, _counts(converged), format_p_values(converged)]
+        row += [_points(ood), _probability_text(ood), format_p_values(ood)] * bool(pair_tests.pairs_with("ood"))
+        row += [_points(far), format_p_values(far)] * bool(pair_tests.pairs_with("far"))
         rows.append(row)
     return header, rows
 
 
-def _counts(tested: Tested | None) -> str:
-    return " : ".join(f"{sum(each):.0f}/{len(each)}" for each in (tested.first, tested.second)) if tested else ""
+def _counts(test: SignificanceTest | None) -> str:
+    return " : ".join(f"{sum(each):.0f}/{len(each)}" for each in (test.first, test.second)) if test else ""
 
 
-def _points(tested: Tested | None) -> str:
-    return f"{round(100 * tested.difference, 1) + 0.0:+.1f}" if tested else ""
+def _points(test: SignificanceTest | None) -> str:
+    return f"{round(100 * test.difference, 1) + 0.0:+.1f}" if test else ""
 
 
-def _ahead(tested: Tested | None) -> str:
-    return percent(probability_of_improvement(tested.first, tested.second), 0) if tested else ""
+def _probability_text(test: SignificanceTest | None) -> str:
+    return format_percent(probability_of_improvement(test.first, test.second), 0) if test else ""
 
 
-def p_words(tested: Tested | None) -> str:
+def format_p_values(test: SignificanceTest | None) -> str:
     """`0.048 (0.0079)`: the p corrected for all pairs, and alone."""
-    return f"{_p(tested.adjusted)} ({_p(tested.p)})" if tested else ""
+    return f"{_format_p_value(test.adjusted_p_value)} ({_format_p_value(test.p_value)})" if test else ""
 
 
-def _p(p: float) -> str:
+def _format_p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else "1" if p >= 0.995 else f"{p:.2g}"
 
 
-def pair_sentences(found: Pairs) -> list[str]:
+def pair_sentences(pair_tests: PairTests) -> list[str]:
     """The table in words: which pairs differ significantly, which do not, and whether there are enough seeds."""
-    where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {found.far_words}"}
+    where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {pair_tests.farthest_label}"}
     notes: list[str] = []
-    for measure in MEASURES:
-        tests = found.of(measure)
+    for measure in TESTED_METRICS:
+        tests = pair_tests.pairs_with(measure)
         if not tests:
             continue
-        apart = [(pair, tested) for pair, tested in tests if tested.apart]
-        equal = [pair for pair, tested in tests if not tested.apart]
-        parts = _sides(apart, found.baseline)
-        if not apart:
+        significant = [(pair, tested) for pair, tested in tests if tested.is_significant]
+        not_significant = [pair for pair, tested in tests if not tested.is_significant]
+        parts = _direction_texts(significant, pair_tests.baseline)
+        if not significant:
             parts = ["no significant difference"]
-        elif equal and found.baseline:
-            parts.append(f"no significant difference from it: {listed([pair.one.label for pair in equal])}")
-        elif equal:
-            parts.append(f"not significant: {listed([pair.label for pair in equal])}")
-        needed = needed_words([tested for _, tested in tests])
+        elif not_significant and pair_tests.baseline:
+            parts.append(
+                f"no significant difference from it: {join_names([pair.first.label for pair in not_significant])}"
+            )
+        elif not_significant:
+            parts.append(f"not significant: {join_names([pair.label for pair in not_significant])}")
+        needed = required_seeds_note([tested for _, tested in tests])
         repeated = needed and any(note.endswith(needed) for note in notes)
         notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if repeated else needed}")
-    left = [pair for pair in found.pairs if "ood" not in pair.tests]
-    alone = dict.fromkeys(group.label for pair in left for group in (pair.one, pair.other) if _few(group))
-    if alone:
+    untested = [pair for pair in pair_tests.pairs if "ood" not in pair.tests]
+    labels = dict.fromkeys(
+        group.label for pair in untested for group in (pair.first, pair.second) if _has_few_converged(group)
+    )
+    if labels:
         notes.append(
-            f"Not compared out of distribution, as fewer than two of their seeds converged: {listed(list(alone))}."
+            f"Not compared out of distribution, as fewer than two of their seeds converged: {join_names(list(labels))}."
         )
     return notes
 
 
-def _sides(apart: Sequence[tuple[Pair, Tested]], baseline: Group | None) -> list[str]:
+def _direction_texts(significant: Sequence[tuple[GroupPair, SignificanceTest]], baseline: Group | None) -> list[str]:
     """The direction of each difference; with a baseline first the groups above it, then those below."""
     if baseline is None:
-        order = [(p.one, p.other) if tested.difference > 0 else (p.other, p.one) for p, tested in apart]
-        return [listed([f"{one.label} is above {other.label}" for one, other in order])] if order else []
-    above = [pair.one.label for pair, tested in apart if tested.difference > 0]
-    below = [pair.one.label for pair, tested in apart if tested.difference < 0]
+        order = [(p.first, p.second) if tested.difference > 0 else (p.second, p.first) for p, tested in significant]
+        return [join_names([f"{one.label} is above {other.label}" for one, other in order])] if order else []
+    above = [pair.first.label for pair, tested in significant if tested.difference > 0]
+    below = [pair.first.label for pair, tested in significant if tested.difference < 0]
     name = [baseline.label, "it" if above else baseline.label]
     return [
-        f"{word} {label} {are(names)} {listed(names)}"
+        f"{word} {label} {is_or_are(names)} {join_names(names)}"
         for word, label, names in zip(("above", "below"), name, (above, below), strict=True)
         if names
     ]
 
 
-def are(things: Sequence[object]) -> str:
+def is_or_are(things: Sequence[object]) -> str:
     return "is" if len(things) == 1 else "are"
 
 
-def _few(group: Group) -> bool:
-    return len(group.converged.evaluated) < 2
+def _has_few_converged(group: Group) -> bool:
+    return len(group.converged_group.evaluated_cells) < 2
 
 
-def needed_words(tests: Sequence[Tested]) -> str:
+def required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
     """The number of seeds required, where no difference could be significant with these seeds."""
-    lowest = min(tested.lowest for tested in tests) * len(tests)
-    if lowest < LEVEL:
+    min_corrected_p = min(tested.min_p_value for tested in tests) * len(tests)
+    if min_corrected_p < SIGNIFICANCE_LEVEL:
         return ""
-    seeds = next(n for n in range(2, 100) if smallest_p(n, n) * len(tests) < LEVEL)
+    seeds = next(n for n in range(2, 100) if min_p_value(n, n) * len(tests) < SIGNIFICANCE_LEVEL)
     corrected = f" after the correction for {len(tests)} pairs" if len(tests) > 1 else ""
     return (
         f" With these seeds no difference can be significant: the smallest possible p is "
-        f"{_p(min(lowest, 1.0))}{corrected}; {seeds} seeds each would do."
+        f"{_format_p_value(min(min_corrected_p, 1.0))}{corrected}; {seeds} seeds each would suffice."
     )
 
 
-def pair_table(groups: Sequence[Group]) -> str:
+def pair_table_html(groups: Sequence[Group]) -> str:
     """The pairs as HTML, in words and as a table; "" where fewer than two groups have several seeds."""
-    found = pairs_of(groups)
-    if not found.pairs:
+    pair_tests = compare_pairs(groups)
+    if not pair_tests.pairs:
         return ""
     header = ["pair", "converged"]
-    header += ["OOD cells, points", "ahead, %"] * bool(found.of("ood"))
-    header += [f"{found.far_words}, points"] * bool(found.of("far"))
+    header += ["OOD cells, points", "ahead, %"] * bool(pair_tests.pairs_with("ood"))
+    header += [f"{pair_tests.farthest_label}, points"] * bool(pair_tests.pairs_with("far"))
     rows = []
-    for pair in found.pairs:
-        converged, ood, far = (pair.tests.get(measure) for measure in MEASURES)
-        row = [escape(pair.label), _marked(_counts(converged), converged)]
-        row += [_marked(_points(ood), ood), _ahead(ood)] * bool(found.of("ood"))
-        row += [_marked(_points(far), far)] * bool(found.of("far"))
+    for pair in pair_tests.pairs:
+        converged, ood, far = (pair.tests.get(measure) for measure in TESTED_METRICS)
+        row = [escape(pair.label), _result_html(_counts(converged), converged)]
+        row += [_result_html(_points(ood), ood), _probability_text(ood)] * bool(pair_tests.pairs_with("ood"))
+        row += [_result_html(_points(far), far)] * bool(pair_tests.pairs_with("far"))
         rows.append(row)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in pair_sentences(found))
-    shown = table([escape(name) for name in header], rows, numbers=range(1, len(header)))
-    return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(_caption(found))}</figcaption>'
+    notes = "".join(f"<li>{escape(note)}</li>" for note in pair_sentences(pair_tests))
+    shown = html_table([escape(name) for name in header], rows, number_columns=range(1, len(header)))
+    return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(_caption(pair_tests))}</figcaption>'
 
 
-def _marked(text: str, tested: Tested | None) -> str:
+def _result_html(text: str, test: SignificanceTest | None) -> str:
     """The result, bold where significant, with its p below."""
-    if tested is None:
+    if test is None:
         return ""
-    first = f"<b>{text}</b>" if tested.apart else text
-    return f'{first}<br><span class="quiet">p {escape(p_words(tested))}</span>'
+    first = f"<b>{text}</b>" if test.is_significant else text
+    return f'{first}<br><span class="quiet">p {escape(format_p_values(test))}</span>'
 
 
-def _caption(found: Pairs) -> str:
-    tests = sorted({tested.test for measure in ("ood", "far") for _, tested in found.of(measure)})
+def _caption(pair_tests: PairTests) -> str:
+    tests = sorted({tested.test_name for measure in ("ood", "far") for _, tested in pair_tests.pairs_with(measure)})
     by = " or the ".join(tests) or "permutation test"
     parts = [
-        f"Each group against the first, {found.baseline.label}." if found.baseline else "",
-        f"Converged: seeds with at least {percent(CONVERGED)} % in distribution, by Fisher's exact test.",
+        f"Each group against the first, {pair_tests.baseline.label}." if pair_tests.baseline else "",
+        f"Converged: seeds with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution, by Fisher's exact "
+        "test.",
         f"Points: the difference of the means over converged seeds in percentage points, by the {by}.",
         "Groups that cannot converge by a symmetry count with all seeds."
-        if any(group.by_symmetry for pair in found.pairs for group in (pair.one, pair.other))
+        if any(group.is_limited_by_symmetry for pair in pair_tests.pairs for group in (pair.first, pair.second))
         else "",
         "Ahead: the probability that a seed of the first is better than a seed of the second, over all OOD cells.",
-        f"{found.far_words} is the longest at which any seed of any group has {percent(REACHED)} %."
-        if found.far
+        f"{pair_tests.farthest_label} is the longest at which any seed of any group has "
+        f"{format_percent(GENERALIZATION_THRESHOLD)} %."
+        if pair_tests.farthest_point
         else "",
         f"Bold: significant. {SIGNIFICANCE_NOTE}",
     ]

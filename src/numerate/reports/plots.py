@@ -10,33 +10,33 @@ from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.labels import Metric
 from numerate.reports import figures
 from numerate.reports.charts import Chart
-from numerate.reports.claims import no_claims
+from numerate.reports.claims import invalid_claim_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
-from numerate.reports.grid import PlotGrid, Point, grids
-from numerate.reports.groups import Group, by_metric, by_parts, grouped
+from numerate.reports.grid import PlotGrid, Point, make_grids
+from numerate.reports.groups import Group, group_runs, have_named_parts, with_metric
 from numerate.reports.language_curves import curves_figure as language_curves
-from numerate.reports.language_curves import validation
-from numerate.reports.language_page import running
-from numerate.reports.limits import drawn, left_out
+from numerate.reports.language_curves import validation_metrics
+from numerate.reports.language_page import language_modeling_groups
+from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.overview import length_chart
 from numerate.reports.part_chart import part_figure
-from numerate.reports.records import read_each
-from numerate.reports.sections import trained_once, training_charts
-from numerate.reports.success import by_length
-from numerate.reports.tasks import by_task
+from numerate.reports.records import read_runs
+from numerate.reports.sections import training_charts, unique_trainings
+from numerate.reports.success import length_curves
+from numerate.reports.tasks import group_by_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_MAPS = 6
+MAX_MAPS = 6
 """Maximum number of heat maps in a comparison; with more groups it shows the curves alone."""
 
 
 def grid_figure(groups: Sequence[Group]) -> "Figure":
     """Heat maps side by side, one for each group, the border of the training region in red; of parts their chart."""
-    if by_parts(groups):
+    if have_named_parts(groups):
         return curves_figure(groups)
     return figures.heat_maps(_maps(groups))
 
@@ -45,16 +45,16 @@ def curves_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match by length with bands over seeds, or with intervals over questions for one seed; in a study of the
     converged seeds. Several tasks have a panel each. Parts, which have no length, have a point each with its interval.
     """
-    if by_parts(groups):
-        return part_figure({task.name: task.groups for task in by_task(groups)})
-    return _panels([replace(_by_length(task.groups), title=task.name) for task in by_task(groups)])
+    if have_named_parts(groups):
+        return part_figure({task.name: task.groups for task in group_by_task(groups)})
+    return _panels([replace(_length_chart(task.groups), title=task.name) for task in group_by_task(groups)])
 
 
 def _panels(charts: Sequence[Chart]) -> "Figure":
     """A panel for each task, two side by side; the title of a single line is its label."""
     if len(charts) == 1 and len(charts[0].series) == 1:
         (line,) = charts[0].series
-        charts = [replace(charts[0], title=line.named)]
+        charts = [replace(charts[0], title=line.label_with_suffix)]
     return figures.charts_figure(charts, columns=2)
 
 
@@ -62,39 +62,42 @@ def counts_figure(groups: Sequence[Group]) -> "Figure":
     """Accuracy per count of tasks with labels, beside the floor; a panel for each task. Raises
     `UserError` for groups without labels."""
     charts = []
-    for task in by_task([group for group in groups if group.labels]):
+    for task in group_by_task([group for group in groups if group.labels]):
         chart = count_chart(task.groups)
-        barred = [f"{sentence}." for sentence in no_claims(task.groups)]
+        barred = [f"{sentence}." for sentence in invalid_claim_notes(task.groups)]
         charts.append(replace(chart, title=task.name, notes=[*barred, *chart.notes]))
     if not any(chart.lines for chart in charts):
-        raise UserError(
-            "plot: the answers of these runs are no labels, so there is no accuracy per count; curves is right"
-        )
+        raise UserError("plot: counts needs runs whose answers are labels; use curves for these")
     return _panels(charts)
 
 
-def pair_figure(groups: Sequence[Group]) -> "Figure":
+def first_token_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match and first-token accuracy side by side: for sorting, the whole order and the smallest item."""
     found = []
     for group in groups:
-        if not group.first:
-            raise UserError(f"plot: the records of {group.label} do not say how often the first token is right")
-        exact, first = "exact match", "first label" if "items" in group.first[0].at else "first token"
-        found += [_titled(grid, f"{_with_seeds(group)}: {exact}") for grid in group.grids[:1]]
-        found += [_titled(grid, f"{_with_seeds(group)}: {first}") for grid in grids(group.first)[:1]]
+        if not group.first_token_points:
+            raise UserError(f"plot: the records of {group.label} have no first-token accuracy")
+        exact, first = (
+            "exact match",
+            "first label" if "items" in group.first_token_points[0].coordinates else "first token",
+        )
+        found += [_with_title(grid, f"{_with_seeds(group)}: {exact}") for grid in group.grids[:1]]
+        found += [
+            _with_title(grid, f"{_with_seeds(group)}: {first}") for grid in make_grids(group.first_token_points)[:1]
+        ]
     return figures.heat_maps(found, columns=2)
 
 
 def compare_figure(groups: Sequence[Group]) -> "Figure":
     """A heat map for each group and all of them by length; by length alone where only equal lengths were evaluated, of
-    more than `MOST_MAPS` groups, or of several tasks."""
-    if running(groups):
+    more than `MAX_MAPS` groups, or of several tasks."""
+    if language_modeling_groups(groups):
         return validation_figure(groups)
     maps = {group.label: grid for group in groups for grid in group.grids[:1] if grid.row_axis}
-    several = len(by_task(groups)) > 1 and any(group.diagonal for group in groups)
-    if not maps or len(maps) > MOST_MAPS or several:
+    several = len(group_by_task(groups)) > 1 and any(group.diagonal for group in groups)
+    if not maps or len(maps) > MAX_MAPS or several:
         return curves_figure(groups)
-    return figures.comparison(maps, _by_length(groups))
+    return figures.comparison_figure(maps, _length_chart(groups))
 
 
 def intervals_figure(groups: Sequence[Group]) -> "Figure":
@@ -103,8 +106,8 @@ def intervals_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def training_figure(groups: Sequence[Group]) -> "Figure":
-    """Loss, and exact match on the development sets, by step; of several tasks a row for each."""
-    tasks = by_task(trained_once(groups))
+    """Loss, and exact match on the validation splits, by step; of several tasks a row for each."""
+    tasks = group_by_task(unique_trainings(groups))
     charts = [
         replace(chart, title=f"{task.name}: {chart.title}" if len(tasks) > 1 else chart.title)
         for task in tasks
@@ -116,20 +119,19 @@ def training_figure(groups: Sequence[Group]) -> "Figure":
 
 
 def validation_figure(groups: Sequence[Group]) -> "Figure":
-    """Of running text the validation loss by step, by operations and by time. Raises `UserError` for other runs."""
-    texts = running(groups)
-    if not any(validation(run) for group in texts for run in group.runs):
-        raise UserError(
-            "plot: none of these runs is of running text with a validation loss; curves is right for others"
-        )
+    """Validation loss of language modeling runs by step, by operations and by time. Raises `UserError` for other
+    runs."""
+    texts = language_modeling_groups(groups)
+    if not any(validation_metrics(run) for group in texts for run in group.runs):
+        raise UserError("plot: validation needs language modeling runs with a validation loss; use curves for others")
     return language_curves(texts)
 
 
-KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
+FIGURES: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
     "grid": grid_figure,
     "curves": curves_figure,
     "counts": counts_figure,
-    "pair": pair_figure,
+    "pair": first_token_figure,
     "compare": compare_figure,
     "intervals": intervals_figure,
     "training": training_figure,
@@ -138,81 +140,95 @@ KINDS: dict[str, Callable[[Sequence[Group]], "Figure"]] = {
 
 
 def write_plot(
-    kind: str,
+    figure: str,
     folders: Sequence[str | Path],
     path: str | Path,
     *,
     checkpoint: str | None = None,
     labels: Sequence[str] = (),
-    titles: Mapping[str, str] | None = None,
+    labels_by_recipe: Mapping[str, str] | None = None,
     metric: Metric | None = None,
 ) -> Path:
     """Draws one of `KINDS` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
-    evaluated); `labels` names the groups in their order, `titles` those of a recipe by its title
+    evaluated); `labels` names the groups in their order, `labels_by_recipe` those of a recipe by its title
     (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by. Raises `UserError` for another kind or ending,
     for runs without records, for a metric that they lack, and for a wrong number of labels.
     """
-    if kind not in KINDS:
-        raise UserError(f"plot: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    if figure not in FIGURES:
+        raise UserError(
+            f"plot: there is no {figure!r}; there are: {', '.join(FIGURES)}.{did_you_mean(figure, FIGURES)}"
+        )
     if not folders:
-        raise UserError(f"plot: no runs are named; for example numerate plot {kind} latest out={kind}.png")
-    figures.refuse_ending(path)
-    groups = [replace(group, checkpoint=checkpoint) for group in grouped(read_each(folders), titles)]
-    groups = by_metric(groups, metric)
+        raise UserError(f"plot: no runs are named; for example numerate plot {figure} latest out={figure}.png")
+    figures.check_figure_suffix(path)
+    groups = [replace(group, checkpoint=checkpoint) for group in group_runs(read_runs(folders), labels_by_recipe)]
+    groups = with_metric(groups, metric)
     if labels:
         if len(labels) != len(groups):
             known = "; ".join(group.label for group in groups)
             raise UserError(f"labels: {len(labels)} for {len(groups)} groups; in this order they name: {known}")
         groups = [replace(group, label=label) for group, label in zip(groups, labels, strict=True)]
-    if kind in ("curves", "compare", "grid", "intervals", "training") and running(groups):  # all there is of text
-        kind = "validation"
-    if kind == "validation" and (others := [group for group in groups if group not in running(groups)]):
+    if figure in ("curves", "compare", "grid", "intervals", "training") and language_modeling_groups(
+        groups
+    ):  # all there is of text
+        figure = "validation"
+    if figure == "validation" and (
+        others := [group for group in groups if group not in language_modeling_groups(groups)]
+    ):
         names = ", ".join(group.label for group in others[:3]) + ", ..." * (len(others) > 3)
-        warnings.warn(f"plot: {names}: of no running text, and left out of a figure of validation loss", stacklevel=2)
-    logged = kind in ("training", "validation")
-    if not logged and not any(group.points for group in groups):
-        if running(groups):
-            raise UserError(f"plot: {kind} is of answers, which running text has none of; validation is right for it")
+        warnings.warn(
+            f"plot: {names}: not language modeling, so left out of the figure of validation loss", stacklevel=2
+        )
+    is_from_training_log = figure in ("training", "validation")
+    if not is_from_training_log and not any(group.points for group in groups):
+        if language_modeling_groups(groups):
+            raise UserError(f"plot: {figure} needs questions with answers; use validation for language modeling runs")
         raise UserError(
             "plot: nothing was evaluated" + (f" at the {checkpoint} checkpoint" if checkpoint else "") + " yet"
         )
-    return figures.save(KINDS[kind]([group for group in groups if logged or group.points]), path)
+    return figures.save_figure(
+        FIGURES[figure]([group for group in groups if is_from_training_log or group.points]), path
+    )
 
 
 def _maps(groups: Sequence[Group]) -> list[PlotGrid]:
     """The maps of all groups under their labels; strips of equal lengths only where there is nothing else."""
-    found = [_titled(grid, ", ".join(filter(None, (_with_seeds(g), grid.title)))) for g in groups for grid in g.grids]
+    found = [
+        _with_title(grid, ", ".join(filter(None, (_with_seeds(g), grid.title)))) for g in groups for grid in g.grids
+    ]
     return [grid for grid in found if grid.row_axis] or found
 
 
-def _by_length(groups: Sequence[Group]) -> Chart:
+def _length_chart(groups: Sequence[Group]) -> Chart:
     """The chart by length, with notes for a figure: what its bands are, and which groups are not drawn."""
-    shown = drawn(groups)
+    shown = groups_to_draw(groups)
     chart = length_chart(shown)
-    points = [point for curve in by_length(shown)[0] for point in curve.group.diagonal.values()]
-    notes = [_doubt(points, thin=any(line.each for line in chart.lines))] * bool(points)
-    return replace(chart, notes=[*notes, *no_claims(groups), *chart.notes, *filter(None, [left_out(groups, shown)])])
+    points = [point for curve in length_curves(shown)[0] for point in curve.group.diagonal.values()]
+    notes = [_uncertainty_note(points, has_seed_lines=any(line.seed_lines for line in chart.lines))] * bool(points)
+    return replace(
+        chart, notes=[*notes, *invalid_claim_notes(groups), *chart.notes, *filter(None, [left_out_note(groups, shown)])]
+    )
 
 
-def _doubt(points: Sequence[Point], *, thin: bool) -> str:
+def _uncertainty_note(points: Sequence[Point], *, has_seed_lines: bool) -> str:
     """A note on the bands of curves."""
-    seeds = sorted({len(point.each) for point in points})
+    seeds = sorted({len(point.seed_scores) for point in points})
     counts = sorted({point.count for point in points})
     what = "questions" if all(point.metric == "exact" for point in points) else "rows"
     questions = f"{counts[0]} {what}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} {what}"
     if seeds == [1]:
         return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    single = " thin lines: single seeds;" * thin
+    single = " thin lines: single seeds;" * has_seed_lines
     return f"medians of {number} seeds; bands: lowest to highest;{single} {questions} each"
 
 
-def _titled(grid: PlotGrid, title: str) -> PlotGrid:
+def _with_title(grid: PlotGrid, title: str) -> PlotGrid:
     return replace(grid, title=title)
 
 
 def _with_seeds(group: Group) -> str:
-    seeds = len(group.evaluated)
+    seeds = len(group.evaluated_cells)
     return f"{group.label} ({seeds} seeds)" if seeds > 1 else group.label

@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.labels import Labels, Metric
+from numerate.evaluation.labels import LabelCounts, Metric
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.statistics import wilson
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.text_metrics import TextScores
-from numerate.records.heads import HEAD, read_head, read_metrics
-from numerate.records.kinds import OF_A_RUN
-from numerate.records.reading import read as read_records
-from numerate.reports.language_records import LanguageScores, foretold, is_portion
+from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
+from numerate.records.kinds import RUN_FILE_SCHEMAS
+from numerate.records.reading import read_records as read_records
+from numerate.reports.language_records import LanguageScores, is_language_record, merge_language_records
 
 
 @dataclass(frozen=True)
 class Cell:
     """One cell of an evaluation: `correct` of `count`, with the interval written by the evaluator.
 
-    `at` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution", "ood_validation",
-    "ood_test" or "100+". `seen` cells have too few questions to hold any out and may overlap with training. `settings`
-    are those changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} as trained. `first_correct` counts the
-    answers whose first token is correct, None where not recorded.
+    `coordinates` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution",
+    "ood_validation", "ood_test" or "100+". `overlaps_training` cells have too few questions to hold any out and may
+    overlap with training. `settings` are those changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} as
+    trained. `first_correct` counts the answers whose first token is correct, None where not recorded.
 
     `numbers` and `texts` are errors of decoded answers, None where not recorded. `labels` are those of a task with
     labels, by position. `repeats` is the number of position offsets averaged over. `sees_future` says how the model
@@ -36,13 +36,13 @@ class Cell:
     `correct` counts, in rows' worth unless it is exact match.
     """
 
-    at: Mapping[str, int]
+    coordinates: Mapping[str, int]
     correct: float
     count: int
     low: float
     high: float
     region: str
-    seen: bool = False
+    overlaps_training: bool = False
     digit_accuracy: float | None = None
     first_wrong: tuple[int, ...] | None = None
     seed: int = 0
@@ -52,7 +52,7 @@ class Cell:
     method: str = "one pass"
     settings: Mapping[str, Any] = field(default_factory=dict)
     first_correct: int | None = None
-    labels: Labels | None = None
+    labels: LabelCounts | None = None
     numbers: NumberScores | None = None
     texts: TextScores | None = None
     repeats: int = 1
@@ -64,7 +64,7 @@ class Cell:
     def accuracy(self) -> float:
         return self.correct / self.count
 
-    def of(self, metric: Metric) -> "Cell":
+    def with_metric(self, metric: Metric) -> "Cell":
         """The same cell as measured by a metric of its labels, with the interval about its rows.
 
         Accuracy on unseen counts is that on all labels in a trained cell, and in one whose rows have no unseen ones. A
@@ -72,27 +72,27 @@ class Cell:
         """
         if metric == "exact" or self.labels is None:
             return self
-        name = self.labels.measured_by(metric, self.region)
-        share = self.labels.measured(name)
-        if share is None:
+        name = self.labels.effective_metric(metric, self.region)
+        score = self.labels.score_with_interval(name)
+        if score is None:
             return self
-        rows = self.labels.rows_of(name)
+        rows = self.labels.num_rows(name)
         return replace(
-            self, correct=share.value * rows, count=rows, low=share.low, high=share.high, repeats=1, metric=metric
+            self, correct=score.value * rows, count=rows, low=score.low, high=score.high, repeats=1, metric=metric
         )
 
     @property
     def floor(self) -> float | None:
-        """The score of memorising, or of one constant answer, in this cell; None in distribution and where unknown."""
+        """The score of memorizing, or of one constant answer, in this cell; None in distribution and where unknown."""
         if self.labels is None or self.region in ("in_distribution", "below"):
             return None
-        return self.labels.floor(self.labels.measured_by(self.metric, self.region))
+        return self.labels.floor(self.labels.effective_metric(self.metric, self.region))
 
-    def of_first(self) -> "Cell | None":
+    def with_first_token(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
         if self.first_correct is None:
             return None
-        low, high = wilson(self.first_correct, self.count)
+        low, high = wilson_interval(self.first_correct, self.count)
         return replace(self, correct=self.first_correct, low=low, high=high, first_wrong=None)
 
 
@@ -100,12 +100,12 @@ class Cell:
 class Sample:
     """A question with its answer and the prediction of the model."""
 
-    at: Mapping[str, int]
+    coordinates: Mapping[str, int]
     question: str
-    gold: str
+    target: str
     prediction: str
-    right: bool
-    as_written: str
+    is_correct: bool
+    model_text: str
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -113,30 +113,30 @@ class Sample:
 class Records:
     """The records of a run folder. `warnings` names what could not be read and was left out.
 
-    A language model has no cells but `language`, its losses, and `drawn`, the texts sampled during training (lines of
-    `samples.jsonl`). `timings` depend on the machine.
+    A language model has no cells but `language`, its losses, and `generated_texts`, the texts sampled during training
+    (lines of `samples.jsonl`). `timings` depend on the machine.
     """
 
     folder: Path
-    head: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]] = ()
     cells: Sequence[Cell] = ()
     samples: Sequence[Sample] = ()
     language: Sequence[LanguageScores] = ()
-    drawn: Sequence[Mapping[str, Any]] = ()
+    generated_texts: Sequence[Mapping[str, Any]] = ()
     timings: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = field(default=())
 
     @property
     def recipe(self) -> Mapping[str, Any]:
         """The recipe as nested plain data."""
-        tree = self.head.get("recipe")
+        tree = self.metadata.get("recipe")
         return tree if isinstance(tree, Mapping) else {}
 
     @property
     def label(self) -> str:
         """The name of the run: its `name`, else the recipe's folder, as in runs/<recipe>/<id>."""
-        return str(self.head.get("name") or self.recipe_folder)
+        return str(self.metadata.get("name") or self.recipe_folder)
 
     @property
     def recipe_folder(self) -> str:
@@ -145,7 +145,7 @@ class Records:
 
     @property
     def id(self) -> str:
-        return str(self.head.get("id") or self.folder.resolve().name)
+        return str(self.metadata.get("id") or self.folder.resolve().name)
 
     @cached_property
     def seed(self) -> int | None:
@@ -162,7 +162,7 @@ class Records:
         return str(task["operator"]) if isinstance(task, Mapping) and "operator" in task else None
 
     @cached_property
-    def running(self) -> bool:
+    def is_language_modeling(self) -> bool:
         """Whether it is a language modeling run, without questions and answers."""
         task = self.recipe.get("task")
         kind = task.get("kind") if isinstance(task, Mapping) else None
@@ -177,21 +177,23 @@ class Records:
 
     def settings(self) -> list[Mapping[str, Any]]:
         """The settings that were changed in evaluations, as trained ({}) first, then by size."""
-        return self._changed
+        return self._settings_list
 
     @cached_property
-    def _changed(self) -> list[Mapping[str, Any]]:
+    def _settings_list(self) -> list[Mapping[str, Any]]:
         found = {settings_key(cell.settings): cell.settings for cell in self.cells}
         return [found[key] for key in sorted(found)]
 
-    def chosen(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
+    def reported_checkpoint(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
         """The reported checkpoint: "final" where it was evaluated, else the latest one."""
-        wanted = self._settings(settings)
-        evaluated = sorted({(c.checkpoint, c.step) for c in self.cells if c.settings == wanted}, key=lambda p: p[::-1])
+        resolved_settings = self._resolve_settings(settings)
+        evaluated = sorted(
+            {(c.checkpoint, c.step) for c in self.cells if c.settings == resolved_settings}, key=lambda p: p[::-1]
+        )
         final = [pair for pair in evaluated if pair[0] == "final"]
         return (final or evaluated)[-1] if evaluated else None
 
-    def select(
+    def select_cells(
         self,
         checkpoint: tuple[str, int] | None = None,
         position_offset: int | None = None,
@@ -199,102 +201,104 @@ class Records:
     ) -> list[Cell]:
         """The cells of one checkpoint at one placement, run with some settings: by default the chosen checkpoint, the
         first placement, as trained (or as it was evaluated at all). Of labels the mean over all placements."""
-        changed = self._settings(settings)
-        wanted = checkpoint or self.chosen(changed)
-        there = [c for c in self.cells if (c.checkpoint, c.step) == wanted and c.settings == changed]
-        if not there:
+        resolved_settings = self._resolve_settings(settings)
+        resolved_checkpoint = checkpoint or self.reported_checkpoint(resolved_settings)
+        matching_cells = [
+            c for c in self.cells if (c.checkpoint, c.step) == resolved_checkpoint and c.settings == resolved_settings
+        ]
+        if not matching_cells:
             return []
-        if position_offset is None and all(cell.labels is not None for cell in there):
-            key = (wanted, settings_key(changed))
-            if key not in self._means:
-                self._means[key] = _over_placements(there)
-            return self._means[key]
-        at = min(cell.position_offset for cell in there) if position_offset is None else position_offset
-        return [cell for cell in there if cell.position_offset == at]
+        if position_offset is None and all(cell.labels is not None for cell in matching_cells):
+            key = (resolved_checkpoint, settings_key(resolved_settings))
+            if key not in self._mean_cells:
+                self._mean_cells[key] = _mean_over_position_offsets(matching_cells)
+            return self._mean_cells[key]
+        offset = min(cell.position_offset for cell in matching_cells) if position_offset is None else position_offset
+        return [cell for cell in matching_cells if cell.position_offset == offset]
 
     @cached_property
-    def _means(self) -> dict[Any, list[Cell]]:
+    def _mean_cells(self) -> dict[Any, list[Cell]]:
         """Cache of the means over placements, by checkpoint and settings."""
         return {}
 
-    def _settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _resolve_settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return next(iter(self.settings()), {}) if settings is None else settings
 
-    def split(self, name: str) -> list[Mapping[str, Any]]:
+    def split_metrics(self, name: str) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl about a split ("development", "beyond-development")."""
         return [line for line in self.metrics if line.get("split") == name]
 
-    def training(self) -> list[Mapping[str, Any]]:
+    def training_metrics(self) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl about training itself: step, examples, loss, rate, ..."""
         return [line for line in self.metrics if "split" not in line and "loss" in line]
 
 
-def _over_placements(cells: Sequence[Cell]) -> list[Cell]:
+def _mean_over_position_offsets(cells: Sequence[Cell]) -> list[Cell]:
     """Each cell once, its shares averaged over placements."""
-    together: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
+    cells_by_coordinates: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.position_offset):
-        together.setdefault(tuple(sorted(cell.at.items())), []).append(cell)
-    return [_mean_of(same) if len(same) > 1 else same[0] for same in together.values()]
+        cells_by_coordinates.setdefault(tuple(sorted(cell.coordinates.items())), []).append(cell)
+    return [_mean_cell(same) if len(same) > 1 else same[0] for same in cells_by_coordinates.values()]
 
 
-def _mean_of(same: Sequence[Cell]) -> Cell:
-    one, times = same[0], len(same)
-    correct, count = sum(cell.correct for cell in same), sum(cell.count for cell in same)
-    low, high = wilson(correct / times, count / times)
-    wrong = [cell.first_wrong for cell in same if cell.first_wrong is not None]
-    first = [cell.first_correct for cell in same if cell.first_correct is not None]
+def _mean_cell(cells: Sequence[Cell]) -> Cell:
+    first_cell, num_offsets = cells[0], len(cells)
+    correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
+    low, high = wilson_interval(correct / num_offsets, count / num_offsets)
+    wrong = [cell.first_wrong for cell in cells if cell.first_wrong is not None]
+    first = [cell.first_correct for cell in cells if cell.first_correct is not None]
     return replace(
-        one,
+        first_cell,
         correct=correct,
         count=count,
         low=float(low),
         high=float(high),
         digit_accuracy=None,
         first_wrong=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
-        first_correct=sum(first) if len(first) == times else None,
-        labels=Labels.over_placements([cell.labels for cell in same if cell.labels is not None]),
-        repeats=times,
+        first_correct=sum(first) if len(first) == num_offsets else None,
+        labels=LabelCounts.merge_position_offsets([cell.labels for cell in cells if cell.labels is not None]),
+        repeats=num_offsets,
     )
 
 
-def read(folder: str | Path) -> Records:
+def read_run(folder: str | Path) -> Records:
     """Reads a run folder. Files that are not there yet count as empty; a truncated last line is skipped with a
     warning.
 
     Raises `UserError` when the folder is no run, and for a damaged head or evaluation; warns of damage in other files.
     """
     folder = Path(folder)
-    if not (folder / HEAD).is_file():
+    if not (folder / RECIPE_FILE).is_file():
         what = "holds no recipe.yaml" if folder.is_dir() else "does not exist"
-        raise UserError(f"{folder}: no run, it {what}; a run folder looks like runs/<recipe>/<id>")
-    left_out: list[str] = []
+        raise UserError(f"{folder}: not a run folder: it {what}; a run folder looks like runs/<recipe>/<id>")
+    messages: list[str] = []
 
     def warn(text: str) -> None:
-        left_out.append(text)
+        messages.append(text)
         warnings.warn(text, stacklevel=4)
 
     def records(name: str) -> list[dict[str, Any]]:
-        return read_records(folder / name, OF_A_RUN[name], warn, left_out.append)
+        return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
 
-    head = read_head(folder / HEAD)
-    evaluated = records("evaluation.jsonl")
+    head = read_header(folder / RECIPE_FILE)
+    evaluation_lines = records("evaluation.jsonl")
     # A later line about the same cell replaces an earlier one.
     cells: dict[tuple[Any, ...], Cell] = {}
     axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
-    others: dict[tuple[str, ...], int] = {}
-    for line in evaluated:
-        if not is_portion(line) and (cell := cell_of(line)).count > 0:
-            place, settings = tuple(sorted(cell.at.items())), settings_key(cell.settings)
-            if (sizes := tuple(cell.at)) != axes.setdefault(settings, sizes):
-                others[sizes] = others.get(sizes, 0) + 1
+    skipped_axes: dict[tuple[str, ...], int] = {}
+    for line in evaluation_lines:
+        if not is_language_record(line) and (cell := cell_from_record(line)).count > 0:
+            coordinates, settings = tuple(sorted(cell.coordinates.items())), settings_key(cell.settings)
+            if (cell_axes := tuple(cell.coordinates)) != axes.setdefault(settings, cell_axes):
+                skipped_axes[cell_axes] = skipped_axes.get(cell_axes, 0) + 1
                 continue
-            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, place)
+            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, coordinates)
             cells[key] = cell
-    for sizes, count in others.items():
-        found, first = " and ".join(sizes), " and ".join(next(iter(axes.values())))
+    for cell_axes, count in skipped_axes.items():
+        found, first = " and ".join(cell_axes), " and ".join(next(iter(axes.values())))
         warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {found} left out, as the others are by {first}")
-    names = {tuple(cell.at.items()): cell.names for cell in cells.values() if cell.names}
-    drawn = records("samples.jsonl")
+    names = {tuple(cell.coordinates.items()): cell.names for cell in cells.values() if cell.names}
+    sample_lines = records("samples.jsonl")
     samples = [
         Sample(
             at := line.get("cell") or {},
@@ -305,38 +309,38 @@ def read(folder: str | Path) -> Records:
             line.get("as_written") or "",
             names.get(tuple(at.items()), {}),
         )
-        for line in drawn
+        for line in sample_lines
         if "question" in line
     ]
     return Records(
         folder,
         head,
-        read_metrics(folder, head, warn, left_out.append),
+        read_metrics(folder, head, warn, messages.append),
         list(cells.values()),
         samples,
-        foretold([line for line in evaluated if is_portion(line)]),
-        [line for line in drawn if "question" not in line],
+        merge_language_records([line for line in evaluation_lines if is_language_record(line)]),
+        [line for line in sample_lines if "question" not in line],
         records("timings.jsonl"),
-        tuple(left_out),
+        tuple(messages),
     )
 
 
-def read_each(folders: Sequence[str | Path]) -> list[Records]:
+def read_runs(folders: Sequence[str | Path]) -> list[Records]:
     """Reads run folders, each once: a run matched by two patterns counts as one seed."""
-    return [read(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
+    return [read_run(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
 
 
-def cell_of(line: Mapping[str, Any]) -> Cell:
+def cell_from_record(line: Mapping[str, Any]) -> Cell:
     """The cell that a record of `evaluation.jsonl` is about, one of answers."""
     wrong, digits = line.get("first_wrong"), line.get("digit_accuracy")
     return Cell(
-        at=line["cell"],
+        coordinates=line["cell"],
         correct=line["correct"],
         count=line["count"],
         low=line["low"],
         high=line["high"],
         region=line["region"],
-        seen=line["seen"],
+        overlaps_training=line["seen"],
         digit_accuracy=digits,
         first_wrong=None if wrong is None else tuple(wrong),
         seed=line.get("seed") or 0,
@@ -346,9 +350,9 @@ def cell_of(line: Mapping[str, Any]) -> Cell:
         method=line["method"],
         settings=line.get("settings") or {},
         first_correct=_first_correct(line, line["count"]),
-        labels=Labels.read(line),
-        numbers=NumberScores.read(line),
-        texts=TextScores.read(line),
+        labels=LabelCounts.from_record(line),
+        numbers=NumberScores.from_record(line),
+        texts=TextScores.from_record(line),
         sees_future=line.get("sees_future"),
         names=line.get("names") or {},
     )
@@ -362,7 +366,7 @@ def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
     return None if wrong is None else count - (int(wrong[0]) if wrong else 0)
 
 
-def split_measure(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
+def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
     """The metric to plot for a development split: label accuracy where all lines have it, else exact match."""
     lines = [line for split in splits for line in split]
     return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact"

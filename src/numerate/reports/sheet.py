@@ -2,7 +2,17 @@
 
 from html import escape
 
-from numerate.reports.colour import DARK, FRAME, FRAME_DARK, LIGHT, SERIES, SERIES_DARK, hexadecimal, ink, ramp
+from numerate.reports.colour import (
+    BORDER,
+    BORDER_DARK,
+    COLORMAP_DARK,
+    COLORMAP_LIGHT,
+    SERIES,
+    SERIES_DARK,
+    colormap,
+    format_hex_color,
+    text_color,
+)
 
 _TOKENS_LIGHT = "--page:#fdfcf9;--card:#ffffff;--text:#1c1e24;--quiet:#63666f;--line:#e2dfd6;--soft:#f3f1ea;"
 _TOKENS_DARK = "--page:#14161b;--card:#1a1d24;--text:#e8e6df;--quiet:#9a9ea9;--line:#2f333d;--soft:#22262f;"
@@ -194,12 +204,12 @@ a{color:inherit}
 
 
 def style() -> str:
-    """All rules of a page; colours are variables, so that dark pages and printing change only those."""
-    light = _TOKENS_LIGHT + f"--frame:{FRAME};--good:#1a7f4b;" + _ramp(LIGHT)
-    dark = _TOKENS_DARK + f"--frame:{FRAME_DARK};--good:#57c98a;" + _ramp(DARK)
-    series = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(SERIES))
+    """All rules of a page; colors are variables, so that dark pages and printing change only those."""
+    light = _TOKENS_LIGHT + f"--frame:{BORDER};--good:#1a7f4b;" + _ramp(COLORMAP_LIGHT)
+    dark = _TOKENS_DARK + f"--frame:{BORDER_DARK};--good:#57c98a;" + _ramp(COLORMAP_DARK)
+    series = "".join(f".c{i}{{--c:{color}}}" for i, color in enumerate(SERIES))
     series_dark = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(SERIES_DARK))
-    cells = "".join(_cell_colours(percent) for percent in range(101))
+    cells = "".join(_cell_colors(percent) for percent in range(101))
     swap = "table.map td{background:var(--d);color:var(--j)}"
     swap += "table.map td.none{color:var(--quiet)}table.map td.off{background:none}"
     swap += "svg.small-map .light{display:none}svg.small-map .dark{display:inline}"
@@ -210,11 +220,11 @@ def style() -> str:
     )
 
 
-def _cell_colours(percent: int) -> str:
-    """The colours of the cells of a heat map that have so many per cent: their own, light and dark, and the ink's."""
-    light, dark = ramp(percent / 100, LIGHT), ramp(percent / 100, DARK)
-    names = zip("ldij", (light, dark, ink(light), ink(dark)), strict=True)
-    return f".p{percent}{{{';'.join(f'--{name}:{hexadecimal(colour)}' for name, colour in names)}}}"
+def _cell_colors(percent: int) -> str:
+    """The colors of the cells of a heat map that have so many per cent: their own, light and dark, and the ink's."""
+    light, dark = colormap(percent / 100, COLORMAP_LIGHT), colormap(percent / 100, COLORMAP_DARK)
+    names = zip("ldij", (light, dark, text_color(light), text_color(dark)), strict=True)
+    return f".p{percent}{{{';'.join(f'--{name}:{format_hex_color(color)}' for name, color in names)}}}"
 
 
 def _ramp(stops: tuple[str, ...]) -> str:
@@ -222,7 +232,7 @@ def _ramp(stops: tuple[str, ...]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A whole page around a body: no fonts, nothing fetched, and no scripts but what the body has."""
+    """A complete, self-contained page, and no scripts but what the body has."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

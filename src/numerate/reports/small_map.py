@@ -8,43 +8,43 @@ from functools import cache
 from html import escape
 from zlib import compress, crc32
 
-from numerate.reports.colour import DARK, LIGHT, ramp
+from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
 from numerate.reports.grid import PlotGrid
 
 
-def small_map(grid: PlotGrid, name: str = "") -> str:
+def map_image(grid: PlotGrid, name: str = "") -> str:
     """A grid as SVG around a picture of one pixel a cell, for light pages and for dark ones, the border of what was
     trained drawn over it."""
     height, width = len(grid.rows), len(grid.columns)
-    pixels = [[_index(grid, row, column) for column in grid.columns] for row in grid.rows]
+    pixels = [[_palette_index(grid, row, column) for column in grid.columns] for row in grid.rows]
     packed = b"".join(b"\0" + bytes(line) for line in pixels)  # no filter in any line
     pictures = "".join(
         f'<image class="{kind}" width="{width}" height="{height}" href="data:image/png;base64,{picture}"/>'
         for kind, picture in (
-            ("light", _png(width, height, packed, LIGHT)),
-            ("dark", _png(width, height, packed, DARK)),
+            ("light", _png(width, height, packed, COLORMAP_LIGHT)),
+            ("dark", _png(width, height, packed, COLORMAP_DARK)),
         )
     )
     return (
         f'<svg class="small-map" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">'
-        f'{pictures}<path class="frame" d="{_frame(grid)}"/></svg>'
+        f'{pictures}<path class="frame" d="{_border_path(grid)}"/></svg>'
     )
 
 
-def _index(grid: PlotGrid, row: int, column: int) -> int:
-    """The place of a cell's colour in the palette: 0 is clear, p + 1 is p per cent."""
+def _palette_index(grid: PlotGrid, row: int, column: int) -> int:
+    """The place of a cell's color in the palette: 0 is clear, p + 1 is p per cent."""
     point = grid.points.get((row, column))
-    return 0 if point is None else 1 + round(100 * point.value)
+    return 0 if point is None else 1 + round(100 * point.score)
 
 
-def _frame(grid: PlotGrid) -> str:
+def _border_path(grid: PlotGrid) -> str:
     parts = []
     for i in range(len(grid.rows)):
         for j in range(len(grid.columns)):
             for side, path in (("top", f"M{j} {i}h1"), ("bottom", f"M{j} {i + 1}h1")):
-                parts += [path] if grid.edge(i, j, side) else []
+                parts += [path] if grid.has_border(i, j, side) else []
             for side, path in (("left", f"M{j} {i}v1"), ("right", f"M{j + 1} {i}v1")):
-                parts += [path] if grid.edge(i, j, side) else []
+                parts += [path] if grid.has_border(i, j, side) else []
     return "".join(parts)
 
 
@@ -62,4 +62,4 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 @cache
 def _palette(stops: tuple[str, ...]) -> bytes:
-    return bytes(part for colour in ((0, 0, 0), *(ramp(p / 100, stops) for p in range(101))) for part in colour)
+    return bytes(part for color in ((0, 0, 0), *(colormap(p / 100, stops) for p in range(101))) for part in color)

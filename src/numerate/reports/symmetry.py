@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-RELATIVE = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
+ATTENTION_ONLY_ENCODINGS = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
 """Position encodings that change attention weights but not values."""
 
 
-def same_everywhere(recipe: Mapping[str, Any]) -> bool:
+def has_equal_states(recipe: Mapping[str, Any]) -> bool:
     """Whether the model of a recipe has the same state at every position of every row, by a symmetry.
 
     This holds where a row is one repeated symbol, without a number, a prefix or a helper, and tokens are mixed by
@@ -17,22 +17,24 @@ def same_everywhere(recipe: Mapping[str, Any]) -> bool:
     task, model, tokenizer = (recipe.get(name) for name in ("task", "model", "tokenizer"))
     if not isinstance(task, Mapping) or not isinstance(model, Mapping):
         return False
-    alike = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"}
-    if any(task.get(name) != value for name, value in alike.items()):
+    required_settings = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"}
+    if any(task.get(name) != value for name, value in required_settings.items()):
         return False
     if isinstance(tokenizer, Mapping) and tokenizer.get("add_bos_token"):
         return False
-    trunk = model.get("backbone")
-    noisy = isinstance(trunk, Mapping) and trunk.get("initial_state") == "noise"
+    backbone = model.get("backbone")
+    has_noise = isinstance(backbone, Mapping) and backbone.get("initial_state") == "noise"
     positions = model.get("positions") or ()
-    relative = all(isinstance(one, Mapping) and one.get("kind") in RELATIVE for one in positions)
-    return model.get("kind") == "Decoder" and not noisy and relative and _by_attention(model.get("mixer"))
+    attention_only = all(isinstance(one, Mapping) and one.get("kind") in ATTENTION_ONLY_ENCODINGS for one in positions)
+    return (
+        model.get("kind") == "Decoder" and not has_noise and attention_only and _is_attention_only(model.get("mixer"))
+    )
 
 
-def _by_attention(mixer: Any) -> bool:
+def _is_attention_only(mixer: Any) -> bool:
     if not isinstance(mixer, Mapping):
         return False
     inner = mixer.get("mixers")
     if mixer.get("kind") == "Alternating" and isinstance(inner, list | tuple):
-        return bool(inner) and all(map(_by_attention, inner))
+        return bool(inner) and all(map(_is_attention_only, inner))
     return mixer.get("kind") == "Attention"

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numerate.reports.groups import Group, setting_text
+from numerate.reports.groups import Group, format_setting
 
-HOW_TRAINED = frozenset({"digits", "lengths", "held_out_starts", "eval_count", "weights", "prefix", "helper"})
+TRAINING_SETTINGS = frozenset({"digits", "lengths", "held_out_starts", "eval_count", "weights", "prefix", "helper"})
 """Settings of the amount and the format of training data, which do not change the task; nor do the axes of its grid
-and `HOW_MANY`."""
+and `SIZE_SETTINGS`."""
 
-HOW_MANY = {"BitwiseOr": frozenset({"max_examples"})}
+SIZE_SETTINGS = {"BitwiseOr": frozenset({"max_examples"})}
 
 
 @dataclass(frozen=True)
-class OneTask:
+class TaskGroups:
     """The groups of one task in order. `settings` are those of the task of the first group."""
 
     name: str
@@ -22,12 +22,12 @@ class OneTask:
     settings: Mapping[str, Any]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The task as Python code, training settings included."""
-        return setting_text(self.settings)
+        return format_setting(self.settings)
 
 
-def by_task(groups: Sequence[Group]) -> list[OneTask]:
+def group_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
     """The groups by evaluated task, in order of appearance; all together for one task, or where some task is unknown.
 
     Auxiliary tasks are ignored; task settings changed by an evaluation, such as the index of one of several tasks,
@@ -38,19 +38,21 @@ def by_task(groups: Sequence[Group]) -> list[OneTask]:
     axes: dict[str, set[str]] = {}
     for group, tree in zip(groups, trees, strict=True):
         if tree:
-            axes.setdefault(str(tree.get("kind")), set()).update(*(point.at for point in group.points[:1]))
-    bare = [_bare(tree, axes) for tree in trees]
-    together: list[list[int]] = []
-    for i, one in enumerate(bare):
-        known = next((members for members in together if _alike(bare[members[0]], one)), None)
+            axes.setdefault(str(tree.get("kind")), set()).update(*(point.coordinates for point in group.points[:1]))
+    reduced_trees = [_without_training_settings(tree, axes) for tree in trees]
+    members_by_task: list[list[int]] = []
+    for i, one in enumerate(reduced_trees):
+        known = next(
+            (members for members in members_by_task if _agree_on_shared_keys(reduced_trees[members[0]], one)), None
+        )
         if known is None:
-            together.append([i])
+            members_by_task.append([i])
         else:
             known.append(i)
-    if len(together) < 2 or not all(trees):
-        return [OneTask("", tuple(groups), trees[0] if trees else {})]
-    found = [OneTask("", tuple(groups[i] for i in members), trees[members[0]]) for members in together]
-    names = _names(found, [bare[members[0]] for members in together])
+    if len(members_by_task) < 2 or not all(trees):
+        return [TaskGroups("", tuple(groups), trees[0] if trees else {})]
+    found = [TaskGroups("", tuple(groups[i] for i in members), trees[members[0]]) for members in members_by_task]
+    names = _names(found, [reduced_trees[members[0]] for members in members_by_task])
     return [replace(task, name=name) for task, name in zip(found, names, strict=True)]
 
 
@@ -59,7 +61,7 @@ def _evaluated_task(group: Group) -> Mapping[str, Any]:
     recipe: Any = {"task": group.runs[0].recipe.get("task")}
     for path, value in (group.settings or {}).items():
         if path.split(".")[0] == "task":
-            recipe = _changed(recipe, path.split("."), value)
+            recipe = _with_setting(recipe, path.split("."), value)
     task = recipe["task"]
     members = task.get("tasks") if isinstance(task, Mapping) else None
     if isinstance(task, Mapping) and isinstance(members, list | tuple) and members:
@@ -68,38 +70,38 @@ def _evaluated_task(group: Group) -> Mapping[str, Any]:
     return task if isinstance(task, Mapping) else {}
 
 
-def _changed(tree: Any, path: Sequence[str], value: Any) -> Any:
+def _with_setting(tree: Any, path: Sequence[str], value: Any) -> Any:
     if not path:
         return value
     if isinstance(tree, list | tuple):
-        return [_changed(one, path[1:], value) if str(i) == path[0] else one for i, one in enumerate(tree)]
+        return [_with_setting(one, path[1:], value) if str(i) == path[0] else one for i, one in enumerate(tree)]
     if isinstance(tree, Mapping):
-        return {**tree, path[0]: _changed(tree.get(path[0]), path[1:], value)}
+        return {**tree, path[0]: _with_setting(tree.get(path[0]), path[1:], value)}
     return tree
 
 
-def _bare(tree: Any, axes: Mapping[str, set[str]]) -> Any:
-    """A task without the settings of `HOW_TRAINED`, `HOW_MANY` and its axes."""
+def _without_training_settings(tree: Any, axes: Mapping[str, set[str]]) -> Any:
+    """A task without the settings of `TRAINING_SETTINGS`, `SIZE_SETTINGS` and its axes."""
     if isinstance(tree, list | tuple):
-        return [_bare(one, axes) for one in tree]
+        return [_without_training_settings(one, axes) for one in tree]
     if not isinstance(tree, Mapping):
         return tree
     kind = str(tree.get("kind"))
-    left = HOW_TRAINED | HOW_MANY.get(kind, frozenset()) | axes.get(kind, set())
-    return {name: _bare(value, axes) for name, value in tree.items() if name not in left}
+    removed = TRAINING_SETTINGS | SIZE_SETTINGS.get(kind, frozenset()) | axes.get(kind, set())
+    return {name: _without_training_settings(value, axes) for name, value in tree.items() if name not in removed}
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _agree_on_shared_keys(one: Any, other: Any) -> bool:
     """Whether two trees agree in all keys that both have."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return all(_alike(one[name], other[name]) for name in one if name in other)
+        return all(_agree_on_shared_keys(one[name], other[name]) for name in one if name in other)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(_agree_on_shared_keys, one, other))
     return bool(one == other)
 
 
-def _names(tasks: Sequence[OneTask], bare: Sequence[Mapping[str, Any]]) -> list[str]:
-    labels = [_in_common([group.label for group in task.groups]) for task in tasks]
+def _names(tasks: Sequence[TaskGroups], bare: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels = [_common_label([group.label for group in task.groups]) for task in tasks]
     if all(labels) and len(set(labels)) == len(labels):
         return labels
     names = []
@@ -110,11 +112,11 @@ def _names(tasks: Sequence[OneTask], bare: Sequence[Mapping[str, Any]]) -> list[
             for name, value in tree.items()
             if name == "kind" or (value is not None and any(value != other.get(name, value) for other in beside))
         }
-        names.append(setting_text(own).removesuffix("()"))
+        names.append(format_setting(own).removesuffix("()"))
     return names
 
 
-def _in_common(labels: Sequence[str]) -> str:
+def _common_label(labels: Sequence[str]) -> str:
     """The common part of labels before a colon, or the only label; "" without any."""
     if len(labels) == 1 and ": " not in labels[0]:
         return labels[0]

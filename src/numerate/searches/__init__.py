@@ -1,1 +1,1 @@
-"""Good settings of a recipe, found by trying: the best by a development score, never by the test grid."""
+"""Hyperparameter search: the best settings of a recipe by a validation score, never by the test grid."""

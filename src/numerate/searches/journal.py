@@ -4,7 +4,7 @@
     runs/<search>/locks/            while a process works at it: one file per trial, and those for a moment's work
 
 Everything that a trial is stands in one line of the journal before it is trained, so a process may be killed at any
-moment: a trial without a result whose lock nobody holds is taken up by the next process that looks for work. Locks are
+moment: a trial without a result whose lock is free is resumed by the next process. Locks are
 the kernel's (`flock`), which gives them back however a process ends, also from other machines over NFS 4.
 """
 
@@ -19,31 +19,31 @@ from typing import Any, Literal
 
 from numerate.errors import OperationalError
 from numerate.records.kinds import JOURNAL
-from numerate.records.reading import read
+from numerate.records.reading import read_records
 from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
 
-State = Literal["complete", "pruned", "failed", "running"]
+TrialState = Literal["complete", "pruned", "failed", "running"]
 
-STARTS = 3
+MAX_STARTS = 3
 """How often a trial is taken up again whose process died each time without getting further."""
 
-_STUDY = "search"
+_STUDY_NAME = "search"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the space: its `number` from 0, its `parameters`, and what came of it.
+    """One point of the search space: its `number` from 0, its `parameters`, and what came of it.
 
-    `objective` is the number that is searched for the best of, `found` what was measured, `error` why it failed.
+    `objective` is the value to optimize, `results` the metrics, `error` why it failed.
     """
 
     number: int
-    state: State
+    state: TrialState
     parameters: Mapping[str, Any]
     objective: float | None
-    found: Mapping[str, Any]
+    results: Mapping[str, Any]
     error: str | None = None
     worker: str = ""
 
@@ -58,38 +58,38 @@ class Journal:
     Raises `UserError` where Optuna is not installed, the folder may not be written, or the journal is damaged.
     """
 
-    def __init__(self, folder: Path, space: Space, *, minimise: bool) -> None:
+    def __init__(self, folder: Path, space: Space, *, minimize: bool) -> None:
         self.folder, self.space = folder, space
         self.path = folder / "journal.log"
-        self._direction = "minimize" if minimise else "maximize"
+        self._direction = "minimize" if minimize else "maximize"
         optuna = load_optuna()
-        with disk.explained(folder):
+        with disk.convert_os_errors(folder):
             (folder / "locks").mkdir(parents=True, exist_ok=True)
-        with _lock(folder / "locks" / "ask"), self._working():
-            self._check()
-            backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_Whole(self.path))
+        with _file_lock(folder / "locks" / "ask"), self._quiet_optuna():
+            self._check_journal()
+            backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_JournalLock(self.path))
             self._storage = optuna.storages.JournalStorage(backend)
             self._study = optuna.create_study(
-                study_name=_STUDY,
+                study_name=_STUDY_NAME,
                 storage=self._storage,
                 sampler=optuna.samplers.RandomSampler(0),
                 direction=self._direction,
                 load_if_exists=True,
             )
-            self._id = self._storage.get_study_id_from_name(_STUDY)
+            self._study_id = self._storage.get_study_id_from_name(_STUDY_NAME)
 
-    def question(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    def get_or_set_definition(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
         """Notes what this search is about if nobody has, and returns what it is about."""
-        with _lock(self.folder / "locks" / "ask"), self._working():
-            known = self._storage.get_study_user_attrs(self._id).get("question")
-            if known is None:
-                known = dict(question)
-                self._storage.set_study_user_attr(self._id, "question", known)
-        return known  # type: ignore[no-any-return]
+        with _file_lock(self.folder / "locks" / "ask"), self._quiet_optuna():
+            stored = self._storage.get_study_user_attrs(self._study_id).get("question")
+            if stored is None:
+                stored = dict(definition)
+                self._storage.set_study_user_attr(self._study_id, "question", stored)
+        return stored  # type: ignore[no-any-return]
 
     def trials(self) -> list[Trial]:
         """All trials, in the order in which they were begun."""
-        return [_trial(one) for one in self._all()]
+        return [_from_optuna(one) for one in self._optuna_trials()]
 
     def importances(self) -> dict[str, float]:
         """How much each field matters for the objective, summing to 1, the largest first, by PED-ANOVA (Watanabe et
@@ -97,7 +97,7 @@ class Journal:
         optuna = load_optuna()
         if sum(trial.state == "complete" for trial in self.trials()) < 10:
             return {}
-        with self._working():
+        with self._quiet_optuna():
             try:
                 return dict(optuna.importance.get_param_importances(self._study))
             except (ValueError, RuntimeError):
@@ -105,185 +105,199 @@ class Journal:
 
     # Taking one up ------------------------------------------------------------------------------------------------
 
-    def left(self, way: SamplingPlan) -> int:
+    def num_available(self, sampling: SamplingPlan) -> int:
         """How many trials a process could take up now: those not yet begun, and those whose process is gone."""
-        with _lock(self.folder / "locks" / "ask"):
+        with _file_lock(self.folder / "locks" / "ask"):
             trials = self.trials()
-            lost = [trial for trial in trials if trial.state == "running" and not self._is_held(trial.number)]
-        return max(0, way.trials - len(trials)) + len(lost)
+            abandoned = [trial for trial in trials if trial.state == "running" and not self._is_locked(trial.number)]
+        return max(0, sampling.trials - len(trials)) + len(abandoned)
 
     @contextlib.contextmanager
-    def taken(self, way: SamplingPlan, worker: str) -> Iterator[Trial | None]:
+    def take_trial(self, sampling: SamplingPlan, worker: str) -> Iterator[Trial | None]:
         """A trial to be worked at, which is nobody else's meanwhile: first one whose process is gone, then a new one.
         None where there is nothing left to do."""
         with contextlib.ExitStack() as locks:
-            with _lock(self.folder / "locks" / "ask"):
-                number = self._lost(worker, locks)
+            with _file_lock(self.folder / "locks" / "ask"):
+                number = self._resume_abandoned(worker, locks)
                 if number is None:
-                    number = self._new(way, worker, locks)
+                    number = self._create_trial(sampling, worker, locks)
             yield None if number is None else self.trials()[number]
 
-    def _lost(self, worker: str, locks: contextlib.ExitStack) -> int | None:
+    def _resume_abandoned(self, worker: str, locks: contextlib.ExitStack) -> int | None:
         for trial in self.trials():
-            if trial.state != "running" or not locks.enter_context(_lock(self._lock_of(trial.number), wait=False)):
+            if trial.state != "running" or not locks.enter_context(
+                _file_lock(self._lock_path(trial.number), wait=False)
+            ):
                 continue
             if self.trials()[trial.number].state != "running":
-                self._lock_of(trial.number).unlink(missing_ok=True)  # it was finished in the meantime
+                self._lock_path(trial.number).unlink(missing_ok=True)  # it was finished in the meantime
                 continue
-            with self._working():
-                self._storage.set_trial_user_attr(self._id_of(trial.number), "worker", worker)
+            with self._quiet_optuna():
+                self._storage.set_trial_user_attr(self._trial_id(trial.number), "worker", worker)
             return trial.number
         return None
 
-    def _new(self, way: SamplingPlan, worker: str, locks: contextlib.ExitStack) -> int | None:
+    def _create_trial(self, sampling: SamplingPlan, worker: str, locks: contextlib.ExitStack) -> int | None:
         optuna = load_optuna()
-        trials = self._all()
-        if len(trials) >= way.trials or not locks.enter_context(_lock(self._lock_of(len(trials)), wait=False)):
+        trials = self._optuna_trials()
+        if len(trials) >= sampling.trials or not locks.enter_context(
+            _file_lock(self._lock_path(len(trials)), wait=False)
+        ):
             return None
-        with self._working():
-            parameters = next_point(way, self.space, trials, self._direction)
+        with self._quiet_optuna():
+            parameters = next_point(sampling, self.space, trials, self._direction)
             if parameters is None:
                 return None
-            new = optuna.trial.create_trial(
+            frozen_trial = optuna.trial.create_trial(
                 state=optuna.trial.TrialState.RUNNING,
                 params=parameters,
                 distributions=distributions(self.space),
                 user_attrs={"worker": worker},
             )
-            self._storage.create_new_trial(self._id, template_trial=new)
+            self._storage.create_new_trial(self._study_id, template_trial=frozen_trial)
         return len(trials)
 
     # What came of it ----------------------------------------------------------------------------------------------
 
     def report(self, number: int, step: int, value: float, pruner: Any) -> bool:
         """Notes the objective at a step; whether a pruner of `searches.sampling` would stop the trial there."""
-        with self._working():
-            self._storage.set_trial_intermediate_value(self._id_of(number), step, value)
-            pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._id_of(number))))
+        with self._quiet_optuna():
+            self._storage.set_trial_intermediate_value(self._trial_id(number), step, value)
+            pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._trial_id(number))))
             if pruned:
-                self._storage.set_trial_user_attr(self._id_of(number), "pruned", step)
+                self._storage.set_trial_user_attr(self._trial_id(number), "pruned", step)
         return pruned
 
     def is_pruned(self, number: int) -> bool:
         """Whether a pruner stopped the trial already; its process may have died before that was recorded."""
-        with self._working():
-            return "pruned" in self._storage.get_trial(self._id_of(number)).user_attrs
+        with self._quiet_optuna():
+            return "pruned" in self._storage.get_trial(self._trial_id(number)).user_attrs
 
-    def tell(self, number: int, objective: float, found: Mapping[str, Any]) -> None:
+    def tell(self, number: int, objective: float, results: Mapping[str, Any]) -> None:
         """A trial is complete."""
-        self._finish(number, "COMPLETE", found, objective)
+        self._finish(number, "COMPLETE", results, objective)
 
-    def prune(self, number: int, found: Mapping[str, Any]) -> None:
+    def prune(self, number: int, results: Mapping[str, Any]) -> None:
         """A trial was stopped early, since others were better at the same step."""
-        self._finish(number, "PRUNED", found)
+        self._finish(number, "PRUNED", results)
 
     def fail(self, number: int, error: str, trace: str | None = None) -> None:
         """A trial cannot be trained. To the sampler it is one that was stopped early, so that it looks elsewhere."""
         self._finish(number, "PRUNED", {"error": error} | ({"trace": trace} if trace is not None else {}))
 
-    def survived(self, number: int, at: int) -> bool:
-        """Notes that a trial was taken up at a step `at`. False where that is in vain: its process died there, each
-        time, `STARTS` times."""
-        with self._working():
-            known = self._storage.get_trial(self._id_of(number)).user_attrs.get("starts", {"times": 0, "at": at})
-            times = known["times"] + 1 if known["at"] == at else 1
-            self._storage.set_trial_user_attr(self._id_of(number), "starts", {"times": times, "at": at})
-        return times <= STARTS
+    def record_start(self, number: int, step: int) -> bool:
+        """Notes that a trial was taken up at a step `step`. False where that is in vain: its process died there, each
+        time, `MAX_STARTS` times."""
+        with self._quiet_optuna():
+            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get("starts", {"times": 0, "at": step})
+            num_starts = starts["times"] + 1 if starts["at"] == step else 1
+            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"times": num_starts, "at": step})
+        return num_starts <= MAX_STARTS
 
-    def released(self, number: int) -> None:
+    def reset_starts(self, number: int) -> None:
         """A trial was stopped in good order: its next start is its first again."""
-        with self._working():
-            self._storage.set_trial_user_attr(self._id_of(number), "starts", {"times": 0, "at": -1})
+        with self._quiet_optuna():
+            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"times": 0, "at": -1})
 
-    def fail_of(self, worker: str, error: str) -> int | None:
+    def fail_trial_of(self, worker: str, error: str) -> int | None:
         """A worker is gone and its trial cannot be trained (it took too long, or all memory); the trial's number."""
-        with _lock(self.folder / "locks" / "ask"):
+        with _file_lock(self.folder / "locks" / "ask"):
             for trial in self.trials():
                 if trial.state == "running" and trial.worker == worker:
-                    with _lock(self._lock_of(trial.number), wait=False) as free:
-                        if free:
+                    with _file_lock(self._lock_path(trial.number), wait=False) as is_free:
+                        if is_free:
                             self.fail(trial.number, error)
                             return trial.number
         return None
 
-    def _finish(self, number: int, state: str, found: Mapping[str, Any], objective: float | None = None) -> None:
+    def _finish(self, number: int, state: str, results: Mapping[str, Any], objective: float | None = None) -> None:
         states = load_optuna().trial.TrialState
-        with self._working():
-            self._storage.set_trial_user_attr(self._id_of(number), "found", disk.plain(dict(found), finite=True))
+        with self._quiet_optuna():
+            self._storage.set_trial_user_attr(
+                self._trial_id(number), "found", disk.to_plain_data(dict(results), finite=True)
+            )
             self._study.tell(number, objective, state=states[state])
-        self._lock_of(number).unlink(missing_ok=True)
+        self._lock_path(number).unlink(missing_ok=True)
 
     # Underneath ---------------------------------------------------------------------------------------------------
 
-    def _all(self) -> list[Any]:
-        with self._working():
-            return self._storage.get_all_trials(self._id, deepcopy=False)  # type: ignore[no-any-return]
+    def _optuna_trials(self) -> list[Any]:
+        with self._quiet_optuna():
+            return self._storage.get_all_trials(self._study_id, deepcopy=False)  # type: ignore[no-any-return]
 
-    def _id_of(self, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)  # type: ignore[no-any-return]
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)  # type: ignore[no-any-return]
 
-    def _lock_of(self, number: int) -> Path:
+    def _lock_path(self, number: int) -> Path:
         return self.folder / "locks" / str(number)
 
-    def _is_held(self, number: int) -> bool:
-        with _lock(self._lock_of(number), wait=False) as free:
-            return not free
+    def _is_locked(self, number: int) -> bool:
+        with _file_lock(self._lock_path(number), wait=False) as is_free:
+            return not is_free
 
-    def _check(self) -> None:
+    def _check_journal(self) -> None:
         """Raises `UserError` for the first damaged line of the journal."""
-        read(self.path, JOURNAL)
+        read_records(self.path, JOURNAL)
 
     @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        """Optuna at work: it says nothing, and its errors are in our words."""
+    def _quiet_optuna(self) -> Iterator[None]:
+        """Silences Optuna's log and warnings, and reports damage of its journal."""
         optuna = load_optuna()
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
-            with warnings.catch_warnings(), disk.explained(self.path, "What was written before is safe."):
+            with warnings.catch_warnings(), disk.convert_os_errors(self.path, "What was written before is safe."):
                 warnings.simplefilter("ignore")
                 yield
         except (ValueError, TypeError, KeyError, AssertionError):
-            self._check()
+            self._check_journal()
             raise
         finally:
             optuna.logging.set_verbosity(level)
 
 
-def _trial(one: Any) -> Trial:
-    """A trial of Optuna's in our words."""
-    found = one.user_attrs.get("found", {})
-    error = found.get("error") if one.state.is_finished() else None
-    words: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-    state = "failed" if error is not None else words.get(one.state.name, "running")
-    objective = one.value if state == "complete" else None
-    return Trial(one.number, state, dict(one.params), objective, found, error, one.user_attrs.get("worker", ""))
+def _from_optuna(optuna_trial: Any) -> Trial:
+    """Converts a trial of Optuna."""
+    results = optuna_trial.user_attrs.get("found", {})
+    error = results.get("error") if optuna_trial.state.is_finished() else None
+    states: dict[str, TrialState] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+    state = "failed" if error is not None else states.get(optuna_trial.state.name, "running")
+    objective = optuna_trial.value if state == "complete" else None
+    return Trial(
+        optuna_trial.number,
+        state,
+        dict(optuna_trial.params),
+        objective,
+        results,
+        error,
+        optuna_trial.user_attrs.get("worker", ""),
+    )
 
 
 @contextlib.contextmanager
-def _lock(path: Path, wait: bool = True) -> Iterator[bool]:
+def _file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Holds a lock that dies with this process, or yields False where another has it and nobody waits."""
     import fcntl
 
-    with disk.explained(path):
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with disk.convert_os_errors(path):
+        file_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        free = True
+        is_free = True
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file_descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
-            free = False
+            is_free = False
             if wait or error.errno not in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
                 raise OperationalError(
-                    f"{path}: this file system cannot lock files ({error.strerror}), so two processes could work at "
-                    "one trial; give runs_dir= on another one."
+                    f"{path}: this file system cannot lock files ({error.strerror}), so two processes could run "
+                    "the same trial; set runs_dir= to another file system."
                 ) from error
-        yield free
+        yield is_free
     finally:
-        os.close(number)
+        os.close(file_descriptor)
 
 
-class _Whole:
+class _JournalLock:
     """The lock that Optuna takes for each line it writes, by which its journal always consists of whole lines.
 
     Optuna's own lock is a file that a killed process leaves behind, and others then wait half a minute for it; and half
@@ -293,24 +307,24 @@ class _Whole:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
 
     def acquire(self) -> bool:
-        self._held.enter_context(_lock(self._path.parent / "locks" / "journal"))
-        self._cut()
+        self._exit_stack.enter_context(_file_lock(self._path.parent / "locks" / "journal"))
+        self._truncate_partial_line()
         return True
 
     def release(self) -> None:
-        with self._held:
-            self._cut()
+        with self._exit_stack:
+            self._truncate_partial_line()
 
-    def _cut(self) -> None:
-        number = os.open(self._path, os.O_RDWR)
+    def _truncate_partial_line(self) -> None:
+        file_descriptor = os.open(self._path, os.O_RDWR)
         try:
-            end = size = os.fstat(number).st_size
-            while end and os.pread(number, 1, end - 1) != b"\n":
+            end = size = os.fstat(file_descriptor).st_size
+            while end and os.pread(file_descriptor, 1, end - 1) != b"\n":
                 end -= 1
             if end < size:
-                os.ftruncate(number, end)
+                os.ftruncate(file_descriptor, end)
         finally:
-            os.close(number)
+            os.close(file_descriptor)

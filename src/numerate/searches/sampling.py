@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from numerate.config.overrides import MOST_RUNS
+from numerate.config.overrides import MAX_RUNS
 from numerate.errors import UserError
-from numerate.searches.space import Between, Choice, Space
+from numerate.searches.space import Choice, NumberRange, Space
 
 Sampler = Literal["tpe", "random", "grid"]
 Pruner = Literal["none", "median", "halving"]
 
-_AGAIN = 20
+_MAX_ATTEMPTS = 20
 """Draws of a sampler until one is new."""
 
 
@@ -27,39 +27,41 @@ class SamplingPlan:
     trials: int = 30
 
 
-def next_point(way: SamplingPlan, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
+def next_point(sampling: SamplingPlan, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
     """A point that was not tried yet, None where there is none: a function of the seed and of the trials so far.
 
     `trials` are Optuna's. The sampler sees a copy of them and is made anew for each point, so that it does not matter
     which process calls it, nor whether the search was stopped in between.
     """
     optuna = load_optuna()
-    tried = {_key(trial.params) for trial in trials}
-    if way.sampler == "grid":
-        return _untried(way, space, tried)
+    tried_keys = {_point_key(trial.params) for trial in trials}
+    if sampling.sampler == "grid":
+        return _first_untried(sampling, space, tried_keys)
     size = space.size()
-    if size is not None and size <= len(tried):
+    if size is not None and size <= len(tried_keys):
         return None
-    rough = optuna.create_study(direction=direction)
-    rough.add_trials(trials)
-    for attempt in range(_AGAIN):
-        seed = _number(way.seed, len(trials), attempt) % 2**32
+    study = optuna.create_study(direction=direction)
+    study.add_trials(trials)
+    for attempt in range(_MAX_ATTEMPTS):
+        seed = _hash_to_int(sampling.seed, len(trials), attempt) % 2**32
         samplers = optuna.samplers
-        rough.sampler = (samplers.RandomSampler if way.sampler == "random" else samplers.TPESampler)(seed=seed)
-        suggested = rough.ask(distributions(space)).params
+        study.sampler = (samplers.RandomSampler if sampling.sampler == "random" else samplers.TPESampler)(seed=seed)
+        suggested = study.ask(distributions(space)).params
         point = {
-            field.path: field.rounded(suggested[field.path]) if isinstance(field, Between) else suggested[field.path]
+            field.path: field.round_value(suggested[field.path])
+            if isinstance(field, NumberRange)
+            else suggested[field.path]
             for field in space.fields
         }
-        if _key(point) not in tried:
+        if _point_key(point) not in tried_keys:
             return point
-    return point if size is None or size > MOST_RUNS else _untried(way, space, tried)
+    return point if size is None or size > MAX_RUNS else _first_untried(sampling, space, tried_keys)
 
 
-def _untried(way: SamplingPlan, space: Space, tried: set[str]) -> dict[str, Any] | None:
+def _first_untried(sampling: SamplingPlan, space: Space, tried_keys: set[str]) -> dict[str, Any] | None:
     points = space.points()
-    random.Random(_number(way.seed, "grid")).shuffle(points)
-    return next((point for point in points if _key(point) not in tried), None)
+    random.Random(_hash_to_int(sampling.seed, "grid")).shuffle(points)
+    return next((point for point in points if _point_key(point) not in tried_keys), None)
 
 
 def make_pruner(kind: Pruner, steps: int | None) -> Any:
@@ -75,22 +77,22 @@ def make_pruner(kind: Pruner, steps: int | None) -> Any:
 def distributions(space: Space) -> dict[str, Any]:
     """The fields in Optuna's words."""
     kinds = load_optuna().distributions
-    found = {}
+    by_path = {}
     for field in space.fields:
         if isinstance(field, Choice):
-            found[field.path] = kinds.CategoricalDistribution(field.values)
-        elif field.whole:
-            found[field.path] = kinds.IntDistribution(field.low, field.top, log=field.log, step=field.step or 1)
+            by_path[field.path] = kinds.CategoricalDistribution(field.values)
+        elif field.is_integer:
+            by_path[field.path] = kinds.IntDistribution(field.low, field.max_value, log=field.log, step=field.step or 1)
         else:
-            found[field.path] = kinds.FloatDistribution(field.low, field.top, log=field.log, step=field.step)
-    return found
+            by_path[field.path] = kinds.FloatDistribution(field.low, field.max_value, log=field.log, step=field.step)
+    return by_path
 
 
-def _key(parameters: Mapping[str, Any]) -> str:
+def _point_key(parameters: Mapping[str, Any]) -> str:
     return json.dumps(dict(parameters), sort_keys=True)
 
 
-def _number(*key: object) -> int:
+def _hash_to_int(*key: object) -> int:
     """A number that is a function of a key, the same in every process."""
     return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:8], "big")
 
@@ -101,5 +103,5 @@ def load_optuna() -> Any:
         import optuna
         import optuna.storages.journal
     except ImportError as error:
-        raise UserError("search: needs the package optuna; pip install 'numerate[search]'") from error
+        raise UserError("search: the package optuna is not installed; pip install 'numerate[search]'") from error
     return optuna

@@ -21,25 +21,27 @@ from typing import Any, get_args
 
 from numerate.config import to_tree
 from numerate.errors import OperationalError, UserError, did_you_mean
-from numerate.executors.executor import Executor, Failure, Finished, WorkerContext
+from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
-from numerate.searches.searched import SearchResult, short_names, shown, text_of, write
+from numerate.searches.searched import SearchResult, parameter_text, short_names, value_text, write_results
 from numerate.searches.space import Space
 from numerate.searches.trials import Metric, SearchPlan, Trials
 from numerate.training import provenance
-from numerate.training.preflight import refuse_other_contents
+from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import folder_name, runs_directory
+from numerate.training.run_folder import folder_name, resolve_runs_dir
 from numerate.training.stopping import Stop
 
-TRIALS = 30
+DEFAULT_NUM_TRIALS = 30
 """Default number of trials."""
 
-_ALIKE = 3  # trials that fail with the same words, when nothing else happened, until no more are begun
-_IDLE = 2  # rounds of an executor without any news; in one it may give the results of an earlier command's jobs
-_PATIENCE = 10.0  # seconds that an executor grants a trial beyond its own timeout
+_MAX_SAME_FAILURES = 3  # trials that fail with the same words, when nothing else happened, until no more are begun
+_MAX_IDLE_ROUNDS = (
+    2  # rounds of an executor without any news; in one it may give the results of an earlier command's jobs
+)
+_TIMEOUT_MARGIN = 10.0  # seconds that an executor grants a trial beyond its own timeout
 
 
 def search(
@@ -57,157 +59,167 @@ def search(
     name: str | None = None,
     runs_dir: str | Path | None = None,
     quiet: bool = False,
-    called: Sequence[str] = (),
+    command_words: Sequence[str] = (),
 ) -> SearchResult:
     """Trains a recipe at one point of a space of settings after the other, and returns what was found.
 
     >>> found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
     >>> numerate.train(found.best)
 
-    `settings` are read by `Space.read`. A trial's value is what its best checkpoint got right on OOD validation
+    `settings` are read by `Space.parse`. A trial's value is what its best checkpoint got right on OOD validation
     (`beyond-development`; ties, and tasks without one, go by `development`), or another `metric`; of running
     text it is its lowest `development_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
     points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
     better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
 
     The same call resumes where the last one ended, until there are `trials` in all; several calls at once share them.
-    With one worker the same seed gives the same trials. Without an `executor` one worker is this process. `called` are
-    the words for this recipe in the command that is proposed: its name and its options.
+    With one worker the same seed gives the same trials. Without an `executor` one worker is this process.
+    `command_words` are the words for this recipe in the command that is proposed: its name and its options.
 
     Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` under which
     something else is searched, and where Optuna is not installed; `OperationalError` for what the world does (a full
     disk).
     """
     load_optuna()
-    space = Space.read(recipe, settings)
-    for what, given, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
-        if given not in get_args(kind):
-            known = get_args(kind)
-            raise UserError(f"{what}: {given!r} is none of: {', '.join(known)}.{did_you_mean(str(given), known)}")
-    if recipe.task.running and metric == "beyond-development":  # running text has no OOD validation
+    space = Space.parse(recipe, settings)
+    for option, value, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
+        if value not in get_args(kind):
+            allowed = get_args(kind)
+            raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
+    if recipe.task.is_language_modeling and metric == "beyond-development":  # running text has no OOD validation
         metric = "development_loss"
-    if metric == "development_loss" and not recipe.task.running:
-        what = type(recipe.task).__name__
-        raise UserError(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
-    for what, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
+    if metric == "development_loss" and not recipe.task.is_language_modeling:
+        option = type(recipe.task).__name__
+        raise UserError(
+            f"metric: validation_loss needs a language modeling task, not {option}; for example metric=validation"
+        )
+    for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         if number is not None and number < 1:
-            raise UserError(f"{what}: {number} is too few; 1 or more is right")
+            raise UserError(f"{option}: must be at least 1, not {number}")
     if executor is None and workers > 1:
         from numerate.executors import Local
 
         executor = Local(workers=workers)
-    first = recipe.seed if seed is None else seed
-    replace(recipe, seed=first)  # refuses a seed out of range
+    first_seed = recipe.seed if seed is None else seed
+    replace(recipe, seed=first_seed)  # refuses a seed out of range
     plan = SearchPlan(
         space,
         metric,
-        SamplingPlan(sampler, first, _limit(space, trials, sampler)),
+        SamplingPlan(sampler, first_seed, _num_trials(space, trials, sampler)),
         pruner,
-        tuple(range(first, first + seeds)),
+        tuple(range(first_seed, first_seed + seeds)),
         executor.timeout if executor is not None else None,
     )
-    runs = runs_directory(runs_dir)
-    title, journal = _begun(recipe, plan, runs, name)
-    base = _from_there(replace(recipe, group=recipe.group or title), runs)
-    work = Trials(journal.folder.absolute(), runs.absolute(), to_tree(base), plan, provenance.command())
-    with Stop() as stop, _Board(journal, plan, title, quiet=quiet) as board:
-        _work_off(work, journal, executor, stop, board.look)
-    over = tuple(journal.trials())
-    left = max(0, plan.way.trials - sum(trial.state != "running" for trial in over))
+    runs = resolve_runs_dir(runs_dir)
+    title, journal = _open_journal(recipe, plan, runs, name)
+    base = _resolve_init_from(replace(recipe, group=recipe.group or title), runs)
+    trial_work = Trials(journal.folder.absolute(), runs.absolute(), to_tree(base), plan, provenance.command_line())
+    with Stop() as stop, _SearchProgress(journal, plan, title, quiet=quiet) as board:
+        _run_trials(trial_work, journal, executor, stop, board.update)
+    final_trials = tuple(journal.trials())
+    num_left = max(0, plan.sampling.trials - sum(trial.state != "running" for trial in final_trials))
     status = (stop.status or 130) if stop.requested else 0
-    found = SearchResult(journal.folder, recipe, plan, over, journal.importances(), left, status, tuple(called))
-    write(found)
-    return found
+    result = SearchResult(
+        journal.folder, recipe, plan, final_trials, journal.importances(), num_left, status, tuple(command_words)
+    )
+    write_results(result)
+    return result
 
 
-def _limit(space: Space, trials: int | None, sampler: Sampler) -> int:
+def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
     """How many trials there will be: no more than the space has points, and by default all points of a grid."""
     size = len(space.points()) if sampler == "grid" else space.size()
     if trials is None:
-        trials = size if sampler == "grid" and size is not None else TRIALS
+        trials = size if sampler == "grid" and size is not None else DEFAULT_NUM_TRIALS
     return trials if size is None else min(trials, size)
 
 
-def _begun(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
+def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
     """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
-    question = json.loads(json.dumps(plan.question(recipe)))
-    key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:6]
+    definition = json.loads(json.dumps(plan.question(recipe)))
+    key = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
     if (runs / title / "study.yaml").exists():
-        raise UserError(f"name: {title} is a study; another name= is right")
-    journal = Journal(runs / title, plan.space, minimise=plan.minimise)
-    contents = recipe.task.contents()
-    known = journal.question({**question, "contents": contents} if contents else question)
-    for what, here in question.items():
-        if known.get(what) != here:
-            before, now = (json.dumps(value, ensure_ascii=False) for value in (known.get(what), here))
-            raise UserError(
-                f"{journal.folder}: is a search with another {what}: {before}, and here {now}; another name=, or none, "
-                "begins a search of its own"
+        raise UserError(f"name: {title} is a study; name= must be new")
+    journal = Journal(runs / title, plan.space, minimize=plan.minimize)
+    contents = recipe.task.file_hashes()
+    stored_definition = journal.get_or_set_definition({**definition, "contents": contents} if contents else definition)
+    for field, expected in definition.items():
+        if stored_definition.get(field) != expected:
+            stored_text, new_text = (
+                json.dumps(value, ensure_ascii=False) for value in (stored_definition.get(field), expected)
             )
-    refuse_other_contents(recipe.task, known, journal.folder)
+            raise UserError(
+                f"{journal.folder}: is a search with another {field}: {stored_text}, and here {new_text}; another "
+                "name=, or none, starts a new search"
+            )
+    check_unchanged_files(recipe.task, stored_definition, journal.folder)
     return title, journal
 
 
-def _from_there(recipe: Recipe, runs: Path) -> Recipe:
+def _resolve_init_from(recipe: Recipe, runs: Path) -> Recipe:
     """A recipe that begins with another run's weights, with that run named for good: `latest` would soon be a trial."""
     if recipe.init_from is None:
         return recipe
-    from numerate.experiments.start import source_of
+    from numerate.experiments.start import initial_run
 
-    source = source_of(recipe, runs)
+    source = initial_run(recipe, runs)
     return recipe if source is None else replace(recipe, init_from=source.id)
 
 
-def _work_off(work: Trials, journal: Journal, executor: Executor | None, stop: Stop, look: Callable[[], None]) -> None:
+def _run_trials(
+    work: Trials, journal: Journal, executor: Executor | None, stop: Stop, on_tick: Callable[[], None]
+) -> None:
     """Trains trials until none is left to start. Trials of other commands are theirs, and what an executor only submits
     continues by itself.
 
     Raises `UserError` or `OperationalError` where no trial could continue, and `UserError` where the first ones all
     fail alike.
     """
-    seen: list[list[Trial]] = []
-    submitted = False
-    while not (stop.requested or submitted) and (left := journal.left(work.plan.way)):
+    previous_trials: list[list[Trial]] = []
+    is_submitted = False
+    while not (stop.requested or is_submitted) and (num_left := journal.num_available(work.plan.sampling)):
         trials = journal.trials()
-        if seen.count(trials) == _IDLE:
-            raise OperationalError(f"{journal.folder}: {left} trials are left, and no worker takes one up")
-        seen.append(trials)
+        if previous_trials.count(trials) == _MAX_IDLE_ROUNDS:
+            raise OperationalError(f"{journal.folder}: {num_left} trials remain, and no worker starts one")
+        previous_trials.append(trials)
         if executor is None:
-            done = _here(work, left, stop)
+            outcomes = _run_in_process(work, num_left, stop)
         else:
-            patient = replace(executor, timeout=executor.timeout and executor.timeout + _PATIENCE)
-            done = patient.run(work, range(left), folder=journal.folder / "executor", stop=stop, tick=look)
-        with contextlib.closing(done):  # type: ignore[type-var]
-            for one in done:
-                if one.failure is not None:
-                    _answer(one.failure, one.worker, journal)
-                    submitted = submitted or one.failure.kind == "not begun"
-                look()
-                _refuse_alike(journal)
+            executor_with_margin = replace(executor, timeout=executor.timeout and executor.timeout + _TIMEOUT_MARGIN)
+            outcomes = executor_with_margin.run(
+                work, range(num_left), folder=journal.folder / "executor", stop=stop, on_tick=on_tick
+            )
+        with contextlib.closing(outcomes):  # type: ignore[type-var]
+            for outcome in outcomes:
+                if outcome.failure is not None:
+                    _handle_failure(outcome.failure, outcome.worker, journal)
+                    is_submitted = is_submitted or outcome.failure.kind == "not begun"
+                on_tick()
+                _check_failures_differ(journal)
 
 
-def _here(work: Trials, left: int, stop: Stop) -> Iterator[Finished]:
+def _run_in_process(work: Trials, num_trials: int, stop: Stop) -> Iterator[ItemOutcome]:
     """One trial after the other, in this process."""
     import torch
 
-    do = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
-    for index in range(left):
+    run_trial = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
+    for index in range(num_trials):
         try:
             if stop.requested:
                 return
-            do(index)
+            run_trial(index)
         except KeyboardInterrupt:
             if not stop.requested:
                 raise
             return
-        yield Finished(index)
+        yield ItemOutcome(index)
 
 
-def _answer(failure: Failure, worker: str, journal: Journal) -> None:
+def _handle_failure(failure: Failure, worker: str, journal: Journal) -> None:
     """Handles a failed worker: the trial of a worker that was stopped or died is started again."""
     if failure.kind in ("out of memory", "timeout"):
-        journal.fail_of(worker, failure.text)
+        journal.fail_trial_of(worker, failure.text)
     elif failure.kind == "mistake":
         raise UserError(failure.text)
     elif failure.kind in ("fault", "error"):
@@ -217,55 +229,61 @@ def _answer(failure: Failure, worker: str, journal: Journal) -> None:
         raise error
 
 
-def _refuse_alike(journal: Journal) -> None:
+def _check_failures_differ(journal: Journal) -> None:
     """Raises `UserError` where nothing but one error has come of all trials so far: the next ones would be no
     better."""
-    over = [trial for trial in journal.trials() if trial.state != "running"]
-    if len(over) >= _ALIKE and None not in (errors := {trial.error for trial in over}) and len(errors) == 1:
+    finished = [trial for trial in journal.trials() if trial.state != "running"]
+    if (
+        len(finished) >= _MAX_SAME_FAILURES
+        and None not in (errors := {trial.error for trial in finished})
+        and len(errors) == 1
+    ):
         raise UserError(
-            f"{journal.folder}: all {len(over)} trials failed alike, so no more were begun: {over[0].error} "
-            "(another name= starts anew)"
+            f"{journal.folder}: all {len(finished)} trials failed with the same error, so no more were started: "
+            f"{finished[0].error} (another name= starts anew)"
         )
 
 
-class _Board:
+class _SearchProgress:
     """Prints each finished trial, whichever worker ran it, and their number."""
 
     def __init__(self, journal: Journal, plan: SearchPlan, title: str, *, quiet: bool) -> None:
         self._journal, self._plan = journal, plan
-        self._shown: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
-        self._progress = ProgressBar(plan.way.trials, label=title, done=len(self._shown), unit="trial", silent=quiet)
+        self._printed: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
+        self._progress = ProgressBar(
+            plan.sampling.trials, label=title, num_done=len(self._printed), unit="trial", silent=quiet
+        )
 
-    def __enter__(self) -> "_Board":
-        if self._shown:
-            self._progress.say(f"{self._journal.folder}: {len(self._shown)} trials are over already")
+    def __enter__(self) -> "_SearchProgress":
+        if self._printed:
+            self._progress.print_line(f"{self._journal.folder}: {len(self._printed)} trials are finished already")
         return self
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
-            self.look()
+            self.update()
         self._progress.close()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Reads what is new in the journal."""
         trials = self._journal.trials()
         for trial in trials:
-            if trial.state != "running" and trial.number not in self._shown:
-                self._shown.add(trial.number)
-                self._progress.say(f"trial {trial.number}: {self._outcome(trial)}")
-        self._progress.step(len(self._shown), **self._best(trials))
+            if trial.state != "running" and trial.number not in self._printed:
+                self._printed.add(trial.number)
+                self._progress.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
+        self._progress.step(len(self._printed), **self._best_text(trials))
 
-    def _outcome(self, trial: Trial) -> str:
+    def _trial_text(self, trial: Trial) -> str:
         short = short_names(self._plan.space)
-        point = ", ".join(f"{short[path]}={text_of(value)}" for path, value in trial.parameters.items())
+        point = ", ".join(f"{short[path]}={parameter_text(value)}" for path, value in trial.parameters.items())
         if trial.state == "complete":
-            return f"{shown(trial.found['value'], self._plan.metric)}, {point}"
+            return f"{value_text(trial.results['value'], self._plan.metric)}, {point}"
         return f"stopped early, {point}" if trial.state == "pruned" else f"failed, {point}: {trial.error}"
 
-    def _best(self, trials: Sequence[Trial]) -> dict[str, str]:
+    def _best_text(self, trials: Sequence[Trial]) -> dict[str, str]:
         complete = [trial for trial in trials if trial.objective is not None]
         if not complete:
             return {}
-        sign = 1 if self._plan.minimise else -1
+        sign = 1 if self._plan.minimize else -1
         best = min(complete, key=lambda trial: sign * (trial.objective or 0.0))
-        return {"best": f"{shown(best.found['value'], self._plan.metric)} (trial {best.number})"}
+        return {"best": f"{value_text(best.results['value'], self._plan.metric)} (trial {best.number})"}

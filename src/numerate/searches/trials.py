@@ -1,4 +1,4 @@
-"""What a worker of a search does: take a trial up, train it as an ordinary run, tell what came of it."""
+"""What a worker of a search does: take a trial, train it as an ordinary run, and record its results."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,21 +11,21 @@ from numerate.config import from_tree, identity, override
 from numerate.errors import OperationalError, UserError
 from numerate.executors import memory
 from numerate.executors.executor import Work, WorkerContext
-from numerate.executors.worker import RequestedStop, failure_of
-from numerate.searches.journal import STARTS, Journal, Trial
+from numerate.executors.worker import RequestedStop, failure_from_exception
+from numerate.searches.journal import MAX_STARTS, Journal, Trial
 from numerate.searches.sampling import Pruner, SamplingPlan, make_pruner
 from numerate.searches.space import Space
 from numerate.training import checkpoint
-from numerate.training.lock import Locked
+from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, folder_name
 
 Metric = Literal["beyond-development", "development", "loss", "development_loss"]
 
-_TIE = 1e-6
+_TIE_BREAK_WEIGHT = 1e-6
 """What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
 
-_WAIT = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between looks at a run that another process trains."""
 
 
@@ -38,7 +38,7 @@ class SearchPlan:
 
     space: Space
     metric: Metric = "beyond-development"
-    way: SamplingPlan = SamplingPlan()
+    sampling: SamplingPlan = SamplingPlan()
     pruner: Pruner = "none"
     seeds: tuple[int, ...] = (0,)
     timeout: float | None = None
@@ -55,7 +55,7 @@ class SearchPlan:
         }
 
     @property
-    def minimise(self) -> bool:
+    def minimize(self) -> bool:
         return self.metric in ("loss", "development_loss")
 
 
@@ -67,72 +67,74 @@ class Trials(Work):
     """
 
     folder: Path
-    runs: Path
-    tree: Mapping[str, Any]
+    runs_dir: Path
+    recipe_tree: Mapping[str, Any]
     plan: SearchPlan
     command: str
 
     def open(self, context: WorkerContext) -> Callable[[Any], Any]:
         from numerate.experiments import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
-        recipe = from_tree(dict(self.tree), "search", declared=Recipe)
-        journal = Journal(self.folder, self.plan.space, minimise=self.plan.minimise)
+        recipe = from_tree(dict(self.recipe_tree), "search", expected_class=Recipe)
+        journal = Journal(self.folder, self.plan.space, minimize=self.plan.minimize)
 
         def do(item: Any) -> int | None:
-            with journal.taken(self.plan.way, context.worker) as trial:
+            with journal.take_trial(self.plan.sampling, context.worker) as trial:
                 if trial is None:
                     return None
-                _Doing(self, journal, trial, recipe, context).done()
+                _TrialRunner(self, journal, trial, recipe, context).run()
                 return trial.number
 
         return do
 
-    def name_of(self, item: Any) -> str:
+    def item_name(self, item: Any) -> str:
         return "a trial"
 
 
-class _Stopped(Exception):
-    """A run was stopped before its end: `why` is stop, late or pruned."""
+class _TrialStopped(Exception):
+    """A run was stopped before its end: `reason` is stop, late or pruned."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
-class _Doing:
+class _TrialRunner:
     """A running trial."""
 
     def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, context: WorkerContext) -> None:
         self.work, self.plan, self.journal, self.trial, self.context = work, work.plan, journal, trial, context
         self.recipe = recipe
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
 
-    def done(self) -> None:
+    def run(self) -> None:
         """Trains its runs and records them in the journal. Raises `KeyboardInterrupt` when stopped, and errors of the
         environment: a full disk, a folder that may not be written."""
         number = self.trial.number
-        found: list[dict[str, Any]] = []
+        run_results: list[dict[str, Any]] = []
         try:
             recipes = [
                 replace(override(self.recipe, self.plan.space.settings(self.trial.parameters)), seed=seed)
                 for seed in self.plan.seeds
             ]
-            if not self.journal.survived(number, sum(map(self._step_of, recipes))):
-                self.journal.fail(number, f"its process died {STARTS} times without getting further")
+            if not self.journal.record_start(number, sum(map(self._last_step, recipes))):
+                self.journal.fail(number, f"its process died {MAX_STARTS} times without progress")
                 return
             if self.journal.is_pruned(number):
-                raise _Stopped("pruned")
+                raise _TrialStopped("pruned")
             for index, recipe in enumerate(recipes):
-                found.append(self._train(recipe, judged=index == 0))
-            self.journal.tell(number, *summary(found, self.plan.metric))
-        except _Stopped as stopped:
-            if stopped.why == "stop":
-                self.journal.released(number)
+                run_results.append(self._train(recipe, is_monitored=index == 0))
+            self.journal.tell(number, *summarize_runs(run_results, self.plan.metric))
+        except _TrialStopped as stopped:
+            if stopped.reason == "stop":
+                self.journal.reset_starts(number)
                 raise KeyboardInterrupt from None
-            if stopped.why == "late":
+            if stopped.reason == "late":
                 self.journal.fail(number, f"took longer than timeout={self.plan.timeout:g} s")
             else:
-                judged = recipes[0]
-                self.journal.prune(number, {"runs": [measured(self._folder(judged), judged, self.plan.metric)]})
+                first_recipe = recipes[0]
+                self.journal.prune(
+                    number, {"runs": [run_result(self._run_folder(first_recipe), first_recipe, self.plan.metric)]}
+                )
         except (UserError, OperationalError) as error:
             if isinstance(error.__cause__, OSError) or (
                 isinstance(error, OperationalError) and "not finite" not in str(error)
@@ -140,99 +142,99 @@ class _Doing:
                 raise
             self.journal.fail(number, str(error))
         except Exception as error:
-            if memory.ran_out(error) is not None:
+            if memory.out_of_memory_error(error) is not None:
                 self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
                 raise
-            failure = failure_of(error)
+            failure = failure_from_exception(error)
             self.journal.fail(number, failure.text, failure.trace)
 
-    def _folder(self, recipe: Recipe) -> RunFolder:
-        return RunFolder(self.work.runs / folder_name(recipe.title) / identity(recipe))
+    def _run_folder(self, recipe: Recipe) -> RunFolder:
+        return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
 
-    def _step_of(self, recipe: Recipe) -> int:
+    def _last_step(self, recipe: Recipe) -> int:
         """How far a run is by its checkpoints."""
-        return max(checkpoint.steps(self._folder(recipe).checkpoints), default=0)
+        return max(checkpoint.list_steps(self._run_folder(recipe).checkpoints), default=0)
 
-    def _train(self, recipe: Recipe, *, judged: bool) -> dict[str, Any]:
-        """Trains one run, or waits for who trains it already, and returns what is to be known of it."""
+    def _train(self, recipe: Recipe, *, is_monitored: bool) -> dict[str, Any]:
+        """Trains one run, or waits for another process that trains it, and returns its results."""
         from numerate.experiments.train import train
 
         while True:
-            watch = _Watch(self, recipe, judged=judged)
+            monitor = _TrainingMonitor(self, recipe, is_monitored=is_monitored)
             try:
                 trained = train(
                     recipe,
-                    runs_dir=self.work.runs,
+                    runs_dir=self.work.runs_dir,
                     quiet=True,
-                    listen=watch.on_record,
-                    stop=watch.stop,
+                    on_record=monitor.on_record,
+                    stop=monitor.stop,
                     command=self.work.command,
                 )
-            except Locked:
-                self._wait()
+            except LockedError:
+                self._wait_for_run()
                 continue
-            if trained.why == "stopped":
-                raise _Stopped(watch.why or "stop")
-            return measured(trained.run.folder, recipe, self.plan.metric)
+            if trained.stop_reason == "stopped":
+                raise _TrialStopped(monitor.reason or "stop")
+            return run_result(trained.run.folder, recipe, self.plan.metric)
 
-    def _wait(self) -> None:
+    def _wait_for_run(self) -> None:
         """For another trial, or another command, that trains the very same run."""
-        end = time.monotonic() + _WAIT
+        end = time.monotonic() + _POLL_SECONDS
         while time.monotonic() < end:
-            if (why := self.due()) is not None:
-                raise _Stopped(why)
+            if (reason := self.stop_reason()) is not None:
+                raise _TrialStopped(reason)
             time.sleep(0.05)
 
-    def due(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why the trial should end now, if it should."""
         if self.context.stop.requested:
             return "stop"
         limit = self.plan.timeout
-        return "late" if limit is not None and time.monotonic() - self.began > limit else None
+        return "late" if limit is not None and time.monotonic() - self.start_time > limit else None
 
 
-class _Watch:
+class _TrainingMonitor:
     """Listens to the training of a run, and stops it where it should end."""
 
-    def __init__(self, doing: _Doing, recipe: Recipe, *, judged: bool) -> None:
-        self.doing, self.judged = doing, judged
-        self.stop, self.why = RequestedStop(), ""
-        self._pruner = make_pruner(doing.plan.pruner, recipe.training.steps)
+    def __init__(self, runner: _TrialRunner, recipe: Recipe, *, is_monitored: bool) -> None:
+        self.runner, self.is_monitored = runner, is_monitored
+        self.stop, self.reason = RequestedStop(), ""
+        self._pruner = make_pruner(runner.plan.pruner, recipe.training.steps)
         self._scores: dict[str, float] = {}
         self._step, self._loss = 0, None
 
     def on_record(self, kind: str, record: Mapping[str, Any]) -> None:
-        text = kind == "evaluation" and "perplexity" in record
-        if not text and self.doing.plan.metric != "development_loss":
+        is_language_modeling = kind == "evaluation" and "perplexity" in record
+        if not is_language_modeling and self.runner.plan.metric != "development_loss":
             self._loss = record.get("loss", self._loss)
-        elif text and self.doing.plan.metric == "development_loss":
+        elif is_language_modeling and self.runner.plan.metric == "development_loss":
             self._loss = record["loss"]
-        if (why := self.doing.due()) is not None:
-            self._end(why)
+        if (reason := self.runner.stop_reason()) is not None:
+            self._request_stop(reason)
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
             self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact"]
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
-            plan, journal, number = self.doing.plan, self.doing.journal, self.doing.trial.number
-            value = self._loss if plan.minimise else objective_of(self._scores, plan.metric)
+            plan, journal, number = self.runner.plan, self.runner.journal, self.runner.trial.number
+            value = self._loss if plan.minimize else compute_objective(self._scores, plan.metric)
             self._scores.clear()
-            if self.judged and value is not None and journal.report(number, self._step, value, self._pruner):
-                self._end("pruned")
+            if self.is_monitored and value is not None and journal.report(number, self._step, value, self._pruner):
+                self._request_stop("pruned")
 
-    def _end(self, why: str) -> None:
-        self.why = self.why or why
-        self.stop.ask()
+    def _request_stop(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.stop.request()
 
 
-def objective_of(scores: Mapping[str, float], metric: Metric) -> float:
+def compute_objective(scores: Mapping[str, float], metric: Metric) -> float:
     """One number from the shares of an evaluation: that on OOD validation, ties settled by that in distribution."""
     if metric == "development" or "beyond-development" not in scores:
         return scores["development"]
-    return scores["beyond-development"] + _TIE * scores["development"]
+    return scores["beyond-development"] + _TIE_BREAK_WEIGHT * scores["development"]
 
 
-def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
+def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
     """What is to be known of a run, from its own records and from nothing else: the value at its best checkpoint.
 
     Steps beyond the budget (the run was trained further by somebody) do not count. Raises `UserError` for a run that
@@ -246,17 +248,19 @@ def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any
             evaluations.setdefault(line["step"], {})[line["split"]] = line
     losses = [line for line in records if "loss" in line and "split" not in line]
     if evaluations and metric == "development_loss":
-        return _of_text(folder, recipe, evaluations, losses, max(line["step"] for line in records))
+        return _language_result(folder, recipe, evaluations, losses, max(line["step"] for line in records))
     if not evaluations or (metric == "loss" and not losses):
         raise UserError("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
-    exact = {step: {split: _share(line) for split, line in each.items()} for step, each in evaluations.items()}
-    split = "beyond-development" if any("beyond-development" in each for each in exact.values()) else "development"
+    accuracies = {
+        step: {split: _accuracy(line) for split, line in by_split.items()} for step, by_split in evaluations.items()
+    }
+    split = "beyond-development" if any("beyond-development" in each for each in accuracies.values()) else "development"
     if metric == "development":
         split = metric
-    best = max(exact, key=lambda step: (exact[step].get(split, -1.0), step))
-    chosen = evaluations[best][split]
-    value = {"value": _share(chosen), "low": chosen["low"], "high": chosen["high"], "metric": split}
-    objective = objective_of(exact[best], metric)
+    best = max(accuracies, key=lambda step: (accuracies[step].get(split, -1.0), step))
+    best_line = evaluations[best][split]
+    value = {"value": _accuracy(best_line), "low": best_line["low"], "high": best_line["high"], "metric": split}
+    objective = compute_objective(accuracies[best], metric)
     if metric == "loss":
         objective = losses[-1]["loss"]
         value = {"value": objective, "low": None, "high": None, "metric": "loss"}
@@ -268,16 +272,16 @@ def measured(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any
         "best_step": best,
         "steps": max(line["step"] for line in records),
         "loss": losses[-1]["loss"] if losses else None,
-        **exact[best],
+        **accuracies[best],
     }
 
 
-def _share(line: Mapping[str, Any]) -> float:
+def _accuracy(line: Mapping[str, Any]) -> float:
     """What is right of a split: of running text the tokens that were the likeliest."""
     return float(line["accuracy"] if "perplexity" in line else line["exact"])
 
 
-def _of_text(
+def _language_result(
     folder: RunFolder,
     recipe: Recipe,
     evaluations: Mapping[int, Mapping[str, Mapping[str, Any]]],
@@ -290,7 +294,9 @@ def _of_text(
     lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("development", {}))]
     if not lines:
         what = type(recipe.task).__name__
-        raise UserError(f"metric: development_loss is of running text, and {what} is none; metric=development is right")
+        raise UserError(
+            f"metric: validation_loss needs a language modeling task, not {what}; for example metric=validation"
+        )
     best = min(lines, key=lambda line: (line["loss"], -line["step"]))
     return {
         "run": f"{folder.recipe_name}/{folder.id}",
@@ -309,16 +315,16 @@ def _of_text(
     }
 
 
-def summary(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[float, dict[str, Any]]:
+def summarize_runs(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[float, dict[str, Any]]:
     """The objective of a trial, and what was found: the median over its seeds, with the extremes of several seeds or
     Wilson's interval of one."""
     values = [run["value"] for run in runs]
-    several = len(runs) > 1
-    found = {
+    has_several_seeds = len(runs) > 1
+    results = {
         "value": median(values),
-        "low": min(values) if several else runs[0]["low"],
-        "high": max(values) if several else runs[0]["high"],
+        "low": min(values) if has_several_seeds else runs[0]["low"],
+        "high": max(values) if has_several_seeds else runs[0]["high"],
         "metric": runs[0]["metric"],
         "runs": [dict(run) for run in runs],
     }
-    return median([run["objective"] for run in runs]), found
+    return median([run["objective"] for run in runs]), results

@@ -1,4 +1,4 @@
-"""The weights of several models as one matrix, and one step of their optimisers on it."""
+"""The weights of several models as one matrix, and one step of their optimizers on it."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ from numerate.training.optimizer import AdamW
 
 
 @dataclass
-class _Run:
-    """Adjacent parameters of one model with the same settings, as one vector. `count` is their number of steps."""
+class _ParameterGroup:
+    """Adjacent parameters of one model with the same settings, as one vector. `step_count` is their number of steps."""
 
-    factor: float
-    decays: bool
+    lr_factor: float
+    has_weight_decay: bool
     weights: Tensor
     gradients: Tensor
-    means: Tensor
-    squares: Tensor
-    count: Tensor
-    others: Tensor
+    exp_avgs: Tensor
+    exp_avg_sqs: Tensor
+    step_count: Tensor
+    other_step_counts: Tensor
 
 
-class Flat:
+class FlatParameters:
     """The trainable weights of models of one shape: members x weights, and so their gradients and their moments.
 
-    The parameters of each model, and the state of its optimiser, become views of it, so that evaluating or saving a
-    model uses these values. Parameters stand in the order of their settings (factor of the rate, whether they decay),
+    The parameters of each model, and the state of its optimizer, become views of it, so that evaluating or saving a
+    model uses these values. Parameters are sorted by their options (learning rate factor, weight decay),
     so that a step of AdamW is one call on a few long vectors. Raises `UserError` for parameters of several types or
     devices.
     """
@@ -45,39 +45,39 @@ class Flat:
         named = [(name, p) for name, p in models[0].named_parameters() if p.requires_grad]
         named.sort(key=lambda one: settings[one[0]])
         self.names = [name for name, _ in named]
-        self.settings = [settings[name] for name in self.names]
+        self.parameter_options = [settings[name] for name in self.names]
         self.shapes = [p.shape for _, p in named]
         ends = torch.tensor([0, *(p.numel() for _, p in named)]).cumsum(0).tolist()
         self.spans = list(itertools.pairwise(ends))
-        every = [dict(model.named_parameters()) for model in models]
-        self.parameters = [[own[name] for name in self.names] for own in every]
+        parameters_by_name = [dict(model.named_parameters()) for model in models]
+        self.parameters = [[member_parameters[name] for name in self.names] for member_parameters in parameters_by_name]
         self.optimizers = optimizers
         if len({(p.dtype, p.device) for own in self.parameters for p in own}) > 1:
             raise UserError("stack: the parameters are of several types, or on several devices")
         with torch.no_grad():
             self.weights = torch.stack([torch.cat([p.detach().flatten() for p in own]) for own in self.parameters])
-        self.gradients, self.means, self.squares = (torch.zeros_like(self.weights) for _ in range(3))
-        self.counts = torch.zeros(len(models), len(named), device=self.weights.device)
+        self.gradients, self.exp_avgs, self.exp_avg_sqs = (torch.zeros_like(self.weights) for _ in range(3))
+        self.step_counts = torch.zeros(len(models), len(named), device=self.weights.device)
         for member, own in enumerate(self.parameters):
-            for at, (parameter, (start, end)) in enumerate(zip(own, self.spans, strict=True)):
+            for index, (parameter, (start, end)) in enumerate(zip(own, self.spans, strict=True)):
                 parameter.data = self.weights[member, start:end].view(parameter.shape)
                 if state := optimizers[member].state.get(parameter):
-                    self.means[member, start:end] = state["exp_avg"].flatten()
-                    self.squares[member, start:end] = state["exp_avg_sq"].flatten()
-                    self.counts[member, at] = state["step"]
-        self._used: list[tuple[bool, ...]] = [() for _ in models]
-        self._runs: list[list[_Run]] = [[] for _ in models]
-        self._leaves: dict[str, Tensor] = {}
+                    self.exp_avgs[member, start:end] = state["exp_avg"].flatten()
+                    self.exp_avg_sqs[member, start:end] = state["exp_avg_sq"].flatten()
+                    self.step_counts[member, index] = state["step"]
+        self._has_gradient: list[tuple[bool, ...]] = [() for _ in models]
+        self._groups: list[list[_ParameterGroup]] = [[] for _ in models]
+        self._leaf_weights: dict[str, Tensor] = {}
 
-    def leaves(self, members: Sequence[int]) -> dict[str, Tensor]:
+    def leaf_weights(self, members: Sequence[int]) -> dict[str, Tensor]:
         """The weights of some members by name, each members x its shape, to be differentiated by."""
         if len(members) < len(self.weights):
-            return self._cut(self.weights[list(members)])
-        self._leaves = self._leaves or self._cut(self.weights)
-        return self._leaves
+            return self._split_by_parameter(self.weights[list(members)])
+        self._leaf_weights = self._leaf_weights or self._split_by_parameter(self.weights)
+        return self._leaf_weights
 
-    def take(self, members: Sequence[int], gradients: Sequence[Tensor | None]) -> None:
-        """Takes the gradients of some members, in the order of `leaves`; None for parameters that had no part."""
+    def set_gradients(self, members: Sequence[int], gradients: Sequence[Tensor | None]) -> None:
+        """Takes the gradients of some members, in the order of `leaf_weights`; None for unused parameters."""
         count = len(members)
         parts = [
             self.weights.new_zeros(count, end - start) if gradient is None else gradient.reshape(count, -1)
@@ -87,92 +87,97 @@ class Flat:
             torch.cat(parts, dim=1, out=self.gradients)
         else:
             self.gradients[list(members)] = torch.cat(parts, dim=1)
-        used = tuple(gradient is not None for gradient in gradients)
+        has_gradient = tuple(gradient is not None for gradient in gradients)
         for member in members:
-            if self._used[member] != used:
-                self._arrange(member, used)
+            if self._has_gradient[member] != has_gradient:
+                self._rebuild_groups(member, has_gradient)
 
-    def clip(self, most: Float[Tensor, " members"]) -> Float[Tensor, " members"]:
-        """Scales each member's gradient down to the norm `most` (infinite: any); returns the norms before."""
+    def clip_grad_norm(self, max_norms: Float[Tensor, " members"]) -> Float[Tensor, " members"]:
+        """Scales each member's gradient down to the norm `max_norms` (infinite: any); returns the norms before."""
         norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=1)
-        self.gradients.mul_((most / (norms + 1e-6)).clamp(max=1.0)[:, None])
+        self.gradients.mul_((max_norms / (norms + 1e-6)).clamp(max=1.0)[:, None])
         return norms
 
-    def step(self, optimizers: Sequence[AdamW], rates: Sequence[float]) -> None:
+    def step(self, optimizers: Sequence[AdamW], learning_rates: Sequence[float]) -> None:
         """A step of each member's AdamW at its own learning rate."""
-        alike: dict[tuple[float, float, tuple[float, float], float], list[_Run]] = {}
-        for spec, rate, runs in zip(optimizers, rates, self._runs, strict=True):
-            for run in runs:
-                decay = spec.weight_decay if run.decays else 0.0
-                alike.setdefault((rate * run.factor, decay, spec.betas, spec.eps), []).append(run)
+        groups_by_options: dict[tuple[float, float, tuple[float, float], float], list[_ParameterGroup]] = {}
+        for spec, learning_rate, groups in zip(optimizers, learning_rates, self._groups, strict=True):
+            for group in groups:
+                decay = spec.weight_decay if group.has_weight_decay else 0.0
+                groups_by_options.setdefault((learning_rate * group.lr_factor, decay, spec.betas, spec.eps), []).append(
+                    group
+                )
         with torch.no_grad():
-            for (rate, decay, betas, epsilon), runs in alike.items():
+            for (learning_rate, decay, betas, epsilon), groups in groups_by_options.items():
                 adamw(
-                    [run.weights for run in runs],
-                    [run.gradients for run in runs],
-                    [run.means for run in runs],
-                    [run.squares for run in runs],
+                    [run.weights for run in groups],
+                    [run.gradients for run in groups],
+                    [run.exp_avgs for run in groups],
+                    [run.exp_avg_sqs for run in groups],
                     [],
-                    [run.count for run in runs],
+                    [run.step_count for run in groups],
                     fused=True,
                     amsgrad=False,
                     beta1=betas[0],
                     beta2=betas[1],
-                    lr=rate,
+                    lr=learning_rate,
                     weight_decay=decay,
                     eps=epsilon,
                     maximize=False,
                 )
 
-    def settle(self) -> None:
-        """Brings the states of the optimisers up to date."""
-        for runs in self._runs:
+    def sync_step_counts(self) -> None:
+        """Copies the step counts into the optimizer states."""
+        for runs in self._groups:
             for run in runs:
-                run.others.fill_(run.count)
+                run.other_step_counts.fill_(run.step_count)
 
-    def release(self, member: int) -> None:
-        """Gives a model's parameters, and the state of its optimiser, memory of their own."""
+    def detach_member(self, member: int) -> None:
+        """Gives a model's parameters, and the state of its optimizer, their own memory."""
         state = self.optimizers[member].state
         for parameter in self.parameters[member]:
             parameter.data = parameter.data.clone()
             for name, value in state.get(parameter, {}).items():
                 state[parameter][name] = value.clone()
 
-    def _cut(self, weights: Tensor) -> dict[str, Tensor]:
+    def _split_by_parameter(self, weights: Tensor) -> dict[str, Tensor]:
         return {
             name: weights[:, start:end].view(len(weights), *shape).detach().requires_grad_()
             for name, (start, end), shape in zip(self.names, self.spans, self.shapes, strict=True)
         }
 
-    def _arrange(self, member: int, used: tuple[bool, ...]) -> None:
+    def _rebuild_groups(self, member: int, has_gradient: tuple[bool, ...]) -> None:
         """Cuts a member's weights into runs, which leave out what had no part in its gradient: such a parameter is not
         stepped, and does not decay."""
-        self.settle()
-        counts = self.counts[member].tolist()
-        kinds = [(*self.settings[at], counts[at]) if used[at] else None for at in range(len(used))]
-        self._used[member], self._runs[member], first = used, [], 0
-        for at in range(1, len(kinds) + 1):
-            if at < len(kinds) and kinds[at] == kinds[first]:
+        self.sync_step_counts()
+        counts = self.step_counts[member].tolist()
+        options = [
+            (*self.parameter_options[index], counts[index]) if has_gradient[index] else None
+            for index in range(len(has_gradient))
+        ]
+        self._has_gradient[member], self._groups[member], first = has_gradient, [], 0
+        for at in range(1, len(options) + 1):
+            if at < len(options) and options[at] == options[first]:
                 continue
-            if (kind := kinds[first]) is not None:
-                own = slice(self.spans[first][0], self.spans[at - 1][1])
-                run = _Run(
-                    factor=kind[0],
-                    decays=kind[1],
-                    weights=self.weights[member, own],
-                    gradients=self.gradients[member, own],
-                    means=self.means[member, own],
-                    squares=self.squares[member, own],
-                    count=self.counts[member, first],
-                    others=self.counts[member, first + 1 : at],
+            if (group_options := options[first]) is not None:
+                span = slice(self.spans[first][0], self.spans[at - 1][1])
+                run = _ParameterGroup(
+                    lr_factor=group_options[0],
+                    has_weight_decay=group_options[1],
+                    weights=self.weights[member, span],
+                    gradients=self.gradients[member, span],
+                    exp_avgs=self.exp_avgs[member, span],
+                    exp_avg_sqs=self.exp_avg_sqs[member, span],
+                    step_count=self.step_counts[member, first],
+                    other_step_counts=self.step_counts[member, first + 1 : at],
                 )
-                self._runs[member].append(run)
+                self._groups[member].append(run)
             first = at
         state = self.optimizers[member].state
         for at, (parameter, (start, end)) in enumerate(zip(self.parameters[member], self.spans, strict=True)):
-            if used[at]:
+            if has_gradient[at]:
                 state[parameter] = {
-                    "step": self.counts[member, at],
-                    "exp_avg": self.means[member, start:end].view(parameter.shape),
-                    "exp_avg_sq": self.squares[member, start:end].view(parameter.shape),
+                    "step": self.step_counts[member, at],
+                    "exp_avg": self.exp_avgs[member, start:end].view(parameter.shape),
+                    "exp_avg_sq": self.exp_avg_sqs[member, start:end].view(parameter.shape),
                 }

@@ -1,4 +1,4 @@
-"""Attention under `torch.vmap`: the stacked models become further rows of one call.
+"""Attention under `torch.vmap`: the stacked models are folded into the batch dimension.
 
 In torch 2.13 `vmap` (https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html) has no rule for the fused
 attention of a CPU: it would compute one model after the other, and warn. Attention knows no weights, so nothing is lost
@@ -14,10 +14,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 
-class Folding(TorchFunctionMode):
+class FoldedAttentionMode(TorchFunctionMode):
     """While it is entered, `scaled_dot_product_attention` under one `vmap` folds the mapped dimension into the rows.
 
-    >>> with Folding():
+    >>> with FoldedAttentionMode():
     ...     torch.vmap(scaled_dot_product_attention)(queries, keys, values)  # members x rows x heads x time x width
     """
 
@@ -44,15 +44,15 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """`scaled_dot_product_attention` by the rule below."""
-    more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-    return _Folded.apply(query, key, value, attn_mask, more)  # type: ignore[no-untyped-call]
+    options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    return _FoldedAttention.apply(query, key, value, attn_mask, options)  # type: ignore[no-untyped-call]
 
 
-class _Folded(torch.autograd.Function):
+class _FoldedAttention(torch.autograd.Function):
     """Has a rule for `vmap` and needs nothing else: below that rule autograd sees plain attention."""
 
     @staticmethod
-    def forward(*given: Any) -> Tensor:
+    def forward(*args: Any) -> Tensor:
         raise RuntimeError("attention is folded under vmap only")
 
     @staticmethod
@@ -67,21 +67,23 @@ class _Folded(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        more: dict[str, Any],
+        options: dict[str, Any],
     ) -> tuple[Tensor, int]:
-        members = info.batch_size
-        query, key, value = (_in_front(x, dim, members) for x, dim in zip((query, key, value), dims[:3], strict=True))
+        num_members = info.batch_size
+        query, key, value = (
+            _move_to_front(x, dim, num_members) for x, dim in zip((query, key, value), dims[:3], strict=True)
+        )
         rows = query.shape[1]
         if mask is not None and (dims[3] is not None or (mask.dim() > 3 and mask.shape[0] > 1)):
-            mask = _in_front(mask, dims[3], members)
-            mask = mask.view(members, *(1,) * (5 - mask.dim()), *mask.shape[1:])
+            mask = _move_to_front(mask, dims[3], num_members)
+            mask = mask.view(num_members, *(1,) * (5 - mask.dim()), *mask.shape[1:])
             if mask.requires_grad:  # nothing fused takes a learned one, and it is often one for all rows: so it stays
-                return scaled_dot_product_attention(query, key, value, mask, **more), 0
-            mask = mask.expand(members, rows, *mask.shape[2:]).flatten(0, 1)
-        out = scaled_dot_product_attention(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), mask, **more)
-        return out.view(members, rows, *out.shape[1:]), 0
+                return scaled_dot_product_attention(query, key, value, mask, **options), 0
+            mask = mask.expand(num_members, rows, *mask.shape[2:]).flatten(0, 1)
+        out = scaled_dot_product_attention(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), mask, **options)
+        return out.view(num_members, rows, *out.shape[1:]), 0
 
 
-def _in_front(x: Tensor, dim: int | None, members: int) -> Tensor:
-    """The members' dimension in front; where there is none, one is made."""
-    return x.unsqueeze(0).expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
+def _move_to_front(x: Tensor, dim: int | None, num_members: int) -> Tensor:
+    """The members' dimension in front; expanded where there is none."""
+    return x.unsqueeze(0).expand(num_members, *x.shape) if dim is None else x.movedim(dim, 0)

@@ -1,6 +1,6 @@
-"""Many runs with one question behind them."""
+"""Studies: sets of runs that answer one question."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Study": {
@@ -14,4 +14,4 @@ CATALOGUE = {
         "tiny_stories_laptop": "tiny_stories",
     }
 }
-__getattr__ = lazily("studies", CATALOGUE)
+__getattr__ = lazy_getattr("studies", CATALOGUE)

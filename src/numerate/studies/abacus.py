@@ -1,7 +1,7 @@
 """The schemes of the Abacus paper at a laptop's size."""
 
 from numerate.recipes import abacus
-from numerate.studies.study import Study, compared
+from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
 """Seeds of each scheme: what differs between schemes is small beside what differs between seeds."""
@@ -9,10 +9,10 @@ SEEDS = 5
 
 def abacus_laptop() -> Study:
     """Reversed addition of 1 to 6 digits: six schemes, five seeds each, evaluated to three times the length."""
-    return compared(
+    return comparison_study(
         "abacus_laptop",
-        "How far beyond 6 digits do small models add, by how the place of a digit is told, and how sure is that over "
-        "seeds?",
+        "How far beyond 6 digits do small models add, depending on the position encoding of digits, and how much does "
+        "it vary over seeds?",
         {
             abacus.addition6_abacus: "Abacus",
             abacus.addition6_no_offset: "Abacus without offset",

@@ -2,7 +2,7 @@
 
 from numerate.recipes import counting_small as small
 from numerate.recipes import counting_universal as universal
-from numerate.studies.study import Study, compared
+from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
 """Seeds of each scheme: what differs between schemes is often small beside what differs between seeds."""
@@ -10,10 +10,10 @@ SEEDS = 5
 
 def counting_laptop() -> Study:
     """Three counting tasks, recurrent nets against transformers and diagonal recurrences, five seeds each."""
-    return compared(
+    return comparison_study(
         "counting_laptop",
-        "Which architectures count on beyond 50, the most they were trained on: modulo 10, on from any number, and ten "
-        "kinds of items each for itself?",
+        "Which architectures count beyond 50, the largest trained count: modulo 10, up from any number, and ten "
+        "kinds of items, each counted separately?",
         {
             small.counting_mod10_rnn: "modulo 10: RNN",
             small.counting_mod10_lstm: "modulo 10: LSTM",
@@ -25,7 +25,7 @@ def counting_laptop() -> Study:
             small.counting_shifted_lstm: "shifted: LSTM",
             small.counting_shifted_rnn: "shifted: RNN",
             small.counting_shifted_nope: "shifted: NoPE",
-            small.counting_shifted_sinusoidal: "shifted: sines",
+            small.counting_shifted_sinusoidal: "shifted: sinusoidal",
             small.counting_shifted_rotary: "shifted: rotary",
             small.counting_shifted_alibi: "shifted: ALiBi",
             small.counting_items_nope: "items: NoPE",
@@ -38,9 +38,9 @@ def counting_laptop() -> Study:
 
 def counting_universal() -> Study:
     """One architecture, three ways of counting, trained on each by itself up to 50 symbols, evaluated up to 200."""
-    return compared(
+    return comparison_study(
         "counting_universal",
-        "Does one small architecture count on from any number, modulo 10, and ten kinds of items, each far beyond the "
+        "Does one small architecture count up from any number, modulo 10, and ten kinds of items, each far beyond the "
         "50 symbols it was trained on?",
         {
             universal.counting_universal_shifted: "shifted start",

@@ -23,24 +23,24 @@ from numerate import catalogue
 from numerate.config import yaml_text
 from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import Failure
-from numerate.records.heads import CHECKSUM, checksum, read_checked
-from numerate.records.kinds import RESULT, STATE
+from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
+from numerate.records.kinds import RESULT, WORKER_STATE
 from numerate.records.reading import Tail, read_object
-from numerate.studies.plan import NO_RESULT as NO_RESULT
-from numerate.studies.plan import Planned as Planned
+from numerate.studies.plan import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
+from numerate.studies.plan import PlannedRun as PlannedRun
 from numerate.studies.plan import RequestedRun as RequestedRun
 from numerate.studies.plan import content_key as content_key
-from numerate.studies.plan import joined, plan_lines, read_plan
+from numerate.studies.plan import merge_plans, plan_lines, read_plan
 from numerate.training import disk
-from numerate.training.lock import Lock, Locked
+from numerate.training.lock import Lock, LockedError
 from numerate.training.run_folder import folder_name
 
 FORMAT = 2
 """Of study.yaml. A folder of a later format is refused rather than misread."""
 
-_REMEDY = "Remove the file, and the command that made the study writes it again; the runs are unharmed."
+_REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
 
-_PATIENCE = 60.0  # seconds for whoever writes the plan
+_LOCK_TIMEOUT = 60.0  # seconds for whoever writes the plan
 
 
 class StudyFolder:
@@ -53,7 +53,7 @@ class StudyFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._merged: dict[tuple[str, str], dict[str, Any]] = {}
+        self._results: dict[tuple[str, str], dict[str, Any]] = {}
         self._tails: dict[str, Tail] = {}
 
     @classmethod
@@ -68,20 +68,20 @@ class StudyFolder:
         for path in paths:
             if text and (path / "journal.log").is_file():
                 raise UserError(
-                    f"{address} is a search, no study; its table is {path / 'trials.jsonl'}, and the same `numerate "
+                    f"{address} is a search, not a study; its table is {path / 'trials.jsonl'}, and the same `numerate "
                     "search ...` that began it shows what it found"
                 )
         recipe = text.replace("-", "_")
-        if recipe in catalogue.kinds().get("Recipe", {}) or catalogue.in_family("Recipe", recipe):
-            raise UserError(f"{address} is a recipe, no study; `numerate run {recipe}` makes one in {runs}")
+        if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.is_in_family("Recipe", recipe):
+            raise UserError(f"{address} is a recipe, not a study; `numerate run {recipe}` creates one in {runs}")
         known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
-        there = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
-        begins = "" if known else "; `numerate run quickstart` makes the first"
-        near = did_you_mean(text.replace("-", "_"), known)
-        raise UserError(f"no study in {runs} is called {address!r}{there}{begins}.{near}")
+        known_text = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
+        hint = "" if known else "; `numerate run quickstart` makes the first"
+        suggestion = did_you_mean(text.replace("-", "_"), known)
+        raise UserError(f"no study in {runs} is called {address!r}{known_text}{hint}.{suggestion}")
 
     @classmethod
-    def of(cls, title: str, runs: Path) -> "StudyFolder":
+    def from_title(cls, title: str, runs: Path) -> "StudyFolder":
         """The folder that a study of this title has, or would have."""
         return cls(runs / folder_name(title))
 
@@ -90,70 +90,72 @@ class StudyFolder:
         return self.path.absolute().name
 
     @property
-    def runs(self) -> Path:
+    def runs_dir(self) -> Path:
         """Where its runs are."""
         return self.path.parent
 
     # The plan -------------------------------------------------------------------------------------------------------
 
-    def head(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What `study.yaml` holds: title, question, labels. Raises `UserError` where it was damaged or changed, or a
         later version wrote it."""
         path = self.path / "study.yaml"
         if not path.is_file():
             return {"title": self.title, "question": "", "labels": {}}
-        head = read_checked(path, FORMAT, _REMEDY)
+        head = read_checked_yaml(path, FORMAT, _REPAIR_HINT)
         return {"title": self.title, "question": "", **head, "labels": head.get("labels") or {}}
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[PlannedRun]:
         """The runs of the current plan: those that the last command requested, in its order."""
-        return [planned for planned in self.every() if planned.current]
+        return [planned for planned in self.all_runs() if planned.current]
 
-    def every(self) -> list[Planned]:
+    def all_runs(self) -> list[PlannedRun]:
         """The runs of the current plan, then those that only earlier commands requested. Raises `UserError` for a
         damaged plan."""
         return read_plan(self.path / "plan.jsonl")
 
-    def ask(
+    def update_plan(
         self,
         requested: Sequence[RequestedRun],
         *,
         question: str = "",
         labels: Mapping[str, str] | None = None,
         write: bool = True,
-    ) -> list[Planned]:
+    ) -> list[PlannedRun]:
         """Makes these runs the current plan and returns their lines, in the requested order.
 
         Runs of earlier commands stay in the file and are marked. Two commands may call this at the same time. With
         `write=False` nothing is written: it only returns what the plan would be.
         """
         if not write:
-            together = joined(self.every(), requested, labels or {})
-            return [together[one.run] for one in requested]
-        with disk.explained(self.path):
+            merged = merge_plans(self.all_runs(), requested, labels or {})
+            return [merged[one.run] for one in requested]
+        with disk.convert_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            before = self.head() if (self.path / "study.yaml").is_file() else {}
-            every = {**before.get("labels", {}), **(labels or {})}
-            together = joined(self.every(), requested, every)
-            content = plan_lines(together.values())
-            if not _is(self.path / "plan.jsonl", content):
-                disk.replace(self.path / "plan.jsonl", content, safe="The runs are unharmed.")
-            self._write_head(before, {"title": self.title, "question": question, "labels": every, "format": FORMAT})
-        return [together[one.run] for one in requested]
+        with self._plan_lock():
+            old_metadata = self.metadata() if (self.path / "study.yaml").is_file() else {}
+            all_labels = {**old_metadata.get("labels", {}), **(labels or {})}
+            merged = merge_plans(self.all_runs(), requested, all_labels)
+            content = plan_lines(merged.values())
+            if not _has_content(self.path / "plan.jsonl", content):
+                disk.write_atomically(self.path / "plan.jsonl", content, unharmed_note="The runs are unharmed.")
+            self._write_metadata(
+                old_metadata, {"title": self.title, "question": question, "labels": all_labels, "format": FORMAT}
+            )
+        return [merged[one.run] for one in requested]
 
-    def note(self, **more: str) -> None:
+    def update_metadata(self, **entries: str) -> None:
         """Sets further entries of `study.yaml`."""
-        with self._alone():
-            self._write_head(head := self.head(), {**head, **more})
+        with self._plan_lock():
+            self._write_metadata(head := self.metadata(), {**head, **entries})
 
-    def _write_head(self, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
-        if before != (head := {**before, **changed}):
-            text = yaml_text({**head, CHECKSUM: checksum(head)})
-            disk.replace(self.path / "study.yaml", text.encode(), safe="The runs are unharmed.")
+    def _write_metadata(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        if old != (head := {**old, **new}):
+            text = yaml_text({**head, CHECKSUM_KEY: checksum(head)})
+            disk.write_atomically(self.path / "study.yaml", text.encode(), unharmed_note="The runs are unharmed.")
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _plan_lock(self) -> Iterator[None]:
         """Waits until nobody else writes the plan, which takes no longer than reading and writing it."""
         lock, began = Lock(self.path / "plan.lock"), time.monotonic()
         with contextlib.ExitStack() as stack:
@@ -161,8 +163,8 @@ class StudyFolder:
                 try:
                     stack.enter_context(lock.hold("planning"))
                     break
-                except Locked:
-                    if time.monotonic() - began > _PATIENCE:
+                except LockedError:
+                    if time.monotonic() - began > _LOCK_TIMEOUT:
                         raise
                 time.sleep(0.05)
             yield
@@ -178,49 +180,49 @@ class StudyFolder:
         try:
             files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
         except FileNotFoundError:
-            return self._merged
+            return self._results
         except OSError as error:
-            raise disk.explain(error, self.path / "results") from error
+            raise disk.convert_os_error(error, self.path / "results") from error
         for name, size in sorted(files):
             if name.endswith(".jsonl"):
                 tail = self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
-                if size > tail.end:
-                    self._merge(tail.new())
-        return self._merged
+                if size > tail.offset:
+                    self._merge(tail.read_new())
+        return self._results
 
     def _merge(self, records: Sequence[dict[str, Any]]) -> None:
         for record in records:
-            at = (record["run"], record["key"])
-            if at not in self._merged or _worth(record) >= _worth(self._merged[at]):
-                self._merged[at] = record
+            key = (record["run"], record["key"])
+            if key not in self._results or _priority(record) >= _priority(self._results[key]):
+                self._results[key] = record
 
     def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Appends what came of runs to the file of one worker: all lines, or none when the disk is full."""
         path = self.path / "results" / f"{worker}.jsonl"
-        with disk.explained(path):
+        with disk.convert_os_errors(path):
             path.parent.mkdir(exist_ok=True)
-        disk.append(path, records, safe="The runs are unharmed.")
+        disk.append_records(path, records, unharmed_note="The runs are unharmed.")
 
-    def present(self, runs: Sequence[str]) -> set[str]:
+    def existing_runs(self, runs: Sequence[str]) -> set[str]:
         """Those of some runs whose folder is there."""
-        there: dict[str, set[str]] = {}
+        existing: dict[str, set[str]] = {}
         for name in {run.partition("/")[0] for run in runs}:
             try:
-                there[name] = set(os.listdir(self.runs / name))
+                existing[name] = set(os.listdir(self.runs_dir / name))
             except OSError:
-                there[name] = set()
-        return {run for run in runs if run.partition("/")[2] in there[run.partition("/")[0]]}
+                existing[name] = set()
+        return {run for run in runs if run.partition("/")[2] in existing[run.partition("/")[0]]}
 
-    def done(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
+    def done_results(self, planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
         """The results of those that need no more work: a line says so, for this very recipe, and the folder is there.
 
         A run that ended by the cap of `training.minutes` is not: the same command resumes it.
         """
-        results, there = self.results(), self.present([one.run for one in planned])
+        results, existing = self.results(), self.existing_runs([one.run for one in planned])
         return {
-            one.run: results[one.at]
+            one.run: results[one.result_key]
             for one in planned
-            if one.run in there and one.at in results and is_done(results[one.at])
+            if one.run in existing and one.result_key in results and is_done(results[one.result_key])
         }
 
     # States ---------------------------------------------------------------------------------------------------------
@@ -231,11 +233,11 @@ class StudyFolder:
             names = sorted(name for name in os.listdir(self.path / "states") if re.fullmatch(r"[^.].*\.json", name))
         except OSError:
             return []
-        found = (read_object(self.path / "states" / name, STATE) for name in names)
+        found = (read_object(self.path / "states" / name, WORKER_STATE) for name in names)
         return [state for state in found if state is not None]
 
 
-DEATHS = 3
+MAX_DEATHS = 3
 """A run whose worker died so often in a row at the same checkpoint has failed."""
 
 
@@ -249,14 +251,14 @@ def is_failed(record: Mapping[str, Any]) -> bool:
     `DEATHS` times without coming further."""
     if record.get("status") != "failed":
         return False
-    return not Failure(record.get("kind", "error"), "").passing or record.get("deaths", 0) >= DEATHS
+    return not Failure(record.get("kind", "error"), "").is_transient or record.get("deaths", 0) >= MAX_DEATHS
 
 
-def _worth(record: Mapping[str, Any]) -> tuple[bool, float]:
+def _priority(record: Mapping[str, Any]) -> tuple[bool, float]:
     return record["status"] == "done", (record.get("took") or {}).get("at") or 0.0
 
 
-def _is(path: Path, content: bytes) -> bool:
+def _has_content(path: Path, content: bytes) -> bool:
     try:
         return path.read_bytes() == content
     except OSError:

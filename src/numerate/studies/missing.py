@@ -1,35 +1,45 @@
-"""What a comparison of a study has to own up to: runs that failed, and variants of which nothing is left."""
+"""Failed runs that a comparison must report, and variants of which every run failed."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from numerate.studies.folder import Planned, StudyFolder, is_failed
+from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 
 
 @dataclass(frozen=True)
-class Missing:
-    """`failed`: how each run that failed is called, and its error. `absent`: variants that failed in every run that
-    ended, so that a comparison does not have them at all."""
+class MissingRuns:
+    """`failed`: how each run that failed is called, and its error. `missing_variants`: variants that failed in every
+    run that ended, so that a comparison does not have them at all."""
 
     failed: tuple[tuple[str, str], ...] = ()
-    absent: tuple[str, ...] = ()
+    missing_variants: tuple[str, ...] = ()
 
 
-def missing(plan: Iterable[Planned], failed: Mapping[str, Mapping[str, Any]], shown: Collection[str] = ()) -> Missing:
+def find_missing(
+    plan: Iterable[PlannedRun], failed: Mapping[str, Mapping[str, Any]], shown: Collection[str] = ()
+) -> MissingRuns:
     """What is missing of some runs: `failed` are their records, by run, and `shown` the runs that are compared.
 
     >>> missing(folder.plan(), running.failed, running.done)
     """
     plan = list(plan)
-    present = {one.label for one in plan if one.run in shown}
-    lost = [one for one in plan if one.run in failed and one.run not in shown]
-    errors = tuple((one.called, str(failed[one.run].get("error") or "no error was written down")) for one in lost)
-    return Missing(errors, tuple(dict.fromkeys(one.label for one in lost if one.label not in present)))
+    present_variants = {one.label for one in plan if one.run in shown}
+    failed_runs = [one for one in plan if one.run in failed and one.run not in shown]
+    errors = tuple(
+        (one.display_name, str(failed[one.run].get("error") or "no error was recorded")) for one in failed_runs
+    )
+    return MissingRuns(
+        errors, tuple(dict.fromkeys(one.label for one in failed_runs if one.label not in present_variants))
+    )
 
 
-def missing_of(folder: StudyFolder, plan: Iterable[Planned], shown: Collection[str]) -> Missing:
+def find_missing_in_study(folder: StudyFolder, plan: Iterable[PlannedRun], shown: Collection[str]) -> MissingRuns:
     """The same from the folder of a study, of all that it says failed."""
     plan, results = list(plan), folder.results()
-    failed = {one.run: results[one.at] for one in plan if one.at in results and is_failed(results[one.at])}
-    return missing(plan, failed, shown)
+    failed = {
+        one.run: results[one.result_key]
+        for one in plan
+        if one.result_key in results and is_failed(results[one.result_key])
+    }
+    return find_missing(plan, failed, shown)

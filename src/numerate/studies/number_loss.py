@@ -6,27 +6,27 @@ from numerate.config import override
 from numerate.losses.number_token import NumberToken
 from numerate.recipes import number_loss_laptop as laptop
 from numerate.recipes import number_loss_small as small
-from numerate.studies.study import Study, compared
+from numerate.studies.study import Study, comparison_study
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe
 
 SEEDS = 5
 """Seeds of each way: what a loss changes at this size is small beside what differs between seeds."""
 
-WEIGHTS = (0.3, 0.8, 2.0)
+LOSS_WEIGHTS = (0.3, 0.8, 2.0)
 """The factors of the number loss that were published, there called lambda."""
 
-STAND_IN = (
-    "`numerate run number_loss_laptop_stand_in` is the same on generated questions and needs no file; what it finds "
-    "are no results on the dataset"
+GENERATED_DATA_HINT = (
+    "`numerate run number_loss_laptop_stand_in` is the same on generated questions and needs no file; its results "
+    "do not hold for the dataset"
 )
 
 
 def number_loss_laptop() -> Study:
     """Number losses and number formats on three mathematics modules: a small T5, a small decoder, five seeds each."""
-    return compared(
+    return comparison_study(
         "number_loss_laptop",
-        "Do number token losses, or other ways of saying numbers, answer school mathematics better than plain "
+        "Do number token losses, or other number formats, answer school mathematics better than plain "
         "cross-entropy: on numbers as trained, and on larger ones?",
         {
             laptop.number_loss_laptop_ce: "T5: cross-entropy",
@@ -43,15 +43,15 @@ def number_loss_laptop() -> Study:
             laptop.number_loss_laptop_decoder_rt: "decoder: regression transformer",
         },
         seeds=SEEDS,
-        instead=STAND_IN,
+        missing_files_hint=GENERATED_DATA_HINT,
     )
 
 
 def number_loss_laptop_stand_in() -> Study:
     """`number_loss_laptop` on generated questions, for whoever has not its files: a stand-in, no results on them."""
-    return compared(
+    return comparison_study(
         "number_loss_laptop_stand_in",
-        "Do number token losses, or other ways of saying numbers, answer generated questions better than plain "
+        "Do number token losses, or other number formats, answer generated questions better than plain "
         "cross-entropy: on numbers as trained, and on larger ones? (A stand-in for the mathematics dataset.)",
         {
             small.number_loss_small_ce: "T5: cross-entropy",
@@ -73,7 +73,7 @@ def number_loss_laptop_stand_in() -> Study:
 
 def number_loss_lambda() -> Study:
     """The weight of the number loss, 0.3, 0.8 and 2, for NTL-MSE and NTL-WAS beside cross-entropy, five seeds each."""
-    found = compared(
+    study = comparison_study(
         "number_loss_lambda",
         "How much should a number token loss weigh beside cross-entropy: 0.3, 0.8 or 2?",
         {
@@ -85,13 +85,13 @@ def number_loss_lambda() -> Study:
             laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
         },
         seeds=SEEDS,
-        instead=STAND_IN,
+        missing_files_hint=GENERATED_DATA_HINT,
     )
-    return replace(found, recipes=tuple(one for recipe in found.recipes for one in _weighted(recipe)))
+    return replace(study, recipes=tuple(one for recipe in study.recipes for one in _with_loss_weights(recipe)))
 
 
-def _weighted(recipe: Recipe) -> list[Recipe]:
+def _with_loss_weights(recipe: Recipe) -> list[Recipe]:
     """A recipe with each of the weights; one without a number loss as it is."""
     if not (isinstance(recipe.objective, Supervised) and isinstance(recipe.objective.loss, NumberToken)):
         return [recipe]
-    return [override(recipe, [f"objective.loss.weight={weight}"]) for weight in WEIGHTS]
+    return [override(recipe, [f"objective.loss.weight={weight}"]) for weight in LOSS_WEIGHTS]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def patch(base: Any, tree: Any) -> dict[str, Any]:
+def tree_diff(base: Any, tree: Any) -> dict[str, Any]:
     """What has to be put where, to make `tree` of `base`.
 
     >>> patch({"kind": "A", "model": {"hidden_size": 64}}, {"kind": "A", "model": {"hidden_size": 128}})
@@ -13,12 +13,12 @@ def patch(base: Any, tree: Any) -> dict[str, Any]:
     Parts of another kind, or with other settings, and lists of another length are replaced as a whole; so is all, under
     the path "", where the roots are unlike.
     """
-    found: dict[str, Any] = {}
-    _compare(base, tree, "", found)
-    return found
+    changes: dict[str, Any] = {}
+    _compare(base, tree, "", changes)
+    return changes
 
 
-def patched(base: Any, changes: Mapping[str, Any]) -> Any:
+def apply_diff(base: Any, changes: Mapping[str, Any]) -> Any:
     """The tree that `patch` was made for; `base` stays as it is, and what did not change is shared with it.
 
     >>> patched({"model": {"hidden_size": 64}, "list": [1, 2]}, {"model.hidden_size": 128, "list.1": 3})
@@ -26,36 +26,36 @@ def patched(base: Any, changes: Mapping[str, Any]) -> Any:
     """
     tree = base
     for path, value in changes.items():
-        tree = _put(tree, path.split(".") if path else [], value)
+        tree = _replace_at(tree, path.split(".") if path else [], value)
     return tree
 
 
-def _compare(base: Any, tree: Any, path: str, found: dict[str, Any]) -> None:
+def _compare(base: Any, tree: Any, path: str, changes: dict[str, Any]) -> None:
     if base is tree:
         return
     if isinstance(base, dict) and isinstance(tree, dict):
-        if list(base) == list(tree) and base.get("kind") == tree.get("kind") and _plain(base):
+        if list(base) == list(tree) and base.get("kind") == tree.get("kind") and _has_plain_keys(base):
             for key, value in tree.items():
-                _compare(base[key], value, f"{path}.{key}" if path else key, found)
+                _compare(base[key], value, f"{path}.{key}" if path else key, changes)
             return
     elif isinstance(base, list) and isinstance(tree, list) and len(base) == len(tree) and path:
-        for at, value in enumerate(tree):
-            _compare(base[at], value, f"{path}.{at}", found)
+        for index, value in enumerate(tree):
+            _compare(base[index], value, f"{path}.{index}", changes)
         return
     elif type(base) is type(tree) and not isinstance(tree, list) and base == tree:  # [True] == [1], but is another
         return
-    found[path] = tree
+    changes[path] = tree
 
 
-def _plain(tree: dict[str, Any]) -> bool:
+def _has_plain_keys(tree: dict[str, Any]) -> bool:
     return all(key and "." not in key for key in tree)
 
 
-def _put(tree: Any, segments: list[str], value: Any) -> Any:
+def _replace_at(tree: Any, segments: list[str], value: Any) -> Any:
     if not segments:
         return value
     head, rest = segments[0], segments[1:]
     if isinstance(tree, list):
-        at = int(head)
-        return [*tree[:at], _put(tree[at], rest, value), *tree[at + 1 :]]
-    return {key: _put(item, rest, value) if key == head else item for key, item in tree.items()}
+        index = int(head)
+        return [*tree[:index], _replace_at(tree[index], rest, value), *tree[index + 1 :]]
+    return {key: _replace_at(item, rest, value) if key == head else item for key, item in tree.items()}

@@ -1,4 +1,5 @@
-"""How a study stands: done, running, failed, left, and the time left. Read from its folder alone, without torch."""
+"""The status of a study: runs done, running, failed and remaining, and the time left. Read from its folder alone,
+without torch."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from numerate.reports.table import text_table
-from numerate.studies.folder import Planned, StudyFolder, is_failed
-from numerate.studies.state import COMMAND, gone, silent
-from numerate.training.progress import duration
+from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
+from numerate.studies.state import COMMAND_PHASE, has_ended, is_lost
+from numerate.training.progress import format_duration
 
-SHOWN = 10
+MAX_SHOWN_FAILURES = 10
 """Failures that are listed; the others are counted."""
 
 
@@ -18,66 +19,68 @@ SHOWN = 10
 class StudyStatus:
     """How a study stood when its folder was read.
 
-    `died` are those of the left whose worker died. `starting` says that a command is at it, whose workers may not be
-    there yet. `earlier` counts the done runs of earlier plans, which are in no other number. `running` and `lost` are
-    states of workers; the lost have had no heartbeat for a minute. `seconds` are those left, None where nothing is
-    known yet or nobody is at work.
+    `died` are those of the left whose worker died. `is_starting` says that a command is at it, whose workers may not be
+    there yet. `num_earlier` counts the done runs of earlier plans, which are in no other number. `running` and `lost`
+    are states of workers; the lost have had no heartbeat for a minute. `seconds_left` are those left, None where
+    nothing is known yet or nobody is at work.
     """
 
     folder: StudyFolder
     question: str
-    total: int
-    done: int
+    num_runs: int
+    num_done: int
     running: Sequence[Mapping[str, Any]]
-    failed: Sequence[tuple[Planned, Mapping[str, Any]]]
-    died: Sequence[tuple[Planned, Mapping[str, Any]]]
+    failed: Sequence[tuple[PlannedRun, Mapping[str, Any]]]
+    died: Sequence[tuple[PlannedRun, Mapping[str, Any]]]
     lost: Sequence[Mapping[str, Any]]
-    left: int
-    seconds: float | None
-    starting: bool = False
-    earlier: int = 0
+    num_remaining: int
+    seconds_left: float | None
+    is_starting: bool = False
+    num_earlier: int = 0
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.left and not self.running
+        return not self.num_remaining and not self.running
 
 
-def standing(folder: StudyFolder) -> StudyStatus:
+def study_status(folder: StudyFolder) -> StudyStatus:
     """Reads how a study stands. A run that was stopped or whose worker died is left, not failed."""
-    every = folder.every()
-    plan = [planned for planned in every if planned.current]
-    done, results = folder.done(plan), folder.results()
-    earlier = folder.done([planned for planned in every if not planned.current])
-    ended = {planned.run: results[planned.at] for planned in plan if planned.at in results}
-    alive = [state for state in folder.states() if not gone(state)]
-    at_work = [state for state in alive if not _is_over(state, ended)]
-    running = [state for state in at_work if not silent(state)]
-    begun = {run for state in running for run in runs_of(state)}
-    failed, died, left = [], [], []
+    all_runs = folder.all_runs()
+    plan = [planned for planned in all_runs if planned.current]
+    done, results = folder.done_results(plan), folder.results()
+    earlier = folder.done_results([planned for planned in all_runs if not planned.current])
+    ended = {planned.run: results[planned.result_key] for planned in plan if planned.result_key in results}
+    alive = [state for state in folder.states() if not has_ended(state)]
+    active = [state for state in alive if not _has_ended(state, ended)]
+    running = [state for state in active if not is_lost(state)]
+    running_runs = {run for state in running for run in runs_of(state)}
+    failed, died, remaining = [], [], []
     for planned in plan:
         if planned.run in done:
             continue
-        record = results.get(planned.at)
-        if planned.run not in begun and record is not None and is_failed(record):
+        record = results.get(planned.result_key)
+        if planned.run not in running_runs and record is not None and is_failed(record):
             failed.append((planned, record))
         else:
-            left.append(planned)
-            if planned.run not in begun and record is not None and record.get("kind") == "died":
+            remaining.append(planned)
+            if planned.run not in running_runs and record is not None and record.get("kind") == "died":
                 died.append((planned, record))
-    waiting = [planned.label for planned in left if planned.run not in begun]
+    waiting = [planned.label for planned in remaining if planned.run not in running_runs]
     return StudyStatus(
         folder,
-        str(folder.head()["question"]),
+        str(folder.metadata()["question"]),
         len(plan),
         len(done),
         running,
         failed,
         died,
-        [state for state in at_work if silent(state)],
+        [state for state in active if is_lost(state)],
         len(waiting),
-        time_left(waiting, running, Pace((one.label, done[one.run]) for one in plan if one.run in done).means()),
-        any(state.get("phase") == COMMAND and not silent(state) for state in alive),
+        time_left(
+            waiting, running, RunDurations((one.label, done[one.run]) for one in plan if one.run in done).means()
+        ),
+        any(state.get("phase") == COMMAND_PHASE and not is_lost(state) for state in alive),
         len(earlier),
     )
 
@@ -88,16 +91,16 @@ def runs_of(state: Mapping[str, Any]) -> list[str]:
     return [run for run in runs if isinstance(run, str)]
 
 
-def _is_over(state: Mapping[str, Any], ended: Mapping[str, Mapping[str, Any]]) -> bool:
+def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether the runs of a worker's last state have ended since."""
     began = state.get("began", 0.0)
     return all(
-        run in ended and (ended[run]["status"] == "done" or ended[run].get("took", {}).get("at", 0.0) >= began)
+        run in results and (results[run]["status"] == "done" or results[run].get("took", {}).get("at", 0.0) >= began)
         for run in runs_of(state)
     )
 
 
-class Pace:
+class RunDurations:
     """How long runs take: the mean of each variant, by label, and under "" that of all; of runs done in one go."""
 
     def __init__(self, done: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
@@ -107,11 +110,11 @@ class Pace:
 
     def add(self, variant: str, record: Mapping[str, Any]) -> None:
         """Notes a run of a variant that was done."""
-        took = record.get("took", {})
-        if took.get("from") == 0 and isinstance(took.get("seconds"), int | float):
+        timing = record.get("took", {})
+        if timing.get("from") == 0 and isinstance(timing.get("seconds"), int | float):
             for label in (variant, ""):
                 seconds, count = self._sums.get(label, (0.0, 0))
-                self._sums[label] = (seconds + took["seconds"], count + 1)
+                self._sums[label] = (seconds + timing["seconds"], count + 1)
 
     def means(self) -> dict[str, float]:
         """Seconds, by label."""
@@ -119,7 +122,10 @@ class Pace:
 
 
 def time_left(
-    waiting: Sequence[str], running: Sequence[Mapping[str, Any]], known: Mapping[str, float], now: float | None = None
+    waiting: Sequence[str],
+    running: Sequence[Mapping[str, Any]],
+    mean_seconds: Mapping[str, float],
+    now: float | None = None,
 ) -> float | None:
     """Seconds until all is done, by the workers that are at work now; None where that is not known yet.
 
@@ -134,88 +140,99 @@ def time_left(
     now = time.time() if now is None else now
     if not running:
         return 0.0 if not waiting else None
-    whole, rest = dict(known), []
+    expected_seconds, remaining_seconds = dict(mean_seconds), []
     for state in running:
-        elapsed, share = max(0.0, now - state.get("began", now)), _share(state)
-        label, size = str(state.get("label")), max(1, len(runs_of(state)))
-        if label not in whole and share > 0.05:
-            whole[label] = elapsed / share / size
-        expected = whole.get(label, whole.get(""))
+        elapsed, fraction_done = max(0.0, now - state.get("began", now)), _fraction_done(state)
+        label, num_runs = str(state.get("label")), max(1, len(runs_of(state)))
+        if label not in expected_seconds and fraction_done > 0.05:
+            expected_seconds[label] = elapsed / fraction_done / num_runs
+        expected = expected_seconds.get(label, expected_seconds.get(""))
         if expected is None:
             return None
-        rest.append(max(0.0, min(expected * size - elapsed, expected * size * (1 - share))))
-    fallback = whole.get("", sum(whole.values()) / len(whole) if whole else None)
-    each = [whole.get(label, fallback) for label in waiting]
-    if None in each:
+        remaining_seconds.append(
+            max(0.0, min(expected * num_runs - elapsed, expected * num_runs * (1 - fraction_done)))
+        )
+    fallback = expected_seconds.get(
+        "", sum(expected_seconds.values()) / len(expected_seconds) if expected_seconds else None
+    )
+    waiting_seconds = [expected_seconds.get(label, fallback) for label in waiting]
+    if None in waiting_seconds:
         return None
-    return float(max(max(rest), (sum(rest) + sum(filter(None, each))) / len(running)))
+    return float(
+        max(max(remaining_seconds), (sum(remaining_seconds) + sum(filter(None, waiting_seconds))) / len(running))
+    )
 
 
-def _share(state: Mapping[str, Any]) -> float:
+def _fraction_done(state: Mapping[str, Any]) -> float:
     steps = state.get("steps")
     return min(1.0, state.get("step", 0) / steps) if steps else 0.0
 
 
-def standing_text(now: StudyStatus) -> str:
+def status_text(status: StudyStatus) -> str:
     """The standing as a person reads it."""
-    parts = [f"{now.folder.title}: {now.question}".rstrip(": ")]
-    counts = [("done", now.done), ("running", sum(len(runs_of(one)) for one in now.running))]
-    counts += [("failed", len(now.failed)), ("left", now.left)]
+    parts = [f"{status.folder.title}: {status.question}".rstrip(": ")]
+    counts = [("done", status.num_done), ("running", sum(len(runs_of(one)) for one in status.running))]
+    counts += [("failed", len(status.failed)), ("left", status.num_remaining)]
     lines = [f"  {name:<9} {count:>8,}" for name, count in counts]
-    lines[0] += f" of {now.total:,}"
-    if now.earlier:
-        lines.append(f"  {'earlier':<9} {now.earlier:>8,} done, of plans before this one")
-    if now.over:
+    lines[0] += f" of {status.num_runs:,}"
+    if status.num_earlier:
+        lines.append(f"  {'earlier':<9} {status.num_earlier:>8,} done, from earlier plans")
+    if status.is_finished:
         lines.append(f"  {'time left':<9} {'none':>8}")
-    elif now.seconds is not None:
-        workers = f"{len(now.running)} worker{'s' * (len(now.running) != 1)}"
-        lines.append(f"  {'time left':<9} {duration(now.seconds):>8} with {workers}")
+    elif status.seconds_left is not None:
+        workers = f"{len(status.running)} worker{'s' * (len(status.running) != 1)}"
+        lines.append(f"  {'time left':<9} {format_duration(status.seconds_left):>8} with {workers}")
     else:
-        who = "workers are starting" if now.starting else "nobody is at work on it"
-        lines.append(f"  {'time left':<9} {'unknown':>8}" + ("" if now.running else f"; {who}"))
+        reason = "workers are starting" if status.is_starting else "no command is running"
+        lines.append(f"  {'time left':<9} {'unknown':>8}" + ("" if status.running else f"; {reason}"))
     parts.append("\n".join(lines))
-    if now.running:
-        parts.append(text_table(["running", "step", "loss", "for", "worker"], [_row(state) for state in now.running]))
-    if now.lost:
-        since = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["beat"])) for state in now.lost]
+    if status.running:
+        parts.append(
+            text_table(["running", "step", "loss", "for", "worker"], [_row(state) for state in status.running])
+        )
+    if status.lost:
+        since = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["beat"])) for state in status.lost]
         parts.append(
             "\n".join(
-                f"no heartbeat since {at}: {state['worker']} at {_called(state)}"
-                for at, state in zip(since, now.lost, strict=True)
+                f"no heartbeat since {at}: {state['worker']} at {_display_name(state)}"
+                for at, state in zip(since, status.lost, strict=True)
             )
         )
-    if now.failed:
-        parts.append(_listed("failed", now.failed) + "\nretry=true tries them again")
-    if now.died:
-        parts.append(_listed("died, will be resumed", now.died))
-    parts.append(str(now.folder.path))
+    if status.failed:
+        parts.append(_listed("failed", status.failed) + "\nretry=true tries them again")
+    if status.died:
+        parts.append(_listed("died, will be resumed", status.died))
+    parts.append(str(status.folder.path))
     return "\n\n".join(parts)
 
 
-def _listed(what: str, runs: Sequence[tuple[Planned, Mapping[str, Any]]]) -> str:
+def _listed(what: str, runs: Sequence[tuple[PlannedRun, Mapping[str, Any]]]) -> str:
     """Runs with their errors, each on one line: the first ten, and a count of the others."""
-    lines = [f"{what}: {one.called}: {' '.join(str(record.get('error')).split())}" for one, record in runs[:SHOWN]]
-    if len(runs) > SHOWN:
-        lines.append(f"... and {len(runs) - SHOWN} more")
+    lines = [
+        f"{what}: {one.display_name}: {' '.join(str(record.get('error')).split())}"
+        for one, record in runs[:MAX_SHOWN_FAILURES]
+    ]
+    if len(runs) > MAX_SHOWN_FAILURES:
+        lines.append(f"... and {len(runs) - MAX_SHOWN_FAILURES} more")
     return "\n".join(lines)
 
 
 def _row(state: Mapping[str, Any]) -> list[str]:
     step, steps, loss = state.get("step", 0), state.get("steps"), state.get("loss")
-    where = f"{step}/{steps}" if steps else str(step)
+    progress_text = f"{step}/{steps}" if steps else str(step)
     if state.get("phase") != "training":
         cells = state.get("cells")
-        where = f"{state.get('phase')} {cells[0]}/{cells[1]}" if cells else str(state.get("phase"))
+        progress_text = f"{state.get('phase')} {cells[0]}/{cells[1]}" if cells else str(state.get("phase"))
     return [
-        _called(state),
-        where,
+        _display_name(state),
+        progress_text,
         f"{loss:.3g}" if isinstance(loss, int | float) else "",
-        duration(max(0.0, time.time() - state.get("began", time.time()))),
+        format_duration(max(0.0, time.time() - state.get("began", time.time()))),
         str(state["worker"]),
     ]
 
 
-def _called(state: Mapping[str, Any]) -> str:
+def _display_name(state: Mapping[str, Any]) -> str:
     seed = f" seed {state['seed']}" if state.get("seed") else ""
     more = len(runs_of(state)) - 1
     return f"{state.get('label')}{seed}" + (f" and {more} more" if more else "")

@@ -1,7 +1,7 @@
 """Dual attention against Transformers on real stories, at a laptop's size."""
 
 from numerate.recipes import tiny_stories_laptop as laptop
-from numerate.studies.study import Study, compared
+from numerate.studies.study import Study, comparison_study
 
 SEEDS = 3
 """Seeds of each model."""
@@ -9,9 +9,9 @@ SEEDS = 3
 
 def tiny_stories_laptop() -> Study:
     """Dual attention and Transformers equal to it in width and depth, in parameters, and in time; three seeds each."""
-    return compared(
+    return comparison_study(
         "tiny_stories_laptop",
-        "Does dual attention foretell stories better than a Transformer: of equal width and depth, with equally many "
+        "Does dual attention model stories better than a Transformer: of equal width and depth, with equally many "
         "parameters, and in equal time?",
         {
             laptop.tiny_stories_laptop_dual: "dual attention",
@@ -20,5 +20,5 @@ def tiny_stories_laptop() -> Study:
             laptop.tiny_stories_laptop_time: "Transformer, equal time",
         },
         seeds=SEEDS,
-        instead="`numerate data prepare tiny_stories_2048` makes them; it says what it needs",
+        missing_files_hint="`numerate data prepare tiny_stories_2048` creates them",
     )

@@ -4,67 +4,72 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from numerate.studies.folder import NO_RESULT, Planned
-from numerate.studies.patch import patch
+from numerate.studies.folder import SETTINGS_WITHOUT_EFFECT, PlannedRun
+from numerate.studies.patch import tree_diff
 from numerate.tables.rows import Value
 
-LEFT_OUT = {*NO_RESULT["Recipe"], *(f"training.{name}" for name in NO_RESULT["Training"]), "seed", "kind"}
+IGNORED_SETTINGS = {
+    *SETTINGS_WITHOUT_EFFECT["Recipe"],
+    *(f"training.{name}" for name in SETTINGS_WITHOUT_EFFECT["Training"]),
+    "seed",
+    "kind",
+}
 """Settings that change no result: what a run is called, how often it is written down. The seed has its own column."""
 
 _MISSING = object()
 
 
-def differing(plan: Sequence[Planned]) -> dict[str, list[Value]]:
+def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Value]]:
     """Each setting in which runs differ, by its path, in the order of a recipe: its value in every run of the plan.
 
     Where the kinds of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM"), and
     what differs among parts of one kind has a column of its own (`model.mixer.num_heads`), None where a part has no
-    such setting. A list of parts is shown by their kinds: "[Learned, Rotary]". `LEFT_OUT` has no columns.
+    such setting. A list of parts is shown by their kinds: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
     """
     roots = _roots(plan)
-    found: dict[str, list[Value]] = {}
+    columns: dict[str, list[Value]] = {}
     for root in roots:
-        values = [_value_at(planned, root) for planned in plan]
+        values = [_setting_of_run(planned, root) for planned in plan]
         distinct: dict[str, int] = {}
-        index = [distinct.setdefault(_key(value), len(distinct)) for value in values]
+        value_ids = [distinct.setdefault(_json_key(value), len(distinct)) for value in values]
         if len(distinct) < 2:
             continue
-        for path, column in _spread(root, _firsts(values, index), [0] * len(distinct)):
-            if not {path, path.partition(".")[0]} & LEFT_OUT:
-                found[path] = [column[i] for i in index]
-    return found
+        for path, column in _expand_columns(root, _first_values(values, value_ids), [0] * len(distinct)):
+            if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
+                columns[path] = [column[i] for i in value_ids]
+    return columns
 
 
-def _roots(plan: Sequence[Planned]) -> list[str]:
+def _roots(plan: Sequence[PlannedRun]) -> list[str]:
     """The outermost paths in which the runs, or the recipes they began as, differ; in the order of a recipe."""
     paths: dict[str, None] = {}
     bases = list({planned.base: planned.base_tree for planned in plan}.values())
     for base in bases[1:]:
-        paths.update(dict.fromkeys(patch(bases[0], base)))
+        paths.update(dict.fromkeys(tree_diff(bases[0], base)))
     for planned in plan:
         paths.update(dict.fromkeys(planned.differs))
     if "" in paths:
         paths = dict.fromkeys(name for base in bases for name in base)
-    roots = [path for path in paths if path and not any(above in paths for above in _above(path))]
+    roots = [path for path in paths if path and not any(above in paths for above in _parent_paths(path))]
     order = {name: i for i, name in enumerate(dict.fromkeys(name for base in bases for name in base))}
     return sorted(roots, key=lambda path: order.get(path.partition(".")[0], len(order)))
 
 
-def _above(path: str) -> Iterator[str]:
+def _parent_paths(path: str) -> Iterator[str]:
     while "." in path:
         path = path.rpartition(".")[0]
         yield path
 
 
-def _value_at(planned: Planned, path: str) -> Any:
+def _setting_of_run(planned: PlannedRun, path: str) -> Any:
     """The setting of one run; most often it is what the plan says in so many words, or what the base has."""
     if path in planned.differs:
         return planned.differs[path]
     near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.differs)
-    return _down(planned.tree if near else planned.base_tree, path)
+    return _get_path(planned.tree if near else planned.base_tree, path)
 
 
-def _down(tree: Any, path: str) -> Any:
+def _get_path(tree: Any, path: str) -> Any:
     for part in path.split("."):
         if isinstance(tree, Mapping) and part in tree:
             tree = tree[part]
@@ -75,36 +80,36 @@ def _down(tree: Any, path: str) -> Any:
     return tree
 
 
-def _firsts(values: Sequence[Any], index: Sequence[int]) -> list[Any]:
+def _first_values(values: Sequence[Any], index: Sequence[int]) -> list[Any]:
     found: dict[int, Any] = {}
     for i, value in zip(index, values, strict=True):
         found.setdefault(i, value)
     return [found[i] for i in range(len(found))]
 
 
-def _spread(path: str, values: Sequence[Any], alike: Sequence[int]) -> Iterator[tuple[str, list[Value]]]:
-    """The columns at and below a path. `alike` numbers the parts that the values are in: among parts that differ
+def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Value]]]:
+    """The columns at and below a path. `part_ids` numbers the parts that the values are in: among parts that differ
     already (an LSTM and an Attention) a setting is no further difference."""
-    shown = [_shown(value) for value in values]
-    if _differ(shown, values, alike):
-        yield path, shown
+    column_values = [_column_value(value) for value in values]
+    if _differ(column_values, values, part_ids):
+        yield path, column_values
     groups: dict[tuple[int, str], int] = {}
-    inside = [groups.setdefault((alike[i], str(shown[i])), len(groups)) for i in range(len(values))]
-    names = dict.fromkeys(name for value in values for name in _names(value))
+    child_part_ids = [groups.setdefault((part_ids[i], str(column_values[i])), len(groups)) for i in range(len(values))]
+    names = dict.fromkeys(name for value in values for name in _child_names(value))
     for name in names:
-        below = [_down(value, name) if _names(value) else _MISSING for value in values]
-        yield from _spread(f"{path}.{name}", below, inside)
+        below = [_get_path(value, name) if _child_names(value) else _MISSING for value in values]
+        yield from _expand_columns(f"{path}.{name}", below, child_part_ids)
 
 
-def _differ(shown: Sequence[Value], values: Sequence[Any], alike: Sequence[int]) -> bool:
+def _differ(shown: Sequence[Value], values: Sequence[Any], part_ids: Sequence[int]) -> bool:
     first: dict[int, Value] = {}
     return any(
         value is not _MISSING and first.setdefault(group, one) != one
-        for one, value, group in zip(shown, values, alike, strict=True)
+        for one, value, group in zip(shown, values, part_ids, strict=True)
     )
 
 
-def _shown(value: Any) -> Value:
+def _column_value(value: Any) -> Value:
     """What a column has of a setting: a number, a truth or a text as it is, of a part its kind."""
     if value is _MISSING or value is None:
         return None
@@ -113,11 +118,11 @@ def _shown(value: Any) -> Value:
             return f"{value.get('low')}:{value.get('high')}"
         return str(value.get("kind", json.dumps(value)))
     if isinstance(value, list):
-        return "[" + ", ".join(str(_shown(item)) for item in value) + "]"
+        return "[" + ", ".join(str(_column_value(item)) for item in value) + "]"
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def _names(value: Any) -> list[str]:
+def _child_names(value: Any) -> list[str]:
     """The settings inside a part, or the indices of a list of parts."""
     if isinstance(value, Mapping):
         return [] if value.get("kind") == "Span" else [name for name in value if name not in ("kind", "source")]
@@ -126,5 +131,5 @@ def _names(value: Any) -> list[str]:
     return []
 
 
-def _key(value: Any) -> str:
+def _json_key(value: Any) -> str:
     return "" if value is _MISSING else json.dumps(value, sort_keys=True)

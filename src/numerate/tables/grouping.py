@@ -1,4 +1,4 @@
-"""Rows taken together: how many, the median and the extremes, the interquartile mean, how many succeed."""
+"""Grouped rows: how many, the median and the extremes, the interquartile mean, how many succeed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,52 +8,58 @@ from typing import Any, Generic, Literal, get_args
 import numpy as np
 
 from numerate.errors import UserError, did_you_mean
-from numerate.evaluation.statistics import interquartile_mean, median_spread, stratified_bootstrap, success_rate
-from numerate.reports.grid import REGIONS, bracket, percent
-from numerate.tables.rows import Column, Lazily, NamedRows, Row, T, Value, names_listed
-from numerate.tables.showing import follows, interval_text, value_text
+from numerate.evaluation.statistics import (
+    interquartile_mean,
+    stratified_bootstrap_interval,
+    success_rate,
+    summarize_seeds,
+)
+from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
+from numerate.tables.rows import BaseTable, Column, LazyRows, Row, TableT, Value, join_names
+from numerate.tables.showing import format_value, format_value_with_interval, is_determined_by
 
 Statistic = Literal["median", "iqm", "mean"]
 
-SOLVED = "final.in_distribution"
+SUCCESS_COLUMN = "final.in_distribution"
 """The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint. Where
-its answers are labels it is the accuracy on unseen counts of the farthest region that it has instead (`solved_by`)."""
+its answers are labels it is the accuracy on unseen counts of the farthest region that it has instead
+(`default_success_columns`)."""
 
-THRESHOLD = 0.99
+SUCCESS_THRESHOLD = 0.99
 """From which share on it did."""
 
-FEW = 5
+MIN_SEEDS = 5
 """Seeds below which a bootstrap interval is too narrow to be believed."""
 
-_ALONG: dict[str, Callable[[Any], Any]] = {
+_STATISTICS: dict[str, Callable[[Any], Any]] = {
     "median": lambda rows: np.median(rows, axis=-1),
     "iqm": interquartile_mean,
     "mean": lambda rows: np.mean(rows, axis=-1),
 }
-_WORDS = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}
+_STATISTIC_LABELS = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}
 _NOT_SETTINGS = ("run", "seed")
 
 
-def grouped(
-    table: T,
+def group_table(
+    table: TableT,
     by: Sequence[str],
     *,
     columns: Sequence[str] = (),
     statistic: str | None = None,
     threshold: float | None = None,
-    success: str | None = None,
-) -> T:
+    success_column: str | None = None,
+) -> TableT:
     """A row per group of rows with equal values in the columns `by`.
 
-    Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success`, the share of the runs that
-    ended, done or failed, with at least `threshold` (0.99) in the column `success` (`final.in_distribution`; of a run
-    on labels the farthest of `final.100+.unseen`, `final.ood_test.unseen` and `final.ood_validation.unseen` that it
-    has, which `success.of` names), with Wilson's interval about the runs: a run that failed (its loss was not finite,
-    say) did not succeed, and one of which nothing may be claimed is not counted. Then for each column of numbers, or
-    each of `columns`: `.count` of the values, `.median`, `.lowest`, `.highest`, and the interquartile mean `.iqm` with
-    its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) that alone with its
-    bootstrap interval. Seeds are drawn anew within each setting by itself; a single seed has no interval, nor have rows
-    that are of one run (its cells).
+    Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success_column`, the share of the runs
+    that ended, done or failed, with at least `threshold` (0.99) in the column `success_column`
+    (`final.in_distribution`; of a run on labels the farthest of `final.100+.unseen`, `final.ood_test.unseen` and
+    `final.ood_validation.unseen` that it has, which `success_column.of` names), with Wilson's interval about the runs:
+    a run that failed (its loss was not finite, say) did not succeed, and one of which nothing may be claimed is not
+    counted. Then for each column of numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`,
+    `.highest`, and the interquartile mean `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with
+    `statistic` (median, iqm, mean) that alone with its bootstrap interval. Seeds are drawn anew within each setting by
+    itself; a single seed has no interval, nor have rows that are of one run (its cells).
 
     >>> table.group("label", columns=["final.ood_test"], statistic="iqm")
 
@@ -65,52 +71,63 @@ def grouped(
         hint = did_you_mean(statistic, known)
         raise UserError(f"statistic: there is no {statistic!r}; there are: {', '.join(known)}.{hint}")
     if threshold is not None and not 0 < threshold <= 1:
-        raise UserError(f"threshold: {threshold} is not a share; above 0 up to 1 is right, for example threshold=0.99")
-    solved = solved_by(table) if success is None else [table.names[table.at(success, "success")]]
-    if success is not None and table.columns[table.at(solved[0])].type is not float:
-        raise UserError(f"success: {solved[0]} is no share; {SOLVED} is one")
-    if threshold is not None and not solved:
-        raise UserError(f"threshold: there is no {SOLVED} here, which it is compared with")
-    at = [table.at(name, "group") for name in dict.fromkeys(by)]
-    if not at:
+        raise UserError(f"threshold: must be above 0 and at most 1, not {threshold}, for example threshold=0.99")
+    success_columns = (
+        default_success_columns(table)
+        if success_column is None
+        else [table.names[table.column_index(success_column, "success")]]
+    )
+    if success_column is not None and table.columns[table.column_index(success_columns[0])].type is not float:
+        raise UserError(f"success: must be a column of proportions such as {SUCCESS_COLUMN}, not {success_columns[0]}")
+    if threshold is not None and not success_columns:
+        raise UserError(f"threshold: the table must have the column {SUCCESS_COLUMN}")
+    key_indices = [table.column_index(name, "group") for name in dict.fromkeys(by)]
+    if not key_indices:
         raise UserError("group: the columns are missing; for example: group=label")
-    measured = _measured(table, columns, at)
-    main = [i for i in measured if columns or table.columns[i].main]
+    value_indices = _value_columns(table, columns, key_indices)
+    default_indices = [i for i in value_indices if columns or table.columns[i].is_default]
     if not columns:  # the last checkpoint is enough to begin with
-        main = [i for i in main if table.names[i].startswith("final.")] or main
-    return _Grouping(table, at, measured, main, statistic, threshold or THRESHOLD, solved).found
+        default_indices = [i for i in default_indices if table.names[i].startswith("final.")] or default_indices
+    return _GroupedTable(
+        table, key_indices, value_indices, default_indices, statistic, threshold or SUCCESS_THRESHOLD, success_columns
+    ).result
 
 
-def solved_by(table: NamedRows) -> list[str]:
+def default_success_columns(table: BaseTable) -> list[str]:
     """The columns that say whether a run succeeded, of which the first that it has counts: accuracy on unseen counts
     in the regions beyond training, farthest first, then what is right of what was trained, of labels all of them."""
-    beyond = [name for name in REGIONS if name != "in_distribution"]
-    wanted = [f"final.{region}.unseen" for region in reversed(beyond)]
-    return [name for name in (*wanted, f"{SOLVED}.accuracy", SOLVED) if name in table.names]
+    ood_regions = [name for name in REGION_LABELS if name != "in_distribution"]
+    candidates = [f"final.{region}.unseen" for region in reversed(ood_regions)]
+    return [name for name in (*candidates, f"{SUCCESS_COLUMN}.accuracy", SUCCESS_COLUMN) if name in table.names]
 
 
-def _measured(table: NamedRows, columns: Sequence[str], at: Sequence[int]) -> list[int]:
+def _value_columns(table: BaseTable, columns: Sequence[str], key_indices: Sequence[int]) -> list[int]:
     """The columns of numbers that are summed up: those wanted, else all results but the ends of intervals."""
     if columns:
-        found = [i for i in dict.fromkeys(i for name in columns for i in table.matching(name)) if i not in at]
+        found = [
+            i for i in dict.fromkeys(i for name in columns for i in table.column_indices(name)) if i not in key_indices
+        ]
         for i in found:
             if table.columns[i].type not in (int, float):
-                raise UserError(f"columns: {table.names[i]} holds no numbers, so it has no statistics over a group")
+                raise UserError(f"columns: {table.names[i]} must be a column of numbers")
         return found
     names = set(table.names)
-    ends = {f"{name}{end}" for name in names for end in (".low", ".high")}
+    interval_columns = {f"{name}{end}" for name in names for end in (".low", ".high")}
     return [
         i
         for i, column in enumerate(table.columns)
-        if column.type in (int, float) and not column.tells and i not in at and column.name not in ends
+        if column.type in (int, float)
+        and not column.is_identifier
+        and i not in key_indices
+        and column.name not in interval_columns
     ]
 
 
-def _of(statistic: str, values: Sequence[float]) -> float:
-    return _within(float(_ALONG[statistic](np.asarray([values]))[0]), values)
+def _compute_statistic(statistic: str, values: Sequence[float]) -> float:
+    return _clip_to_range(float(_STATISTICS[statistic](np.asarray([values]))[0]), values)
 
 
-def _within(value: float, values: Sequence[float]) -> float:
+def _clip_to_range(value: float, values: Sequence[float]) -> float:
     """A value between the least and the largest of some, which rounding may miss by a little: no share is above 1."""
     return min(max(value, min(values)), max(values))
 
@@ -122,66 +139,69 @@ class _Group:
     `strata` numbers the settings, seeds aside, that these are of; None where several are of one run.
     """
 
-    by: Row
+    key: Row
     rows: Sequence[Row]
-    done: Sequence[Row]
+    done_rows: Sequence[Row]
     strata: Sequence[int] | None
 
-    def values(self, i: int) -> list[float]:
-        return [float(value) for row in self.done if isinstance(value := row[i], int | float)]
+    def values(self, column: int) -> list[float]:
+        return [float(value) for row in self.done_rows if isinstance(value := row[column], int | float)]
 
-    def interval(self, i: int, statistic: str, name: str) -> tuple[float, float] | None:
+    def interval(self, column: int, statistic: str, name: str) -> tuple[float, float] | None:
         """The bootstrap interval over the seeds of each setting; None where no setting has two."""
         if self.strata is None:
             return None
         samples: dict[int, list[float]] = {}
-        for stratum, row in zip(self.strata, self.done, strict=True):
-            if isinstance(value := row[i], int | float):
+        for stratum, row in zip(self.strata, self.done_rows, strict=True):
+            if isinstance(value := row[column], int | float):
                 samples.setdefault(stratum, []).append(float(value))
         if max(map(len, samples.values()), default=0) < 2:
             return None
         if all(len(set(sample)) == 1 for sample in samples.values()):  # nothing that a draw could change
-            same = _of(statistic, [value for sample in samples.values() for value in sample])
+            same = _compute_statistic(statistic, [value for sample in samples.values() for value in sample])
             return same, same
-        bounds = stratified_bootstrap(list(samples.values()), "results", name, statistic, statistic=_ALONG[statistic])
-        values = self.values(i)
-        return _within(bounds[0], values), _within(bounds[1], values)
+        bounds = stratified_bootstrap_interval(
+            list(samples.values()), "results", name, statistic, statistic=_STATISTICS[statistic]
+        )
+        values = self.values(column)
+        return _clip_to_range(bounds[0], values), _clip_to_range(bounds[1], values)
 
 
 @dataclass(frozen=True)
-class _Grouping(Generic[T]):
-    """A table, the columns `at` which it is grouped, those that are summed up, and those of them that people see."""
+class _GroupedTable(Generic[TableT]):
+    """A table, the columns `key_indices` which it is grouped, those that are summed up, and those of them that people
+    see."""
 
-    table: T
-    at: Sequence[int]
-    measured: Sequence[int]
-    main: Sequence[int]
+    table: TableT
+    key_indices: Sequence[int]
+    value_indices: Sequence[int]
+    default_indices: Sequence[int]
     statistic: str | None
     threshold: float
-    solved: Sequence[str]
+    success_columns: Sequence[str]
 
     @property
-    def found(self) -> T:
+    def result(self) -> TableT:
         """Groups with all numbers; intervals take about a millisecond each and are computed on access."""
         rows: list[Row] = []
 
         def make() -> Iterator[Row]:
             if not rows:
-                rows.extend(self.rows(self.measured, self.ends))
+                rows.extend(self.rows(self.value_indices, self.suffixes))
             return iter(rows)
 
-        every = Lazily(make)
+        all_rows = LazyRows(make)
 
-        def view(found: T) -> T:
-            if found.rows is every and self.statistic is None:
+        def view(found: TableT) -> TableT:
+            if found.rows is all_rows and self.statistic is None:
                 ends = ["count", "median", "lowest", "highest"]
-                found = self.with_columns(self.main, ends, self.rows(self.main, ends))
+                found = self.make_table(self.default_indices, ends, self.rows(self.default_indices, ends))
             return self.view(found)
 
-        return replace(self.with_columns(self.measured, self.ends, every), view=view)
+        return replace(self.make_table(self.value_indices, self.suffixes, all_rows), make_view=view)
 
     @property
-    def ends(self) -> list[str]:
+    def suffixes(self) -> list[str]:
         """The statistics of each column, as suffixes of the names."""
         typical = [] if self.statistic is not None else ["median", "lowest", "highest"]
         return ["count", *typical, *(f"{self.statistic or 'iqm'}{end}" for end in ("", ".low", ".high"))]
@@ -192,9 +212,9 @@ class _Grouping(Generic[T]):
         names, columns = self.table.names, self.table.columns
         found: dict[Row, list[Row]] = {}
         for row in self.table.rows:
-            found.setdefault(tuple(row[i] for i in self.at), []).append(row)
+            found.setdefault(tuple(row[i] for i in self.key_indices), []).append(row)
         ranks = []
-        for column, i in enumerate(self.at):
+        for column, i in enumerate(self.key_indices):
             values = list(dict.fromkeys(key[column] for key in found))
             if columns[i].type in (int, float):
                 values.sort(key=lambda value: (value is None, value if isinstance(value, int | float) else 0.0))
@@ -212,29 +232,31 @@ class _Grouping(Generic[T]):
             run = names.index("run")
             if len({row[run] for row in done}) < len(done):
                 return None
-        settings = [i for i, column in enumerate(self.table.columns) if column.tells and names[i] not in _NOT_SETTINGS]
+        settings = [
+            i for i, column in enumerate(self.table.columns) if column.is_identifier and names[i] not in _NOT_SETTINGS
+        ]
         known: dict[Row, int] = {}
         return [known.setdefault(tuple(row[i] for i in settings), len(known)) for row in done]
 
     # In numbers -------------------------------------------------------------------------------------------------------
 
-    def with_columns(self, wanted: Sequence[int], ends: Sequence[str], rows: Iterable[Row]) -> T:
-        keys = [replace(self.table.columns[i], tells=True, main=True) for i in self.at]
+    def make_table(self, indices: Sequence[int], suffixes: Sequence[str], rows: Iterable[Row]) -> TableT:
+        keys = [replace(self.table.columns[i], is_identifier=True, is_default=True) for i in self.key_indices]
         counts = ["done", "failed", "left"] if "status" in self.table.names else ["count"]
         columns = [*keys, *(Column(name, int, "count") for name in counts)]
-        if self.solved and "status" in self.table.names:
+        if self.success_columns and "status" in self.table.names:
             columns += [Column(f"success{end}", float, "share") for end in ("", ".low", ".high")]
             columns += [Column("success.count", int, "count"), Column("success.of")]
-        for column in (self.table.columns[i] for i in wanted):
-            result = Column("", float, "share" if column.shown == "share" else "measure")
-            for end in ends:
+        for column in (self.table.columns[i] for i in indices):
+            result = Column("", float, "share" if column.display_format == "share" else "measure")
+            for end in suffixes:
                 kind = Column("", int, "count") if end == "count" else result
                 columns.append(replace(kind, name=f"{column.name}.{end}"))
-        return self.table.others(columns, rows, "groups", self.notes)
+        return self.table.new_table(columns, rows, "groups", self.notes)
 
-    def rows(self, wanted: Sequence[int], ends: Sequence[str]) -> list[Row]:
+    def rows(self, indices: Sequence[int], suffixes: Sequence[str]) -> list[Row]:
         return [
-            (*group.by, *self._counts(group), *(value for i in wanted for value in self._summary(group, i, ends)))
+            (*group.key, *self._counts(group), *(value for i in indices for value in self._summary(group, i, suffixes)))
             for group in self.groups
         ]
 
@@ -244,44 +266,47 @@ class _Grouping(Generic[T]):
             return [len(group.rows)]
         status = names.index("status")
         failed = sum(row[status] == "failed" for row in group.rows)
-        found: list[Value] = [len(group.done), failed, len(group.rows) - len(group.done) - failed]
-        if self.solved:
-            barred = names.index("no_claim") if "no_claim" in names else None
-            claimed = [row for row in group.done if barred is None or row[barred] is None]
-            judged = [result for row in claimed if (result := self._judged(row)) is not None]
-            values = [value for _, value in judged] + [0.0] * failed
+        counts: list[Value] = [len(group.done_rows), failed, len(group.rows) - len(group.done_rows) - failed]
+        if self.success_columns:
+            no_claim_index = names.index("no_claim") if "no_claim" in names else None
+            valid_rows = [row for row in group.done_rows if no_claim_index is None or row[no_claim_index] is None]
+            scored = [result for row in valid_rows if (result := self._success_value(row)) is not None]
+            values = [value for _, value in scored] + [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
-            found += [rate.value, rate.low, rate.high] if rate is not None else [None, None, None]
-            by = {name for name, _ in judged}
-            found += [len(values), ", ".join(name for name in self.solved if name in by) or None]
-        return found
+            counts += [rate.value, rate.low, rate.high] if rate is not None else [None, None, None]
+            by = {name for name, _ in scored}
+            counts += [len(values), ", ".join(name for name in self.success_columns if name in by) or None]
+        return counts
 
-    def _judged(self, row: Row) -> tuple[str, float] | None:
+    def _success_value(self, row: Row) -> tuple[str, float] | None:
         """The column that decides whether a run succeeded, with its value."""
-        results = ((name, row[self.table.names.index(name)]) for name in self.solved)
+        results = ((name, row[self.table.names.index(name)]) for name in self.success_columns)
         return next(((name, float(value)) for name, value in results if isinstance(value, int | float)), None)
 
-    def _summary(self, group: _Group, i: int, ends: Sequence[str]) -> list[Value]:
-        """The numbers that `ends` name, of one column of one group."""
+    def _summary(self, group: _Group, i: int, suffixes: Sequence[str]) -> list[Value]:
+        """The numbers that `suffixes` name, of one column of one group."""
         values = group.values(i)
         found: dict[str, Value] = {"count": len(values)}
         if values:
-            if "lowest" in ends:
-                spread = median_spread(values)
+            if "lowest" in suffixes:
+                spread = summarize_seeds(values)
                 found |= {"median": spread.median, "lowest": spread.lowest, "highest": spread.highest}
-            for name in (name for name in _ALONG if f"{name}.low" in ends):
+            for name in (name for name in _STATISTICS if f"{name}.low" in suffixes):
                 low, high = group.interval(i, name, self.table.names[i]) or (None, None)
-                found |= {name: _of(name, values), f"{name}.low": low, f"{name}.high": high}
-        return [found.get(end) for end in ends]
+                found |= {name: _compute_statistic(name, values), f"{name}.low": low, f"{name}.high": high}
+        return [found.get(end) for end in suffixes]
 
     # In words ---------------------------------------------------------------------------------------------------------
 
-    def view(self, found: T) -> T:
+    def view(self, found: TableT) -> TableT:
         """What people see of groups: counts, successes, and each result in one column with its interval."""
         rows, names = list(found), found.names
-        columns = [replace(column, type=str, shown="plain") for column in found.columns[: len(self.at)]]
+        columns = [
+            replace(column, type=str, display_format="plain") for column in found.columns[: len(self.key_indices)]
+        ]
         texts = [
-            [value_text(column, row[column.name]) or "none" for row in rows] for column in found.columns[: len(self.at)]
+            [format_value(column, row[column.name]) or "none" for row in rows]
+            for column in found.columns[: len(self.key_indices)]
         ]
         for name in ("done", "failed", "left", "count"):
             if name in names and (name in ("done", "count") or any(row[name] for row in rows)):
@@ -289,14 +314,14 @@ class _Grouping(Generic[T]):
                 texts.append([f"{row[name]:,}" for row in rows])
         if "success" in names:
             columns.append(Column("success"))
-            texts.append([_success(row) for row in rows])
+            texts.append([_format_success(row) for row in rows])
             if len({row["success.of"] for row in rows} - {None}) > 1:
                 columns.append(Column("success.of"))
                 texts.append([str(row["success.of"] or "") for row in rows])
-        for column in (self.table.columns[i] for i in self.main):
+        for column in (self.table.columns[i] for i in self.default_indices):
             columns.append(Column(column.name))
             texts.append([self._interval_text(column, row) for row in rows])
-        return found.others(columns, list(zip(*texts, strict=True)), found.name, self.notes)
+        return found.new_table(columns, list(zip(*texts, strict=True)), found.name, self.notes)
 
     def _interval_text(self, column: Column, row: dict[str, Value]) -> str:
         ends = ("median", "lowest", "highest")
@@ -305,63 +330,65 @@ class _Grouping(Generic[T]):
         value, low, high = (row[f"{column.name}.{end}"] for end in ends)
         if not isinstance(value, float):
             return ""
-        shown = column if column.shown == "share" else replace(column, shown="measure")
+        shown = column if column.display_format == "share" else replace(column, display_format="measure")
         if row[f"{column.name}.count"] == 1 or not isinstance(low, float) or not isinstance(high, float):
-            return interval_text(shown, value, None, None)
-        return interval_text(shown, value, low, high)
+            return format_value_with_interval(shown, value, None, None)
+        return format_value_with_interval(shown, value, low, high)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What the numbers of a view are, and what was taken together."""
         what, runs = ("Runs", "done runs") if "status" in self.table.names else ("Rows", "rows")
         notes = []
-        if self.main and self.statistic is None:
+        if self.default_indices and self.statistic is None:
             notes.append(f"Median of the {runs} [lowest, highest].")
-        elif self.main and self.statistic is not None:
-            few = any(0 < len(group.done) < FEW for group in self.groups)
-            more = f" Of fewer than {FEW} seeds such an interval is too narrow." if few else ""
-            notes.append(f"{_WORDS[self.statistic]} of the {runs} [95 % bootstrap interval over seeds].{more}")
+        elif self.default_indices and self.statistic is not None:
+            few = any(0 < len(group.done_rows) < MIN_SEEDS for group in self.groups)
+            more = f" Of fewer than {MIN_SEEDS} seeds such an interval is too narrow." if few else ""
+            notes.append(
+                f"{_STATISTIC_LABELS[self.statistic]} of the {runs} [95 % bootstrap interval over seeds].{more}"
+            )
         if "no_claim" in self.table.names:
             reasons = dict.fromkeys(str(reason) for reason in self.table["no_claim"] if reason is not None)
             notes += [f"no claim, and no success counted: {reason}" for reason in reasons]
-        if self.solved:
-            judged = [self._judged(row) for group in self.groups for row in group.done]
+        if self.success_columns:
+            judged = [self._success_value(row) for group in self.groups for row in group.done_rows]
             by = {one[0] for one in judged if one is not None}
-            named = names_listed([name for name in self.solved if name in by] or self.solved[-1:], "or")
+            named = join_names([name for name in self.success_columns if name in by] or self.success_columns[-1:], "or")
             farthest = ", each the farthest that it has," * (len(by) > 1)
-            least = f"at least {percent(self.threshold)} %"
+            least = f"at least {format_percent(self.threshold)} %"
             notes.append(
                 f"success: runs with {named}{farthest} of {least}, of those done or failed; "
                 "one that failed did not succeed [Wilson's 95 % interval, in per cent]."
             )
-        if together := self._together():
-            apart = ",".join([*(self.table.names[i] for i in self.at), *together])
-            joined = names_listed(together, "and")
-            notes.append(f"{what} that differ in {joined} are taken together; group={apart} keeps them apart.")
+        if merged_columns := self._merged_columns():
+            group_option = ",".join([*(self.table.names[i] for i in self.key_indices), *merged_columns])
+            joined = join_names(merged_columns, "and")
+            notes.append(f"{what} that differ in {joined} are taken together; group={group_option} keeps them apart.")
         return tuple(notes)
 
-    def _together(self) -> list[str]:
+    def _merged_columns(self) -> list[str]:
         """What tells rows apart, seeds aside, and differs inside a group; settings that a label says are not named."""
         names = self.table.names
         rows = [row for group in self.groups for row in group.rows]
         found = [
             i
             for i, column in enumerate(self.table.columns)
-            if column.tells
-            and i not in self.at
+            if column.is_identifier
+            and i not in self.key_indices
             and column.name not in _NOT_SETTINGS
             and any(row[i] != group.rows[0][i] for group in self.groups for row in group.rows)
         ]
         label = names.index("label") if "label" in names else None
         if label in found:
             labels = [row[label] for row in rows]
-            found = [i for i in found if i == label or not follows([row[i] for row in rows], labels)]
+            found = [i for i in found if i == label or not is_determined_by([row[i] for row in rows], labels)]
         return [names[i] for i in found]
 
 
-def _success(row: dict[str, Value]) -> str:
+def _format_success(row: dict[str, Value]) -> str:
     """`3/5 [23, 88]`: how many of how many, and Wilson's interval in per cent."""
     value, low, high, count = (row[f"success{end}"] for end in ("", ".low", ".high", ".count"))
     if not (isinstance(value, float) and isinstance(low, float) and isinstance(high, float) and isinstance(count, int)):
         return ""
-    return f"{round(value * count)}/{count} {bracket(low, high, 0)}"
+    return f"{round(value * count)}/{count} {format_interval(low, high, 0)}"

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS
-from numerate.executors.executor import Kind
+from numerate.executors.executor import FailureKind
 from numerate.records.kinds import EVALUATION
-from numerate.records.reading import content_of, read
-from numerate.reports.grid import REGIONS
-from numerate.reports.groups import settings_words
-from numerate.studies.folder import Planned, StudyFolder, is_failed
-from numerate.studies.state import gone, silent
+from numerate.records.reading import read_bytes, read_records
+from numerate.reports.grid import REGION_LABELS
+from numerate.reports.groups import format_settings
+from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
+from numerate.studies.state import has_ended, is_lost
 from numerate.studies.status import runs_of
-from numerate.tables.differing import differing
-from numerate.tables.rows import Column, Lazily, Row, Value, type_of
-from numerate.tables.showing import short_names, telling, words
+from numerate.tables.differing import differing_settings
+from numerate.tables.rows import Column, LazyRows, Row, Value, infer_type
+from numerate.tables.showing import select_informative_columns, short_names, single_line
 from numerate.tables.table import Table
-from numerate.training.run_folder import folder_name, runs_directory
+from numerate.training.run_folder import folder_name, resolve_runs_dir
 
 if TYPE_CHECKING:
     from numerate.studies.study import Study
 
-STATUSES = ("done", "failed", "running", "left")
+RUN_STATUSES = ("done", "failed", "running", "left")
 """The state of a run. What was stopped, or whose worker died, is left: the same command resumes it."""
 
 PLANS = ("current", "earlier")
 """Whether a run was requested by the last command, or only by earlier ones."""
 
-_MEASURES = (
+_TRAINING_COLUMNS = (
     Column("step", int, "count"),
     Column("examples", int, "count"),
     Column("tokens", int, "count"),
@@ -43,47 +43,47 @@ _MEASURES = (
     Column("beyond-development", float, "share"),
     Column("best_step", int, "count"),
 )
-_TEXT_MEASURES = (
+_LANGUAGE_TRAINING_COLUMNS = (
     Column("development_loss", float, "measure"),
     Column("development_perplexity", float, "measure"),
     Column("development_bits", float, "measure"),
 )
-"""The last training measures of running text, instead of accuracies."""
+"""The last training metrics of language modeling runs, instead of accuracies."""
 _CHECKPOINTS = ("final", "best")
 _SHOWN_ERRORS = 5
 """Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
 
-LEGEND = (
-    "final: the last checkpoint; best: the one that did best on OOD validation, so that this has no column of it. "
+REGION_NOTE = (
+    "final: the last checkpoint; best: the best checkpoint on OOD validation, which therefore has no column for it. "
     "Exact match, mean over the cells of each region."
 )
-LABELS = (
-    "unseen, accuracy, last and prefix: of labels, over all of a region; floor: what memorising the counts of training "
-    "gives, or one answer everywhere."
+LABEL_NOTE = (
+    "unseen, accuracy, last and prefix: of labels, over all of a region; floor: the score of memorizing the trained "
+    "counts or of the best constant answer."
 )
-ANSWERS = (
+ANSWER_NOTE = (
     "Of numbers and texts each metric is over all questions of a region; with (mean of modules) behind its name it is "
     "the mean over the cells, each weighing the same. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) "
     "log10(|x| + 1)."
 )
-LANGUAGE = (
-    "final: the last checkpoint; best: the one with the lowest loss on the development split. Of running text loss is "
-    "in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. Intervals "
-    "(.low, .high) are about the text; group=label has what seeds differ by."
+LANGUAGE_NOTE = (
+    "final: the last checkpoint; best: the one with the lowest loss on the validation split. For language modeling, "
+    "loss is in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. "
+    "Intervals (.low, .high) are about the text; group=label has what seeds differ by."
 )
-OF_TEXT = ("loss", "perplexity", "bits_per_byte", "likeliest")
+LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "likeliest")
 """The measures of running text that have columns."""
-_ENDS_OF_TEXT = {
+_LANGUAGE_RECORD_KEYS = {
     "likeliest": "accuracy",
     "loss.low": "low",
     "loss.high": "high",
     "bits_per_byte.low": "bits_low",
     "bits_per_byte.high": "bits_high",
 }
-MAIN_ANSWERS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
+DEFAULT_ANSWER_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
 """The metrics of numbers and texts that people see first."""
 
-MEASURES = tuple(name for name in METRICS if name != "exact")
+LABEL_METRICS = tuple(name for name in METRICS if name != "exact")
 """The measures of labels that have columns of their own, behind exact match."""
 
 
@@ -107,55 +107,63 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     Raises `UserError` where there is no such study.
     """
     address = os.fspath(study) if isinstance(study, str | os.PathLike) else folder_name(study.title)
-    folder = StudyFolder.find(address, runs_directory(runs_dir))
-    every = folder.every()
-    records, done = folder.results(), folder.done(every)
-    plan = [planned for planned in every if planned.current or planned.run in done]
-    begun = {run for state in folder.states() if not gone(state) and not silent(state) for run in runs_of(state)}
-    found = [records.get(planned.at, {}) for planned in plan]
-    statuses = [_status(planned, record, done, begun) for planned, record in zip(plan, found, strict=True)]
-    labels = _labels(plan, folder.head()["labels"])
-    settings = differing(plan)
+    folder = StudyFolder.find(address, resolve_runs_dir(runs_dir))
+    all_runs = folder.all_runs()
+    records, done = folder.results(), folder.done_results(all_runs)
+    plan = [planned for planned in all_runs if planned.current or planned.run in done]
+    running_runs = {
+        run for state in folder.states() if not has_ended(state) and not is_lost(state) for run in runs_of(state)
+    }
+    run_records = [records.get(planned.result_key, {}) for planned in plan]
+    statuses = [_status(planned, record, done, running_runs) for planned, record in zip(plan, run_records, strict=True)]
+    labels = _labels(plan, folder.metadata()["labels"])
+    settings = differing_settings(plan)
     columns: list[tuple[Column, list[Value]]] = [
-        (Column("run", tells=True), [planned.run for planned in plan]),
-        (Column("label", tells=True), list(labels)),
-        (Column("seed", int, tells=True), [planned.seed for planned in plan]),
-        (Column("status", may_be=STATUSES), list(statuses)),
+        (Column("run", is_identifier=True), [planned.run for planned in plan]),
+        (Column("label", is_identifier=True), list(labels)),
+        (Column("seed", int, is_identifier=True), [planned.seed for planned in plan]),
+        (Column("status", categories=RUN_STATUSES), list(statuses)),
         *([_plan_column(plan)] if not all(planned.current for planned in plan) else []),
-        *((_setting(path, values), _as_one(values)) for path, values in settings.items()),
+        *((_setting_column(path, values), _cast_to_common_type(values)) for path, values in settings.items()),
     ]
-    identified = [(column, values) for column, values in columns if column.name != "status"]
-    measured = [record if status == "done" else {} for record, status in zip(found, statuses, strict=True)]
-    texts = any("development_loss" in record for record in measured)
-    for column in (*_MEASURES, *(_TEXT_MEASURES if texts else ()), *_region_columns(measured)):
-        columns.append((column, [column.read(_at(record, column.name)) for record in measured]))
-    reasons = [_no_claim(record) for record in measured]
+    identifier_columns = [(column, values) for column, values in columns if column.name != "status"]
+    done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]
+    has_language_metrics = any("development_loss" in record for record in done_records)
+    for column in (
+        *_TRAINING_COLUMNS,
+        *(_LANGUAGE_TRAINING_COLUMNS if has_language_metrics else ()),
+        *_region_columns(done_records),
+    ):
+        columns.append((column, [column.cast(_lookup(record, column.name)) for record in done_records]))
+    reasons = [_no_claim_reason(record) for record in done_records]
     if any(reason is not None for reason in reasons):
-        columns.append((Column("no_claim", main=True), list(reasons)))
-    for column, path in _REST:
-        columns.append((column, [column.read(_at(record, path)) for record in found]))
+        columns.append((Column("no_claim", is_default=True), list(reasons)))
+    for column, path in _STATUS_COLUMNS:
+        columns.append((column, [column.cast(_lookup(record, path)) for record in run_records]))
     rows = list(zip(*(values for _, values in columns), strict=True)) if plan else []
 
-    def cells(wanted: Collection[str]) -> Table:
-        return _cells(folder.runs, identified, done.keys() & set(wanted))
+    def cells(run_names: Collection[str]) -> Table:
+        return _cells_table(folder.runs_dir, identifier_columns, done.keys() & set(run_names))
 
-    return Table(tuple(column for column, _ in columns), rows, "runs", _view, cells_of=cells)
+    return Table(tuple(column for column, _ in columns), rows, "runs", _default_view, load_cells=cells)
 
 
-_REST = (
+_STATUS_COLUMNS = (
     (Column("seconds", float, "measure"), "took.seconds"),
     (Column("worker"), "took.worker"),
     (Column("why"), "why"),
-    (Column("failure", may_be=get_args(Kind)), "kind"),
+    (Column("failure", categories=get_args(FailureKind)), "kind"),
     (Column("error"), "error"),
 )
 
 
-def _plan_column(plan: Sequence[Planned]) -> tuple[Column, list[Value]]:
-    return Column("plan", may_be=PLANS, tells=True), [PLANS[0 if planned.current else 1] for planned in plan]
+def _plan_column(plan: Sequence[PlannedRun]) -> tuple[Column, list[Value]]:
+    return Column("plan", categories=PLANS, is_identifier=True), [
+        PLANS[0 if planned.current else 1] for planned in plan
+    ]
 
 
-def _status(planned: Planned, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
+def _status(planned: PlannedRun, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
     if planned.run in done:
         return "done"
     if planned.run in begun:
@@ -163,7 +171,7 @@ def _status(planned: Planned, record: Mapping[str, Any], done: Collection[str], 
     return "failed" if is_failed(record) else "left"
 
 
-def _labels(plan: Sequence[Planned], labels: Mapping[str, str]) -> list[str]:
+def _labels(plan: Sequence[PlannedRun], labels: Mapping[str, str]) -> list[str]:
     """What the runs are called without their settings, which have columns of their own."""
     found = []
     for planned in plan:
@@ -173,13 +181,13 @@ def _labels(plan: Sequence[Planned], labels: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _setting(path: str, values: Sequence[Value]) -> Column:
-    return Column(path, type_of(values), tells=True)
+def _setting_column(path: str, values: Sequence[Value]) -> Column:
+    return Column(path, infer_type(values), is_identifier=True)
 
 
-def _as_one(values: Sequence[Value]) -> list[Value]:
+def _cast_to_common_type(values: Sequence[Value]) -> list[Value]:
     """Values of several types as those of the one that their column has."""
-    kind = type_of(values)
+    kind = infer_type(values)
     if kind is str:
         return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     return [float(value) if kind is float and value is not None else value for value in values]
@@ -187,68 +195,73 @@ def _as_one(values: Sequence[Value]) -> list[Value]:
 
 def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Of each checkpoint the regions that any run has, nearest to training first."""
-    found = []
+    columns = []
     for checkpoint in _CHECKPOINTS:
         names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
-        ordered = [*(name for name in REGIONS if name in names), *(name for name in names if name not in REGIONS)]
+        ordered = [
+            *(name for name in REGION_LABELS if name in names),
+            *(name for name in names if name not in REGION_LABELS),
+        ]
         for name in ordered:
             if checkpoint == "best" and name == "ood_validation":  # where it was chosen, so that it says nothing of it
                 continue
             path = f"{checkpoint}.{name}"
             regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
             if any("language" in region for region in regions):
-                found += _text_columns(path)
+                columns += _language_columns(path)
                 continue
             labelled = any("labels" in region for region in regions)
             # Of labels the best checkpoint has its headline alone: a row is wide enough.
-            found.append(Column(path, float, "share", main=not labelled or checkpoint == "final"))
-            found += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
-            for measure in MEASURES if labelled else ():
+            columns.append(Column(path, float, "share", is_default=not labelled or checkpoint == "final"))
+            columns += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
+            for measure in LABEL_METRICS if labelled else ():
                 if any(measure in region.get("labels", {}) for region in regions):
                     main = measure == ("accuracy" if name == "in_distribution" else "unseen")
-                    found.append(Column(f"{path}.{measure}", float, "share", main=main))
-                    found += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
+                    columns.append(Column(f"{path}.{measure}", float, "share", is_default=main))
+                    columns += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
                     floor = main and name != "in_distribution"
-                    found.append(Column(f"{path}.{measure}.floor", float, "share", main=floor))
-            for metric in answer_metrics.NAMES:
+                    columns.append(Column(f"{path}.{measure}.floor", float, "share", is_default=floor))
+            for metric in answer_metrics.METRIC_NAMES:
                 if any(region.get("answers", {}).get(metric) is not None for region in regions):
                     shown: Literal["share", "measure"] = (
-                        "share" if answer_metrics.base(metric) in answer_metrics.SHARES else "measure"
+                        "share"
+                        if answer_metrics.base_metric(metric) in answer_metrics.PROPORTION_METRICS
+                        else "measure"
                     )
-                    main = checkpoint == "final" and metric in MAIN_ANSWERS
-                    found.append(Column(f"{path}.{metric}", float, shown, main=main))
+                    main = checkpoint == "final" and metric in DEFAULT_ANSWER_METRICS
+                    columns.append(Column(f"{path}.{metric}", float, shown, is_default=main))
                     if metric == "number_accuracy":
-                        found += [Column(f"{path}.{metric}.{end}", float, "share") for end in ("low", "high")]
-    return found
+                        columns += [Column(f"{path}.{metric}.{end}", float, "share") for end in ("low", "high")]
+    return columns
 
 
-def _text_columns(path: str) -> list[Column]:
-    """The columns of running text below the name of a checkpoint and a context."""
+def _language_columns(path: str) -> list[Column]:
+    """The columns of language modeling below the name of a checkpoint and a context."""
     found = []
-    for name in OF_TEXT:
+    for name in LANGUAGE_METRICS:
         kind: Literal["share", "measure"] = "share" if name == "likeliest" else "measure"
-        found.append(Column(f"{path}.{name}", float, kind, main=name != "likeliest"))
-        found += [Column(f"{path}.{end}", float, kind) for end in _ENDS_OF_TEXT if end.startswith(f"{name}.")]
+        found.append(Column(f"{path}.{name}", float, kind, is_default=name != "likeliest"))
+        found += [Column(f"{path}.{end}", float, kind) for end in _LANGUAGE_RECORD_KEYS if end.startswith(f"{name}.")]
     return found
 
 
-def _no_claim(record: Mapping[str, Any]) -> str | None:
+def _no_claim_reason(record: Mapping[str, Any]) -> str | None:
     """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
     return next((str(region["sees_future"]) for region in regions if region.get("sees_future")), None)
 
 
-def _at(record: Mapping[str, Any], name: str) -> Any:
+def _lookup(record: Mapping[str, Any], name: str) -> Any:
     """What a record has under a column's name; a region's mean stands under its own name."""
     checkpoint, dot, region = name.partition(".")
     if checkpoint in _CHECKPOINTS and dot:
         region, _, end = region.partition(".")
         known = (record.get(checkpoint) or {}).get(region) or {}
         if "language" in known:
-            return known["language"].get(_ENDS_OF_TEXT.get(end, end))
-        if answer_metrics.is_one(end.removesuffix(".low").removesuffix(".high")):
+            return known["language"].get(_LANGUAGE_RECORD_KEYS.get(end, end))
+        if answer_metrics.is_answer_metric(end.removesuffix(".low").removesuffix(".high")):
             return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
-        measure, _, end = end.partition(".") if end.partition(".")[0] in MEASURES else ("", "", end)
+        measure, _, end = end.partition(".") if end.partition(".")[0] in LABEL_METRICS else ("", "", end)
         if measure:
             labels = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
             return (labels.get(measure) or {}).get(end or "value")
@@ -259,16 +272,22 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _view(table: Table) -> Table:
+def _default_view(table: Table) -> Table:
     """What tells the runs apart and what came of them; below it, what is missing and why."""
     names = table.names
     rows = list(table.rows)
     statuses = [row[names.index("status")] for row in rows]
-    running = any(name.endswith(".bits_per_byte") for name in names)
-    notes = [LANGUAGE if running else LEGEND] if any(column.main for column in table.columns) else []
-    notes += [LABELS] if any(name.endswith(".floor") for name in names) else []
+    is_language_modeling = any(name.endswith(".bits_per_byte") for name in names)
+    notes = (
+        [LANGUAGE_NOTE if is_language_modeling else REGION_NOTE]
+        if any(column.is_default for column in table.columns)
+        else []
+    )
+    notes += [LABEL_NOTE] if any(name.endswith(".floor") for name in names) else []
     notes += (
-        [ANSWERS] if not running and any(name.rpartition(".")[2] in answer_metrics.METRICS for name in names) else []
+        [ANSWER_NOTE]
+        if not is_language_modeling and any(name.rpartition(".")[2] in answer_metrics.ANSWER_METRICS for name in names)
+        else []
     )
     if "no_claim" in names:
         notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
@@ -276,25 +295,27 @@ def _view(table: Table) -> Table:
         earlier = sum(plan == "earlier" for plan in table["plan"])
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
     if any(status != "done" for status in statuses):
-        counted = ", ".join(f"{statuses.count(name):,} {name}" for name in STATUSES if name in statuses)
+        counted = ", ".join(f"{statuses.count(name):,} {name}" for name in RUN_STATUSES if name in statuses)
         notes.append(f"{len(rows):,} {'run' if len(rows) == 1 else 'runs'}: {counted}")
-    shown = telling(table)
-    notes += _errors(table, shown)
+    shown = select_informative_columns(table)
+    notes += _error_notes(table, shown)
     return replace(shown, notes=tuple(notes))
 
 
-def _errors(table: Table, shown: Table) -> list[str]:
+def _error_notes(table: Table, shown: Table) -> list[str]:
     """What failed and why, the runs of one error together."""
     names = short_names(shown)
-    identifying = [i for i, column in enumerate(shown.columns) if column.tells]
+    identifying = [i for i, column in enumerate(shown.columns) if column.is_identifier]
     errors: dict[str, list[str]] = {}
-    for row, seen in zip(table, shown.rows, strict=True):
+    for row, shown_row in zip(table, shown.rows, strict=True):
         if row["status"] == "failed":
-            text = words(str(row["error"] or "no error was written down"))
+            text = single_line(str(row["error"] or "no error message was recorded"))
             kind = row["failure"]
             text = text if kind in ("mistake", "fault", "error", None) else f"{kind}: {text}"
-            who = [str(seen[i]) if names[i] == "label" else f"{names[i]} {seen[i]}" for i in identifying]
-            errors.setdefault(text, []).append(" ".join(who))
+            identifiers = [
+                str(shown_row[i]) if names[i] == "label" else f"{names[i]} {shown_row[i]}" for i in identifying
+            ]
+            errors.setdefault(text, []).append(" ".join(identifiers))
     found = []
     for error, runs in list(errors.items())[:_SHOWN_ERRORS]:
         more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
@@ -308,10 +329,10 @@ def _errors(table: Table, shown: Table) -> list[str]:
 
 _CELL = re.compile(rb'"cell": ?\{([^{}]*)\}')
 _AXIS = re.compile(rb'"([^"]+)": ?')
-_FIXED = (
+_CELL_COLUMNS = (
     (Column("correct", int, "count"), "correct"),
     (Column("count", int, "count"), "count"),
-    (Column("exact", float, "share", main=True), None),
+    (Column("exact", float, "share", is_default=True), None),
     (Column("low", float, "share"), "low"),
     (Column("high", float, "share"), "high"),
     (Column("digit_accuracy", float, "share"), "digit_accuracy"),
@@ -320,109 +341,126 @@ _FIXED = (
     (Column("method"), "method"),
 )
 """What is measured of a cell, with its name in a record."""
-_OF_LABELS = tuple(
-    (Column(f"{name}{end}", float, "share", main=name == "unseen"), name, end)
-    for name in MEASURES
+_LABEL_COLUMNS = tuple(
+    (Column(f"{name}{end}", float, "share", is_default=name == "unseen"), name, end)
+    for name in LABEL_METRICS
     for end in ("", ".floor")
 )
 """What is measured of the labels of a cell beside, with the measure and whether it is its floor."""
-_OF_TEXTS = (
-    (Column("loss", float, "measure", main=True), "loss"),
+_LANGUAGE_COLUMNS = (
+    (Column("loss", float, "measure", is_default=True), "loss"),
     (Column("loss.low", float, "measure"), "low"),
     (Column("loss.high", float, "measure"), "high"),
-    (Column("perplexity", float, "measure", main=True), "perplexity"),
-    (Column("bits_per_byte", float, "measure", main=True), "bits_per_byte"),
+    (Column("perplexity", float, "measure", is_default=True), "perplexity"),
+    (Column("bits_per_byte", float, "measure", is_default=True), "bits_per_byte"),
     (Column("tokens", int, "count"), "tokens"),
     (Column("bytes", int, "count"), "bytes"),
 )
 """The measures of a portion of running text, instead of those of a cell."""
-_OF_ANSWERS = tuple(
-    Column(name, float, "share" if name in answer_metrics.SHARES else "measure", main=name in MAIN_ANSWERS)
-    for name in answer_metrics.METRICS
+_ANSWER_COLUMNS = tuple(
+    Column(
+        name,
+        float,
+        "share" if name in answer_metrics.PROPORTION_METRICS else "measure",
+        is_default=name in DEFAULT_ANSWER_METRICS,
+    )
+    for name in answer_metrics.ANSWER_METRICS
 )
 """What is measured of the numbers and texts of a cell beside."""
 
 
-def _cells(runs: Path, identified: Sequence[tuple[Column, list[Value]]], wanted: Collection[str]) -> Table:
-    """A row per run, checkpoint, placement and cell, of done runs. The files are read twice: which axes, which rows."""
-    by_run = [row for row in zip(*(values for _, values in identified), strict=True) if row[0] in wanted]
-    taken = {"checkpoint", "step", "position_offset", "settings", "region", *(column.name for column, _ in _FIXED)}
-    taken |= (
-        {column.name for column in _OF_ANSWERS}
-        | {column.name for column, _, _ in _OF_LABELS}
-        | {column.name for column, _ in identified}
+def _cells_table(
+    runs: Path, identifier_columns: Sequence[tuple[Column, list[Value]]], run_names: Collection[str]
+) -> Table:
+    """A row per run, checkpoint, position offset and cell, of done runs. The files are read twice: which axes, which
+    rows."""
+    run_rows = [row for row in zip(*(values for _, values in identifier_columns), strict=True) if row[0] in run_names]
+    used_names = {
+        "checkpoint",
+        "step",
+        "position_offset",
+        "settings",
+        "region",
+        *(column.name for column, _ in _CELL_COLUMNS),
+    }
+    used_names |= (
+        {column.name for column in _ANSWER_COLUMNS}
+        | {column.name for column, _, _ in _LABEL_COLUMNS}
+        | {column.name for column, _ in identifier_columns}
     )
     axes: dict[str, Column] = {}
-    labelled = answered = running = False
-    for row in by_run:
-        content = content_of(runs / str(row[0]) / "evaluation.jsonl")
-        labelled = labelled or b'"labels":' in content
-        answered = answered or b'"measures":' in content
-        running = running or b'"language":' in content
-        for name in _axes(content):
-            axes.setdefault(name, Column(f"cell.{name}" if name in taken else name, int, tells=True))
-    there = {column.name for column, _ in identified} | {column.name for column in _OF_ANSWERS if answered}
-    texts = [one for one in _OF_TEXTS if running and one[0].name not in there]
+    has_labels = has_answers = is_language_modeling = False
+    for row in run_rows:
+        content = read_bytes(runs / str(row[0]) / "evaluation.jsonl")
+        has_labels = has_labels or b'"labels":' in content
+        has_answers = has_answers or b'"measures":' in content
+        is_language_modeling = is_language_modeling or b'"language":' in content
+        for name in _axis_names(content):
+            axes.setdefault(name, Column(f"cell.{name}" if name in used_names else name, int, is_identifier=True))
+    present_names = {column.name for column, _ in identifier_columns} | {
+        column.name for column in _ANSWER_COLUMNS if has_answers
+    }
+    language_columns = [one for one in _LANGUAGE_COLUMNS if is_language_modeling and one[0].name not in present_names]
     columns = (
-        *(column for column, _ in identified),
-        Column("checkpoint", tells=True),
+        *(column for column, _ in identifier_columns),
+        Column("checkpoint", is_identifier=True),
         Column("step", int, "count"),
-        Column("position_offset", int, tells=True),
-        Column("settings", tells=True),
-        Column("region", tells=True, may_be=tuple(REGIONS)),
+        Column("position_offset", int, is_identifier=True),
+        Column("settings", is_identifier=True),
+        Column("region", is_identifier=True, categories=tuple(REGION_LABELS)),
         *axes.values(),
-        *(column for column, _ in _FIXED),
-        *(column for column, _, _ in _OF_LABELS if labelled),
-        *(column for column in _OF_ANSWERS if answered),
-        *(column for column, _ in texts),
+        *(column for column, _ in _CELL_COLUMNS),
+        *(column for column, _, _ in _LABEL_COLUMNS if has_labels),
+        *(column for column in _ANSWER_COLUMNS if has_answers),
+        *(column for column, _ in language_columns),
     )
 
     def rows() -> Iterator[Row]:
-        for row in by_run:
-            for record in read(runs / str(row[0]) / "evaluation.jsonl", EVALUATION):
-                of_labels = _of_labels(record) if labelled else ()
-                of_answers = _of_answers(record) if answered else ()
-                of_texts = (column.read(record.get(name)) for column, name in texts)
-                yield (*row, *_cell(record, axes), *of_labels, *of_answers, *of_texts)
+        for row in run_rows:
+            for record in read_records(runs / str(row[0]) / "evaluation.jsonl", EVALUATION):
+                of_labels = _label_values(record) if has_labels else ()
+                of_answers = _answer_values(record) if has_answers else ()
+                of_texts = (column.cast(record.get(name)) for column, name in language_columns)
+                yield (*row, *_cell_values(record, axes), *of_labels, *of_answers, *of_texts)
 
-    return Table(columns, Lazily(rows), "cells", telling)
+    return Table(columns, LazyRows(rows), "cells", select_informative_columns)
 
 
-def _cell(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
+def _cell_values(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[Value]:
     cell, count = record.get("cell") or {}, record.get("count")
     found: list[Value] = [
         record.get("checkpoint"),
         record.get("step"),
         record.get("position_offset"),
-        settings_words(record["settings"]) if record.get("settings") else None,
+        format_settings(record["settings"]) if record.get("settings") else None,
         record.get("region"),
         *(cell.get(axis) for axis in axes),
     ]
     exact = record.get("correct", 0) / count if count else None
     if "language" in record:  # nothing is right or wrong as a whole, and the interval is that of the loss
-        return found + [column.read(record.get(name)) if name == "count" else None for column, name in _FIXED]
-    found += [exact if name is None else column.read(record.get(name)) for column, name in _FIXED]
+        return found + [column.cast(record.get(name)) if name == "count" else None for column, name in _CELL_COLUMNS]
+    found += [exact if name is None else column.cast(record.get(name)) for column, name in _CELL_COLUMNS]
     return found
 
 
-def _of_labels(record: Mapping[str, Any]) -> list[Value]:
+def _label_values(record: Mapping[str, Any]) -> list[Value]:
     found = record.get("labels") or {}
     return [
-        column.read((found.get("floor") or {}).get(name) if end else found.get(name))
-        for column, name, end in _OF_LABELS
+        column.cast((found.get("floor") or {}).get(name) if end else found.get(name))
+        for column, name, end in _LABEL_COLUMNS
     ]
 
 
-def _of_answers(record: Mapping[str, Any]) -> list[Value]:
-    measures = {name: value for kind in ("numbers", "texts") for name, value in _measures_of(record, kind).items()}
-    return [column.read(measures.get(column.name)) for column in _OF_ANSWERS]
+def _answer_values(record: Mapping[str, Any]) -> list[Value]:
+    measures = {name: value for kind in ("numbers", "texts") for name, value in _record_metrics(record, kind).items()}
+    return [column.cast(measures.get(column.name)) for column in _ANSWER_COLUMNS]
 
 
-def _measures_of(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def _record_metrics(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return (record.get(kind) or {}).get("measures") or {}
 
 
-def _axes(content: bytes) -> Iterator[str]:
+def _axis_names(content: bytes) -> Iterator[str]:
     """The names of the axes of all cells in a file, found without reading each record."""
     shapes = dict.fromkeys(re.sub(rb"-?\d+", b"", cell) for cell in _CELL.findall(content))
     yield from dict.fromkeys(name.decode(errors="replace") for shape in shapes for name in _AXIS.findall(shape))

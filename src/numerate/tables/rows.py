@@ -10,31 +10,31 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal, Self, TypeVar
 
-from numerate.config.values import unquoted
+from numerate.config.values import unquote
 from numerate.errors import UserError, did_you_mean
 
 Value = int | float | bool | str | None
 Row = tuple[Value, ...]
-Shown = Literal["plain", "share", "count", "measure"]
+DisplayFormat = Literal["plain", "share", "count", "measure"]
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table: its name, and the type of its values where they are not missing.
 
-    `shown` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "measure" with four
-    digits. `tells` is true of what tells rows apart (label, seed, settings), `main` of what people want to see first.
-    `may_be` are values that it may have although no row has.
+    `display_format` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "measure"
+    with four digits. `is_identifier` is true of what tells rows apart (label, seed, settings), `is_default` of what
+    people want to see first. `categories` are values that it may have although no row has.
     """
 
     name: str
     type: type = str
-    shown: Shown = "plain"
-    tells: bool = False
-    main: bool = False
-    may_be: tuple[str, ...] = ()
+    display_format: DisplayFormat = "plain"
+    is_identifier: bool = False
+    is_default: bool = False
+    categories: tuple[str, ...] = ()
 
-    def read(self, value: Any) -> Value:
+    def cast(self, value: Any) -> Value:
         """A value of a record as one of this column; None where it is none."""
         if value is None or (isinstance(value, float) and not isfinite(value)):
             return None
@@ -48,25 +48,25 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Lazily:
+class LazyRows:
     """Rows that are made anew each time they are looked through, so that a million of them need no memory."""
 
-    make: Callable[[], Iterator[Row]]
+    make_rows: Callable[[], Iterator[Row]]
 
     def __iter__(self) -> Iterator[Row]:
-        return self.make()
+        return self.make_rows()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class NamedRows:
+class BaseTable:
     """What every `Table` is made of, and all that functions of tables need: rows under named columns."""
 
     columns: tuple[Column, ...]
     rows: Iterable[Row]
     name: str = "rows"
-    view: Callable[[Any], Any] | None = None
+    make_view: Callable[[Any], Any] | None = None
     notes: tuple[str, ...] = ()
-    cells_of: Callable[[Collection[str]], Any] | None = None
+    load_cells: Callable[[Collection[str]], Any] | None = None
 
     def __len__(self) -> int:
         return len(self.rows) if isinstance(self.rows, Sequence) else sum(1 for _ in self.rows)
@@ -77,40 +77,42 @@ class NamedRows:
 
     def __getitem__(self, name: str) -> list[Value]:
         """The values of one column."""
-        at = self.at(name)
+        at = self.column_index(name)
         return [row[at] for row in self.rows]
 
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
-    def at(self, name: str, where: str = "columns") -> int:
+    def column_index(self, name: str, option: str = "columns") -> int:
         """Which column is meant by a name. Raises `UserError` where there is none, or may be several."""
-        found = self.matching(name, where)
+        found = self.column_indices(name, option)
         if len(found) > 1:
             raise UserError(
-                f"{where}: {name!r} is several columns here; {names_listed(self.names[i] for i in found)}; give one"
+                f"{option}: {name!r} is several columns here; {join_names(self.names[i] for i in found)}; give one"
             )
         return found[0]
 
-    def matching(self, name: str, where: str = "columns") -> list[int]:
+    def column_indices(self, name: str, option: str = "columns") -> list[int]:
         """Which columns are meant by a name: one, or all that are directly below it. Raises `UserError` for none."""
-        text = _fold(name)
-        names = [_fold(column) for column in self.names]
+        text = _normalize_name(name)
+        names = [_normalize_name(column) for column in self.names]
         if text in names:
             return [names.index(text)]
-        endings = [i for i, one in enumerate(names) if one.endswith(f".{text}")]
-        if len(endings) > 1:
-            options = names_listed((self.names[i] for i in endings), "or")
-            raise UserError(f"{where}: {name!r} may be {options}; give one of these")
-        if endings:
-            return endings
-        below = [i for i, one in enumerate(names) if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
-        if text and below:
-            return below
+        suffix_matches = [i for i, one in enumerate(names) if one.endswith(f".{text}")]
+        if len(suffix_matches) > 1:
+            options = join_names((self.names[i] for i in suffix_matches), "or")
+            raise UserError(f"{option}: {name!r} may be {options}; give one of these")
+        if suffix_matches:
+            return suffix_matches
+        child_columns = [
+            i for i, one in enumerate(names) if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names
+        ]
+        if text and child_columns:
+            return child_columns
         known = [*self.names, *(column.rpartition(".")[2] for column in self.names)]
-        hint = did_you_mean(name, known) or f" There are: {names_listed(self.names)}."
-        raise UserError(f"{where}: there is no column {name!r}.{hint}")
+        hint = did_you_mean(name, known) or f" There are: {join_names(self.names)}."
+        raise UserError(f"{option}: no column {name!r}.{hint}")
 
     # Other tables of it -----------------------------------------------------------------------------------------------
 
@@ -118,12 +120,16 @@ class NamedRows:
         """The columns of these names, in this order; `all` is every column."""
         found: dict[int, None] = {}
         for name in names:
-            found.update(dict.fromkeys(range(len(self.columns)) if name == "all" else self.matching(name, "columns")))
+            found.update(
+                dict.fromkeys(range(len(self.columns)) if name == "all" else self.column_indices(name, "columns"))
+            )
         if not found:
-            raise UserError(f"columns: none is chosen; there are: {names_listed(self.names)}.")
+            raise UserError(f"columns: none is chosen; there are: {join_names(self.names)}.")
         at = tuple(found)
         columns = tuple(self.columns[i] for i in at)
-        return replace(self, columns=columns, rows=self._made(lambda row: tuple(row[i] for i in at)), view=None)
+        return replace(
+            self, columns=columns, rows=self._map_rows(lambda row: tuple(row[i] for i in at)), make_view=None
+        )
 
     def where(self, *conditions: str) -> Self:
         """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.hidden_size=64")`.
@@ -131,27 +137,27 @@ class NamedRows:
         `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
         `UserError` for a value that no row has.
         """
-        tests = [self._test(condition) for condition in conditions]
+        tests = [self._parse_condition(condition) for condition in conditions]
         return replace(
-            self, rows=self._kept(lambda row: all((row[at] == value) is equal for at, equal, value in tests))
+            self, rows=self._filter_rows(lambda row: all((row[at] == value) is equal for at, equal, value in tests))
         )
 
-    def _test(self, condition: str) -> tuple[int, bool, Value]:
+    def _parse_condition(self, condition: str) -> tuple[int, bool, Value]:
         """The column that a condition is about, whether its values are to be equal, and to what."""
         name, equals, text = condition.partition("=")
         equal, name = not name.endswith("!"), name.removesuffix("!")
         if not equals or not name.strip():
             raise UserError(
-                f"where: {condition!r} is no condition; for example: where=label=Abacus,model.hidden_size=64"
+                f"where: {condition!r} must be a condition; for example: where=label=Abacus,model.hidden_size=64"
             )
-        at = self.at(name.strip(), "where")
+        at = self.column_index(name.strip(), "where")
         column = self.columns[at]
-        value = _value(text.strip(), column)
-        if isinstance(self.rows, Sequence) and value not in column.may_be:
+        value = _parse_value(text.strip(), column)
+        if isinstance(self.rows, Sequence) and value not in column.categories:
             known = list(dict.fromkeys(row[at] for row in self.rows))
             if value not in known and known:
-                texts = ["null" if one is None else _text(one) for one in known]
-                hint = did_you_mean(text, texts) or f" There are: {names_listed(texts)}."
+                texts = ["null" if one is None else _format_value(one) for one in known]
+                hint = did_you_mean(text, texts) or f" There are: {join_names(texts)}."
                 raise UserError(f"where: no row has {column.name}={text.strip()}.{hint}")
         return at, equal, value
 
@@ -159,11 +165,11 @@ class NamedRows:
         """Rows in order of columns; `-final.ood_test` begins with the largest. What is missing comes last."""
         rows = list(self.rows)
         for name in reversed(names):
-            falling = name.startswith("-")
-            at = self.at(name.removeprefix("-"), "sort")
-            there = [row for row in rows if row[at] is not None]
-            there.sort(key=lambda row, at=at: row[at], reverse=falling)  # type: ignore[misc]
-            rows = [*there, *(row for row in rows if row[at] is None)]
+            descending = name.startswith("-")
+            at = self.column_index(name.removeprefix("-"), "sort")
+            present_rows = [row for row in rows if row[at] is not None]
+            present_rows.sort(key=lambda row, at=at: row[at], reverse=descending)  # type: ignore[misc]
+            rows = [*present_rows, *(row for row in rows if row[at] is None)]
         return replace(self, rows=rows)
 
     def cells(self) -> Self:
@@ -171,33 +177,33 @@ class NamedRows:
 
         Raises `UserError` where the table is not of runs, or no longer has its column `run`.
         """
-        if self.cells_of is None:
-            raise UserError("cells: only a table of runs has cells")
+        if self.load_cells is None:
+            raise UserError("cells: needs a table of runs")
         if "run" not in self.names:
             raise UserError("cells: without the column run it is not known of which; take cells() before select(...)")
-        cells: Self = self.cells_of({str(run) for run in self["run"]})
+        cells: Self = self.load_cells({str(run) for run in self["run"]})
         return cells
 
-    def others(self, columns: Sequence[Column], rows: Iterable[Row], name: str, notes: tuple[str, ...] = ()) -> Self:
+    def new_table(self, columns: Sequence[Column], rows: Iterable[Row], name: str, notes: tuple[str, ...] = ()) -> Self:
         """Another table, of other columns and rows."""
         return type(self)(tuple(columns), rows, name, notes=notes)
 
-    def _made(self, change: Callable[[Row], Row]) -> Iterable[Row]:
+    def _map_rows(self, change: Callable[[Row], Row]) -> Iterable[Row]:
         if isinstance(self.rows, Sequence):
             return [change(row) for row in self.rows]
-        return Lazily(lambda: (change(row) for row in self.rows))
+        return LazyRows(lambda: (change(row) for row in self.rows))
 
-    def _kept(self, test: Callable[[Row], bool]) -> Iterable[Row]:
+    def _filter_rows(self, test: Callable[[Row], bool]) -> Iterable[Row]:
         if isinstance(self.rows, Sequence):
             return [row for row in self.rows if test(row)]
-        return Lazily(lambda: (row for row in self.rows if test(row)))
+        return LazyRows(lambda: (row for row in self.rows if test(row)))
 
 
-T = TypeVar("T", bound=NamedRows)
+TableT = TypeVar("TableT", bound=BaseTable)
 """A sort of table: what is made of one is of the same sort."""
 
 
-def type_of(values: Iterable[Value]) -> type:
+def infer_type(values: Iterable[Value]) -> type:
     """The type that a column of these values has: whole numbers and others together are float, all else is text."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and kinds:
@@ -207,32 +213,32 @@ def type_of(values: Iterable[Value]) -> type:
     return bool if kinds == {bool} else str
 
 
-def _value(text: str, column: Column) -> Value:
-    text = plain if (plain := unquoted(text)) is not None else text
+def _parse_value(text: str, column: Column) -> Value:
+    text = plain if (plain := unquote(text)) is not None else text
     if text in ("", "null"):
         return None
     if column.type is bool:
         if text.lower() not in ("true", "false"):
-            raise UserError(f"where: {column.name} is true or false, not {text!r}")
+            raise UserError(f"where: {column.name} must be true or false, not {text!r}")
         return text.lower() == "true"
     if column.type in (int, float):
         try:
             return float(text)
         except ValueError:
-            raise UserError(f"where: {column.name} is a number, not {text!r}") from None
+            raise UserError(f"where: {column.name} must be a number, not {text!r}") from None
     return text
 
 
-def _text(value: Value) -> str:
+def _format_value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _fold(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return re.sub("-", "_", name.strip().lower())
 
 
-def names_listed(names: Iterable[str], word: str = "", most: int = 12) -> str:
+def join_names(names: Iterable[str], conjunction: str = "", max_names: int = 12) -> str:
     names = list(names)
-    if word and len(names) <= most:
-        return f" {word} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    if conjunction and len(names) <= max_names:
+        return f" {conjunction} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    return ", ".join(names[:max_names]) + (", ..." if len(names) > max_names else "")

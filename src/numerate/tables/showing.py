@@ -6,55 +6,58 @@ from dataclasses import replace
 from html import escape
 from textwrap import wrap
 
-from numerate.reports.grid import bracket, percent
+from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import markdown_table, text_table, text_width
-from numerate.tables.rows import Column, NamedRows, Row, T, Value
+from numerate.tables.rows import BaseTable, Column, Row, TableT, Value
 
-LONGEST = 60
+MAX_TEXT_LENGTH = 60
 """Letters of a text where the table is wider than the terminal and the column was not requested; more are cut."""
 
 
-def as_text(table: NamedRows, width: int | None = None, most: int | None = None) -> str:
+def to_text(table: BaseTable, width: int | None = None, max_rows: int | None = None) -> str:
     """Aligned columns, as many beside each other as fit into `width`, the others below with what tells rows apart
-    repeated; the first `most` rows; then the notes."""
-    shown = viewed(table)
-    names, rows, left = _texts(shown, most)
+    repeated; the first `max_rows` rows; then the notes."""
+    shown = default_view(table)
+    names, rows, num_hidden = _format_rows(shown, max_rows)
     if not shown.columns:
         return "no columns"
-    if table.view is not None and width is not None and _wide(names, rows, range(len(names))) > width:
-        rows = [[text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..." for text in row] for row in rows]
+    if table.make_view is not None and width is not None and _table_width(names, rows, range(len(names))) > width:
+        rows = [
+            [text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 3]}..." for text in row]
+            for row in rows
+        ]
     blocks = [
         text_table([names[i] for i in block], [[row[i] for i in block] for row in rows])
-        for block in _blocks(shown, names, rows, width)
+        for block in _column_blocks(shown, names, rows, width)
     ]
     notes = [
         line
-        for note in _notes(shown, len(rows), left)
+        for note in _notes(shown, len(rows), num_hidden)
         for line in wrap(note, max(width or 10**6, 40), break_long_words=False)
     ]
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])])
 
 
-def as_markdown(table: NamedRows) -> str:
+def to_markdown(table: BaseTable) -> str:
     """A table of Markdown, with its notes as a paragraph below."""
-    shown = viewed(table)
-    names, rows, _ = _texts(shown, None)
+    shown = default_view(table)
+    names, rows, _ = _format_rows(shown, None)
     return "\n\n".join([markdown_table(names, rows), *(["\n".join(shown.notes)] if shown.notes else [])])
 
 
-def as_latex(table: NamedRows) -> str:
+def to_latex(table: BaseTable) -> str:
     """A tabular of LaTeX with the rules of booktabs, numbers to the right; its notes as comments below."""
-    shown = viewed(table)
-    names, rows, _ = _texts(shown, None)
+    shown = default_view(table)
+    names, rows, _ = _format_rows(shown, None)
     align = "".join("r" if column.type in (int, float) else "l" for column in shown.columns)
-    lines = [" & ".join(_latex(text) for text in row) + r" \\" for row in (names, *rows)]
+    lines = [" & ".join(_escape_latex(text) for text in row) + r" \\" for row in (names, *rows)]
     body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*body, r"\end{tabular}", *(f"% {words(note)}" for note in shown.notes)])
+    return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in shown.notes)])
 
 
 _DECIMAL = re.compile(r"-?[\d,]+\.\d+")
 
-_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+_LATEX_ESCAPES = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -65,15 +68,15 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 }
 
 
-def _latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     """A text with what LaTeX would read as its own written out."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)
 
 
-def as_html(table: NamedRows, most: int | None = None) -> str:
+def to_html(table: BaseTable, max_rows: int | None = None) -> str:
     """A plain table of HTML, for notebooks."""
-    shown = viewed(table)
-    names, rows, left = _texts(shown, most)
+    shown = default_view(table)
+    names, rows, left = _format_rows(shown, max_rows)
     numbers = [column.type in (int, float) for column in shown.columns]
 
     def line(tag: str, cells: Sequence[str]) -> str:
@@ -86,84 +89,96 @@ def as_html(table: NamedRows, most: int | None = None) -> str:
     return f"<table><thead>{line('th', names)}</thead><tbody>{body}</tbody></table>{notes}"
 
 
-def viewed(table: T) -> T:
+def default_view(table: TableT) -> TableT:
     """The table that people see of one: its view, or itself where columns were chosen."""
-    return table if table.view is None else table.view(table)
+    return table if table.make_view is None else table.make_view(table)
 
 
-def telling(table: T) -> T:
+def select_informative_columns(table: TableT) -> TableT:
     """Of many columns those that tell these rows apart, those that people want to see first, and how runs stand where
     not all are done. A setting that is the same in all rows of a label is left out: the label says it."""
     rows = list(table.rows)
     values = [[row[i] for row in rows] for i in range(len(table.columns))]
     names = table.names
     labels = values[names.index("label")] if "label" in names else []
-    kept = {i for i, column in enumerate(table.columns) if column.tells and column.name != "run" and _varies(values[i])}
-    if "label" in names and names.index("label") in kept:
-        kept -= {i for i in kept if names[i] not in ("label", "seed") and follows(values[i], labels)}
-    if not kept:
-        kept = {i for i, name in enumerate(names) if name in ("label", "seed")}
+    identifiers = {
+        i
+        for i, column in enumerate(table.columns)
+        if column.is_identifier and column.name != "run" and _varies(values[i])
+    }
+    if "label" in names and names.index("label") in identifiers:
+        identifiers -= {
+            i for i in identifiers if names[i] not in ("label", "seed") and is_determined_by(values[i], labels)
+        }
+    if not identifiers:
+        identifiers = {i for i, name in enumerate(names) if name in ("label", "seed")}
     if "status" in names and any(value != "done" for value in values[names.index("status")]):
-        kept.add(names.index("status"))
-    known = {i for i, column in enumerate(table.columns) if column.main and any(v is not None for v in values[i])}
-    chosen = [i for i, column in enumerate(table.columns) if i in kept or (i in known if known else column.main)]
+        identifiers.add(names.index("status"))
+    default_columns = {
+        i for i, column in enumerate(table.columns) if column.is_default and any(v is not None for v in values[i])
+    }
+    selected = [
+        i
+        for i, column in enumerate(table.columns)
+        if i in identifiers or (i in default_columns if default_columns else column.is_default)
+    ]
     return replace(
         table,
-        columns=tuple(table.columns[i] for i in chosen),
-        rows=[tuple(row[i] for i in chosen) for row in rows],
-        view=None,
+        columns=tuple(table.columns[i] for i in selected),
+        rows=[tuple(row[i] for i in selected) for row in rows],
+        make_view=None,
     )
 
 
-def value_text(column: Column, value: Value) -> str:
+def format_value(column: Column, value: Value) -> str:
     """One value as people read it: shares in per cent, counts with commas."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return words(value)
-    if column.shown == "share":
-        text = percent(value)
+        return single_line(value)
+    if column.display_format == "share":
+        text = format_percent(value)
         return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
-    if column.shown == "count":
+    if column.display_format == "count":
         return f"{value:,}"
-    if column.shown == "measure":
-        return _measure(value)
+    if column.display_format == "measure":
+        return _format_number(value)
     return str(value)
 
 
-def words(text: str) -> str:
+def single_line(text: str) -> str:
     """A text on one line, without letters that would steer a terminal."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def interval_text(column: Column, value: float, low: float | None, high: float | None) -> str:
+def format_value_with_interval(column: Column, value: float, low: float | None, high: float | None) -> str:
     """A value with an interval behind it: `93.1 % [88, 97.4]`."""
     if low is None or high is None:
-        return value_text(column, value)
-    if column.shown == "share":
-        return f"{value_text(column, value)} {bracket(low, high)}"
-    middle, *ends = _evenly([_measure(value), _measure(low), _measure(high)])
+        return format_value(column, value)
+    if column.display_format == "share":
+        return f"{format_value(column, value)} {format_interval(low, high)}"
+    middle, *ends = _align_decimals([_format_number(value), _format_number(low), _format_number(high)])
     return f"{middle} [{', '.join(ends)}]"
 
 
-def _evenly(numbers: Sequence[str]) -> list[str]:
+def _align_decimals(numbers: Sequence[str]) -> list[str]:
     """Plain decimals with as many places each: `["7.58", "7.563"]` as `["7.580", "7.563"]`; others as they are."""
     places = {n: len(n.partition(".")[2]) for n in numbers if _DECIMAL.fullmatch(n)}
     return [f"{n}{'0' * (max(places.values()) - places[n])}" if n in places else n for n in numbers]
 
 
-def short_names(table: NamedRows) -> list[str]:
+def short_names(table: BaseTable) -> list[str]:
     """Settings by the ends of their paths where one alone ends so, as options may name them; others in full."""
     ends = [re.sub(r".*?([^.]+(\.\d+)*)$", r"\1", name) for name in table.names]
     return [
-        end if column.tells and ends.count(end) == 1 else column.name
+        end if column.is_identifier and ends.count(end) == 1 else column.name
         for column, end in zip(table.columns, ends, strict=True)
     ]
 
 
-def _measure(value: float) -> str:
+def _format_number(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1e6 or abs(value) < 1e-4:
@@ -171,50 +186,53 @@ def _measure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _texts(shown: NamedRows, most: int | None) -> tuple[list[str], list[list[str]], int]:
+def _format_rows(shown: BaseTable, max_rows: int | None) -> tuple[list[str], list[list[str]], int]:
     """The names of the columns, the rows as texts, and how many rows are left out."""
     rows: list[Row] = []
     left = 0
     for row in shown.rows:
-        if most is None or len(rows) < most:
+        if max_rows is None or len(rows) < max_rows:
             rows.append(row)
         else:
             left += 1
-    texts = [[value_text(column, value) for column, value in zip(shown.columns, row, strict=True)] for row in rows]
+    texts = [[format_value(column, value) for column, value in zip(shown.columns, row, strict=True)] for row in rows]
     return short_names(shown), texts, left
 
 
-def _notes(shown: NamedRows, rows: int, left: int) -> list[str]:
+def _notes(shown: BaseTable, rows: int, left: int) -> list[str]:
     """How many rows are not shown, and the notes on those that are."""
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     return [*more, *([] if rows else ["no rows"]), *(shown.notes if rows else ())]
 
 
-def _blocks(
-    shown: NamedRows, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+def _column_blocks(
+    shown: BaseTable, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> list[list[int]]:
     """Which columns stand beside each other."""
     every = list(range(len(names)))
-    if width is None or _wide(names, rows, every) <= width:
+    if width is None or _table_width(names, rows, every) <= width:
         return [every]
-    lead = next((i for i, column in enumerate(shown.columns) if not column.tells), len(names))
-    while lead > 1 and _wide(names, rows, range(lead)) > width // 2:
-        lead -= 1
-    first = every[:lead]
-    blocks, used = [[*first]], _wide(names, rows, first)
-    for together in _families(shown.names, every[lead:]):
-        alone = used + 2 + _wide(names, rows, together) > width and _wide(names, rows, [*first, *together]) <= width
-        for i in together:
-            more = _wide(names, rows, [i]) + 2
-            if (used + more > width or (alone and i == together[0])) and blocks[-1] != first:
+    num_leading = next((i for i, column in enumerate(shown.columns) if not column.is_identifier), len(names))
+    while num_leading > 1 and _table_width(names, rows, range(num_leading)) > width // 2:
+        num_leading -= 1
+    first = every[:num_leading]
+    blocks, block_width = [[*first]], _table_width(names, rows, first)
+    for family in _group_by_prefix(shown.names, every[num_leading:]):
+        starts_block = (
+            block_width + 2 + _table_width(names, rows, family) > width
+            and _table_width(names, rows, [*first, *family]) <= width
+        )
+        for i in family:
+            more = _table_width(names, rows, [i]) + 2
+            if (block_width + more > width or (starts_block and i == family[0])) and blocks[-1] != first:
                 blocks.append([*first])
-                used = _wide(names, rows, first)
+                block_width = _table_width(names, rows, first)
             blocks[-1].append(i)
-            used += more
+            block_width += more
     return blocks
 
 
-def _families(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
+def _group_by_prefix(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
     """Columns that follow each other and begin alike: `final.in_distribution`, `final.ood_test`."""
     found: list[list[int]] = []
     for i in columns:
@@ -226,7 +244,7 @@ def _families(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _wide(names: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+def _table_width(names: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
     widths = [max(text_width(names[i]), *(text_width(row[i]) for row in rows), 0) for i in columns]
     return sum(widths) + 2 * max(0, len(widths) - 1)
 
@@ -235,7 +253,7 @@ def _varies(values: Sequence[Value]) -> bool:
     return any(value != values[0] for value in values)
 
 
-def follows(values: Sequence[Value], labels: Sequence[Value]) -> bool:
+def is_determined_by(values: Sequence[Value], labels: Sequence[Value]) -> bool:
     """Whether each label has one value alone."""
     found: dict[Value, Value] = {}
     return all(found.setdefault(label, value) == value for label, value in zip(labels, values, strict=True))

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numerate.config.values import split
+from numerate.config.values import split_at_commas
 from numerate.errors import UserError
 from numerate.tables import exporting, showing
-from numerate.tables.rows import NamedRows
+from numerate.tables.rows import BaseTable
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Table(NamedRows):
+class Table(BaseTable):
     """A table. Shows itself as one in a terminal and in a notebook; iterating gives each row as a dictionary.
 
     >>> table = numerate.results_of("abacus_laptop")
     >>> table.where("label=Abacus").select("seed", "final.ood_test").sort("-final.ood_test")
-    >>> table.group("label", statistic="iqm").write("groups.csv")
-    >>> table.frame().groupby("label")["final.ood_test"].median()
+    >>> table.group_by("label", statistic="iqm").write("groups.csv")
+    >>> table.to_pandas().groupby("label")["final.ood_test"].median()
     >>> table.query('select label, avg("final.ood_test") from runs group by label')
 
     `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are printed
@@ -26,58 +26,60 @@ class Table(NamedRows):
     `final` stands for all that is directly below it.
     """
 
-    def group(
+    def group_by(
         self,
         *by: str,
         columns: Sequence[str] = (),
         statistic: str | None = None,
         threshold: float | None = None,
-        success: str | None = None,
+        success_column: str | None = None,
     ) -> "Table":
-        """A row per group of rows with equal values; see `numerate.tables.grouping.grouped`."""
-        from numerate.tables.grouping import grouped  # needs numpy
+        """A row per group of rows with equal values; see `numerate.tables.grouping.group_table`."""
+        from numerate.tables.grouping import group_table  # needs numpy
 
-        return grouped(self, by, columns=columns, statistic=statistic, threshold=threshold, success=success)
+        return group_table(
+            self, by, columns=columns, statistic=statistic, threshold=threshold, success_column=success_column
+        )
 
     def query(self, sql: str) -> "Table":
         """The answer of DuckDB to a query; this table is called by its `name`, of a study: `runs`, and `cells`.
 
         Raises `UserError` where DuckDB and pyarrow are not installed, or the query is not understood.
         """
-        return exporting.queried(self, sql)
+        return exporting.run_query(self, sql)
 
     # For programs and people ------------------------------------------------------------------------------------------
 
-    def frame(self) -> Any:
+    def to_pandas(self) -> Any:
         """The table as a pandas DataFrame. Raises `UserError` where pandas is not installed."""
-        return exporting.frame_of(self)
+        return exporting.to_pandas(self)
 
     def write(self, path: str | Path, format: str | None = None) -> Path:
         """Writes a file, .txt, .csv, .md, .tex, .jsonl or .parquet by its ending, or as `format`: `exporting.write`."""
-        return exporting.write(self, path, format)
+        return exporting.write_table(self, path, format)
 
-    def text(self, width: int | None = None, most: int | None = None) -> str:
-        """For a terminal of so many columns: below each other what does not fit beside each other, `most` rows."""
-        return showing.as_text(self, width, most)
+    def to_text(self, width: int | None = None, max_rows: int | None = None) -> str:
+        """For a terminal of so many columns: below each other what does not fit beside each other, `max_rows` rows."""
+        return showing.to_text(self, width, max_rows)
 
-    def markdown(self) -> str:
+    def to_markdown(self) -> str:
         """As Markdown, shares in per cent."""
-        return showing.as_markdown(self)
+        return showing.to_markdown(self)
 
-    def latex(self) -> str:
+    def to_latex(self) -> str:
         """As a LaTeX tabular with the rules of the package booktabs, shares in per cent."""
-        return showing.as_latex(self)
+        return showing.to_latex(self)
 
     def __repr__(self) -> str:
-        return self.text(width=100, most=30)
+        return self.to_text(width=100, max_rows=30)
 
     def _repr_html_(self) -> str:
-        return showing.as_html(self, most=30)
+        return showing.to_html(self, max_rows=30)
 
 
-def listed(text: str, what: str) -> list[str]:
+def parse_list(text: str, option: str) -> list[str]:
     """The parts between commas of what stands behind an option: `listed("label,seed", "columns")`."""
-    parts = split(text)
+    parts = split_at_commas(text)
     if parts is None:
-        raise UserError(f"{what}: {text!r} has brackets or quotes that do not close")
+        raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")
     return [part for part in parts if part]

@@ -1,6 +1,6 @@
 """Tasks: questions with answers, before tokenization. Nothing here imports torch."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Task": {
@@ -25,4 +25,4 @@ CATALOGUE = {
     }
 }
 PRESETS = {"Task": ("published.datasets", "text.tasks.corpus_presets", "published.counting_names")}
-__getattr__ = lazily("tasks", CATALOGUE)
+__getattr__ = lazy_getattr("tasks", CATALOGUE)

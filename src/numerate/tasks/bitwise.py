@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, key, mix
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 
-Listed = NDArray[np.int64]
+QuestionRows = NDArray[np.int64]
 """Questions as numbers, `[rows, 3]`: the lengths of the first and of the second operand, and the place of the one."""
 
 
@@ -43,174 +43,183 @@ class BitwiseOr(Task):
 
     def __post_init__(self) -> None:
         if len(self.operator) != 1 or self.operator in "0123456789=":
-            raise UserError(f"operator: {self.operator!r} is not one character that is neither a digit nor '='")
+            raise UserError(f"operator: {self.operator!r} must be one character other than a digit or '='")
         for name in ("digits", "first_digits", "second_digits"):
             value = getattr(self, name)
-            if value is not None and Span.of(value).low < 1:
-                raise UserError(f"{name}: an operand has at least 1 bit, not {Span.of(value).low}")
-            if value is not None and Span.of(value).high > MOST_DIGITS:
+            if value is not None and Span.from_value(value).low < 1:
+                raise UserError(f"{name}: an operand has at least 1 bit, not {Span.from_value(value).low}")
+            if value is not None and Span.from_value(value).high > MAX_DIGITS:
                 raise UserError(
-                    f"{name}: {Span.of(value).high} bits are too many to list; up to {MOST_DIGITS} are right"
+                    f"{name}: {Span.from_value(value).high} bits are too many to list; up to {MAX_DIGITS} are right"
                 )
         if self.max_examples is not None and self.max_examples < 1:
             raise UserError(
                 f"max_examples: {self.max_examples} questions teach nothing; 100 are published, null stands for all"
             )
-        space = _count(Span.of(self.digits), Span.of(self.digits))
+        space = _count_questions(Span.from_value(self.digits), Span.from_value(self.digits))
         if self.max_examples is not None and self.max_examples > space:
             raise UserError(
                 f"max_examples: {self.max_examples} questions are more than the {space} that digits={self.digits} has"
             )
 
     @property
-    def spans(self) -> tuple[Span, Span]:
+    def operand_spans(self) -> tuple[Span, Span]:
         """The lengths of the first and of the second operand."""
         first = self.digits if self.first_digits is None else self.first_digits
         second = self.digits if self.second_digits is None else self.second_digits
-        return Span.of(first), Span.of(second)
+        return Span.from_value(first), Span.from_value(second)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         """Any of its questions, with replacement. (Its splits are listed: `examples` goes through them in rounds.)"""
-        every = _listed(*self.spans)
-        return self._questions(every[draws.below(len(every), (len(index),))])
+        all_rows = _list_questions(*self.operand_spans)
+        return self._build_questions(all_rows[rng.integers(len(all_rows), (len(indices),))])
 
-    def _block(self, split: str, seed: int, block: int, size: int) -> Questions:
+    def _draw_block(self, split: str, seed: int, block_index: int, block_size: int) -> Questions:
         """Rounds through the questions of the split, each in an order of its own."""
-        held = self._of_split(split)
-        if not len(held):
+        split_rows = self._rows_in_split(split)
+        if not len(split_rows):
             raise UserError(
                 f"split: none of the {self.max_examples or 'trained'} questions of digits={self.digits} has "
                 f"these lengths, so "
                 "that there is nothing to train on; widen first_digits and second_digits"
             )
-        index = np.arange(block * size, (block + 1) * size)
-        chosen = np.empty(size, dtype=np.int64)
-        for turn in range(int(index[0]) // len(held), int(index[-1]) // len(held) + 1):
-            order = CounterRNG(key(self, split, seed, "turn", turn)).permutation(len(held))
-            now = index // len(held) == turn
-            chosen[now] = order[index[now] % len(held)]
-        chance = CounterRNG(key(self, split, seed, "chance", block)).words(size)
-        return replace(self._questions(held[chosen]), chance=chance)
+        index = np.arange(block_index * block_size, (block_index + 1) * block_size)
+        row_indices = np.empty(block_size, dtype=np.int64)
+        for epoch in range(int(index[0]) // len(split_rows), int(index[-1]) // len(split_rows) + 1):
+            order = CounterRNG(random_key(self, split, seed, "turn", epoch)).permutation(len(split_rows))
+            is_in_epoch = index // len(split_rows) == epoch
+            row_indices[is_in_epoch] = order[index[is_in_epoch] % len(split_rows)]
+        random_bits = CounterRNG(random_key(self, split, seed, "chance", block_index)).random_words(block_size)
+        return replace(self._build_questions(split_rows[row_indices]), random_bits=random_bits)
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every question of a split once, the places of each pair of lengths from the left; None above 20,000.
 
         >>> [plain_text(BitwiseOr(first_digits=4, second_digits=2).whole(), row) for row in (0, 1)]
         [('0000+10=', '1000'), ('0000+01=', '0100')]
         """
-        held = self._of_split(split)
-        if len(held) > _WHOLE:
+        split_rows = self._rows_in_split(split)
+        if len(split_rows) > _MAX_LISTED_QUESTIONS:
             return None
-        return replace(self._questions(held), chance=CounterRNG(key(self, split, "whole")).words(len(held)))
+        return replace(
+            self._build_questions(split_rows),
+            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(split_rows)),
+        )
 
-    def _of_split(self, split: str) -> Listed:
+    def _rows_in_split(self, split: str) -> QuestionRows:
         """The questions of these lengths that a split has: training its own, the others the rest, or all if none is
         left."""
-        every = _listed(*self.spans)
+        all_rows = _list_questions(*self.operand_spans)
         if split == "train":
-            return every[self._trained(every)]
-        known = self._known(every)
-        return every if bool(known.all()) else every[~known]
+            return all_rows[self._is_trained(all_rows)]
+        is_trained = self._is_trained_in_either_order(all_rows)
+        return all_rows if bool(is_trained.all()) else all_rows[~is_trained]
 
-    def _trained(self, rows: Listed) -> NDArray[np.bool_]:
+    def _is_trained(self, rows: QuestionRows) -> NDArray[np.bool_]:
         """Which of these questions are among those of training."""
-        digits = Span.of(self.digits)
+        digits = Span.from_value(self.digits)
         if self.max_examples is None:
-            return _inside(rows[:, :2], digits)
-        return np.isin(_codes(rows), _codes(_subset(digits, self.max_examples)))
+            return _are_in_span(rows[:, :2], digits)
+        return np.isin(_question_codes(rows), _question_codes(_training_subset(digits, self.max_examples)))
 
-    def _known(self, rows: Listed) -> NDArray[np.bool_]:
+    def _is_trained_in_either_order(self, rows: QuestionRows) -> NDArray[np.bool_]:
         """Which of these questions training has, with their operands in this order or in the other."""
-        return self._trained(rows) | self._trained(rows[:, [1, 0, 2]])
+        return self._is_trained(rows) | self._is_trained(rows[:, [1, 0, 2]])
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the lengths and of the place of the one: `0000+01=` and `01+0000=` are one question."""
-        lengths = np.sort(np.stack([questions.facts[axis] for axis in self.axes()], axis=1), axis=1).astype(np.uint64)
-        assert questions.prompt_length is not None, "answers are continuations"
+        lengths = np.sort(np.stack([questions.metadata[axis] for axis in self.axes()], axis=1), axis=1).astype(
+            np.uint64
+        )
+        assert questions.prompt_lengths is not None, "answers are continuations"
         ones = questions.symbols == questions.alphabet.index("1")
-        ones &= np.arange(ones.shape[1]) >= questions.prompt_length[:, None]
-        place = (ones.argmax(axis=1) - questions.prompt_length).astype(np.uint64)
-        return mix(lengths[:, 0] << np.uint64(40) | lengths[:, 1] << np.uint64(20) | place)
+        ones &= np.arange(ones.shape[1]) >= questions.prompt_lengths[:, None]
+        place = (ones.argmax(axis=1) - questions.prompt_lengths).astype(np.uint64)
+        return mix_bits(lengths[:, 0] << np.uint64(40) | lengths[:, 1] << np.uint64(20) | place)
 
     def axes(self) -> tuple[str, ...]:
         return ("first_digits", "second_digits")
 
-    def trained(self) -> dict[str, Span]:
-        return dict(zip(self.axes(), self.spans, strict=True))
+    def training_spans(self) -> dict[str, Span]:
+        return dict(zip(self.axes(), self.operand_spans, strict=True))
 
-    def beyond(self) -> "BitwiseOr | None":
+    def ood_validation_task(self) -> "BitwiseOr | None":
         """Both operands longer than any trained, by a fifth: 1 to 20 bits are followed by 21 to 24."""
-        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.spans)
-        if max(first.high, second.high) > MOST_DIGITS:
+        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
+        if max(first.high, second.high) > MAX_DIGITS:
             return None
         return replace(self, first_digits=first, second_digits=second)
 
-    def space(self) -> int:
-        return _count(*self.spans)
+    def num_questions(self) -> int:
+        return _count_questions(*self.operand_spans)
 
-    def held_out(self, split: str) -> bool:
-        return split != "train" and not bool(self._known(_listed(*self.spans)).all())
+    def is_held_out(self, split: str) -> bool:
+        return split != "train" and not bool(
+            self._is_trained_in_either_order(_list_questions(*self.operand_spans)).all()
+        )
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         """Whether the cell of each question has one that training has not."""
-        lengths = np.stack([questions.facts[axis] for axis in self.axes()], axis=1)
+        lengths = np.stack([questions.metadata[axis] for axis in self.axes()], axis=1)
         if self.max_examples is None:
-            return ~_inside(lengths, Span.of(self.digits))
-        trained = _subset(Span.of(self.digits), self.max_examples)
-        known = np.unique(np.concatenate([trained, trained[:, [1, 0, 2]]]), axis=0)
-        many = np.bincount(_cells(known), minlength=(MOST_DIGITS + 1) ** 2)
-        return np.asarray(many[_cells(lengths)] < lengths.min(axis=1))
+            return ~_are_in_span(lengths, Span.from_value(self.digits))
+        training_rows = _training_subset(Span.from_value(self.digits), self.max_examples)
+        known_rows = np.unique(np.concatenate([training_rows, training_rows[:, [1, 0, 2]]]), axis=0)
+        known_per_cell = np.bincount(_cell_codes(known_rows), minlength=(MAX_DIGITS + 1) ** 2)
+        return np.asarray(known_per_cell[_cell_codes(lengths)] < lengths.min(axis=1))
 
     def alphabet(self) -> tuple[str, ...]:
         return ("0", "1", self.operator, "=")
 
-    def read(self, text: str) -> Questions:
-        found = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
-        if found is None:
+    def parse_question(self, text: str) -> Questions:
+        match = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
+        if match is None:
             raise UserError(f"question: {text!r} is no question of this task; it reads like 0000{self.operator}01=")
-        first, second = found[1], found[2]
-        holder = first if "1" in first else second
-        if (first + second).count("1") != 1 or len(holder) > min(len(first), len(second)):
+        first, second = match[1], match[2]
+        operand_with_one = first if "1" in first else second
+        if (first + second).count("1") != 1 or len(operand_with_one) > min(len(first), len(second)):
             raise UserError(f"question: {text!r} has not one 1, in the shorter of the two; 0000{self.operator}01= has")
-        row = np.array([[len(first), len(second), holder.index("1")]])
-        return self._questions(row, np.array([holder is first]))
+        row = np.array([[len(first), len(second), operand_with_one.index("1")]])
+        return self._build_questions(row, np.array([operand_with_one is first]))
 
-    def _questions(self, rows: Listed, in_first: NDArray[np.bool_] | None = None) -> Questions:
+    def _build_questions(self, rows: QuestionRows, in_first: NDArray[np.bool_] | None = None) -> Questions:
         """Writes listed questions as text; `in_first` says which operand has the one, unless a coin does."""
-        first, second, place = rows.T
+        first, second, one_position = rows.T
         if in_first is None:
-            coin = mix(first.astype(np.uint64) << np.uint64(32) | place.astype(np.uint64)) & np.uint64(1) == 1
+            coin = (
+                mix_bits(first.astype(np.uint64) << np.uint64(32) | one_position.astype(np.uint64)) & np.uint64(1) == 1
+            )
             in_first = (first < second) | (first == second) & coin
         longer = np.maximum(first, second)
         pieces = [
-            _bits(first, np.where(in_first, place, -1)),
+            _bit_symbols(first, np.where(in_first, one_position, -1)),
             np.full((len(rows), 1), 2, dtype=np.int16),
-            _bits(second, np.where(in_first, -1, place)),
+            _bit_symbols(second, np.where(in_first, -1, one_position)),
             np.full((len(rows), 1), 3, dtype=np.int16),
-            _bits(longer, place),
+            _bit_symbols(longer, one_position),
         ]
         prompt = sum(piece.shape[1] for piece in pieces[:4])
         return Questions(
             self.alphabet(),
             np.concatenate(pieces, axis=1),
-            Numbers.none(len(rows)),
+            Numbers.empty(len(rows)),
             np.broadcast_to(np.int64(prompt), (len(rows),)),
-            facts={"first_digits": first, "second_digits": second},
+            metadata={"first_digits": first, "second_digits": second},
         )
 
 
-MOST_DIGITS = 250
+MAX_DIGITS = 250
 """All pairs of lengths up to it make five million questions, which are still quickly listed."""
 
-_WHOLE = 20_000
+_MAX_LISTED_QUESTIONS = 20_000
 
 
-def _count(first: Span, second: Span) -> int:
+def _count_questions(first: Span, second: Span) -> int:
     return sum(min(i, j) for i in first for j in second)
 
 
 @lru_cache(maxsize=8)
-def _listed(first: Span, second: Span) -> Listed:
+def _list_questions(first: Span, second: Span) -> QuestionRows:
     """All questions with operands of these lengths, in the order of the lengths and of the places."""
     lengths = np.array([(i, j) for i in first for j in second], dtype=np.int64)
     counts = lengths.min(axis=1)
@@ -221,29 +230,33 @@ def _listed(first: Span, second: Span) -> Listed:
 
 
 @lru_cache(maxsize=8)
-def _subset(digits: Span, most: int) -> Listed:
-    """The questions of a training set of `most`, in the order in which all are listed."""
-    every = _listed(digits, digits)
-    return every[np.sort(CounterRNG(key("positional or", digits, most)).permutation(len(every))[:most])]
+def _training_subset(digits: Span, max_examples: int) -> QuestionRows:
+    """The questions of a training set of `max_examples`, in the order in which all are listed."""
+    all_rows = _list_questions(digits, digits)
+    return all_rows[
+        np.sort(CounterRNG(random_key("positional or", digits, max_examples)).permutation(len(all_rows))[:max_examples])
+    ]
 
 
-def _inside(lengths: NDArray[np.int64], span: Span) -> NDArray[np.bool_]:
+def _are_in_span(lengths: NDArray[np.int64], span: Span) -> NDArray[np.bool_]:
     """Whether both lengths of a row are in the span."""
     return np.asarray(((lengths >= span.low) & (lengths <= span.high)).all(axis=1))
 
 
-def _cells(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _cell_codes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for each pair of lengths."""
-    return np.asarray(rows[:, 0] * (MOST_DIGITS + 1) + rows[:, 1])
+    return np.asarray(rows[:, 0] * (MAX_DIGITS + 1) + rows[:, 1])
 
 
-def _codes(rows: Listed) -> NDArray[np.int64]:
+def _question_codes(rows: QuestionRows) -> NDArray[np.int64]:
     """One number for each question."""
-    return np.asarray(_cells(rows) * (MOST_DIGITS + 1) + rows[:, 2])
+    return np.asarray(_cell_codes(rows) * (MAX_DIGITS + 1) + rows[:, 2])
 
 
-def _bits(lengths: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int16]:
+def _bit_symbols(lengths: NDArray[np.int64], one_position: NDArray[np.int64]) -> NDArray[np.int16]:
     """Symbols 0 of these lengths, with a 1 at a place where it is not negative; nothing behind them."""
     columns = np.arange(int(lengths.max(initial=0)))
-    bits: NDArray[np.int16] = np.where(columns < lengths[:, None], columns == place[:, None], EMPTY).astype(np.int16)
+    bits: NDArray[np.int16] = np.where(columns < lengths[:, None], columns == one_position[:, None], EMPTY).astype(
+        np.int16
+    )
     return bits

@@ -10,44 +10,48 @@ _ABSENT, _FREE, _LEADING = range(3)
 """What a column is to an operand: beyond its first digit, any digit, or its first digit, which is not 0."""
 
 
-def _pairs() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _pair_table() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """For each of the nine combinations: how many pairs of digits make less than ten, and which."""
     choices = {_ABSENT: range(1), _FREE: range(10), _LEADING: range(1, 10)}
-    found = [[(x, y) for x in choices[i] for y in choices[j] if x + y < 10] for i in choices for j in choices]
-    table = np.zeros((9, max(map(len, found)), 2), dtype=np.uint8)
-    for combination, pairs in enumerate(found):
+    pairs_by_combination = [
+        [(x, y) for x in choices[i] for y in choices[j] if x + y < 10] for i in choices for j in choices
+    ]
+    table = np.zeros((9, max(map(len, pairs_by_combination)), 2), dtype=np.uint8)
+    for combination, pairs in enumerate(pairs_by_combination):
         table[combination, : len(pairs)] = pairs
-    return np.array([len(pairs) for pairs in found]), table
+    return np.array([len(pairs) for pairs in pairs_by_combination]), table
 
 
-_COUNTS, _PAIRS = _pairs()
+_COUNTS, _PAIRS = _pair_table()
 
 
-def operands(draws: CounterRNG, lengths: NDArray[np.int64], width: int, free: NDArray[np.bool_]) -> decimals.Digits:
+def draw_operands(
+    rng: CounterRNG, lengths: NDArray[np.int64], width: int, may_be_zero: NDArray[np.bool_]
+) -> decimals.Digits:
     """Digits `[rows, 2, width]`, units first, of operands with these `lengths` `[rows, 2]`, of which no two digits of
-    the same place make ten. The first digit of an operand is not 0 unless it is `free`.
+    the same place make ten. The first digit of an operand is not 0 unless it is `may_be_zero`.
 
     Every such pair comes equally often: the columns of a pair without carries know nothing of each other.
     """
     rows, columns = len(lengths), int(lengths.max(initial=0))
-    place = np.arange(columns)
-    inside = place < lengths[:, :, None]
-    leading = (place == lengths[:, :, None] - 1) & ~free[:, :, None]
-    state = inside.astype(np.int64) + leading
+    column_index = np.arange(columns)
+    is_digit = column_index < lengths[:, :, None]
+    is_leading = (column_index == lengths[:, :, None] - 1) & ~may_be_zero[:, :, None]
+    state = is_digit.astype(np.int64) + is_leading
     combination = state[:, 0] * 3 + state[:, 1]
-    which = draws.below(_COUNTS[combination], (rows, columns))
+    pair_indices = rng.integers(_COUNTS[combination], (rows, columns))
     digits = np.zeros((rows, 2, width), dtype=np.uint8)
-    digits[:, :, :columns] = _PAIRS[combination, which].transpose(0, 2, 1)
+    digits[:, :, :columns] = _PAIRS[combination, pair_indices].transpose(0, 2, 1)
     return digits
 
 
-def count(first: int, second: int, free: tuple[bool, bool] = (False, False)) -> int:
+def count_pairs(first: int, second: int, may_be_zero: tuple[bool, bool] = (False, False)) -> int:
     """How many pairs of operands with so many digits have no carry: `count(1, 1)` is 36 of 81, from 1+1 to 8+1."""
     total = 1
-    for place in range(max(first, second)):
+    for column_index in range(max(first, second)):
         states = [
-            _ABSENT if place >= digits else _LEADING if place == digits - 1 and not is_free else _FREE
-            for digits, is_free in zip((first, second), free, strict=True)
+            _ABSENT if column_index >= digits else _LEADING if column_index == digits - 1 and not is_free else _FREE
+            for digits, is_free in zip((first, second), may_be_zero, strict=True)
         ]
         total *= int(_COUNTS[states[0] * 3 + states[1]])
     return total

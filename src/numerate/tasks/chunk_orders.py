@@ -1,4 +1,4 @@
-"""The order in which the chunks of a corpus are read: pure functions from an index to a place.
+"""The order in which the chunks of a corpus are read: pure functions from an index to a location.
 
 A corpus is a few long rows of tokens, its shards. A chunk is `context` tokens of a shard with their next tokens; its
 place is (shard, offset, length). Orders have random access, so that training resumes at any index.
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 
 
-class Places(NamedTuple):
+class ChunkLocations(NamedTuple):
     """Where chunks are: `shards`, `offsets` and `lengths`, int64 `[chunks]`. The inputs of a chunk are the tokens from
     its offset on, its targets those from one later on; `lengths` counts either."""
 
@@ -29,24 +29,25 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkOrder(ABC):
-    """An order of chunks of `context` tokens, of shards with `sizes` tokens. Pass follows pass without end."""
+    """An order of chunks of `context_length` tokens, of shards with `shard_sizes` tokens. Pass follows pass without
+    end."""
 
-    sizes: tuple[int, ...]
-    context: int
+    shard_sizes: tuple[int, ...]
+    context_length: int
 
     def __post_init__(self) -> None:
-        if self.context < 1:
-            raise UserError(f"context: {self.context} tokens are none; 1 or more is right")
-        if not any(size > 1 for size in self.sizes):
-            raise UserError("corpus: it has no two tokens in a row, of which one could follow the other")
+        if self.context_length < 1:
+            raise UserError(f"context_length: must be at least 1, not {self.context_length}")
+        if not any(size > 1 for size in self.shard_sizes):
+            raise UserError("corpus: at least one shard must have two tokens")
 
     @property
     @abstractmethod
-    def per_pass(self) -> int:
+    def chunks_per_epoch(self) -> int:
         """How many chunks a pass over the corpus has."""
 
     @abstractmethod
-    def places(self, indices: Sequence[int] | NDArray[np.int64]) -> Places:
+    def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
         """The places of chunks by their index, 0 the first chunk of the first pass."""
 
 
@@ -55,33 +56,33 @@ class SequentialChunks(ChunkOrder):
     """Every chunk of every shard from the first to the last; each token but the first of a shard is a target once.
 
     The last chunk of a shard is as long as what is left. Ten tokens at a context of 4 are the chunks (0, 4), (4, 4)
-    and (8, 1). `range(per_pass)` is a whole validation set.
+    and (8, 1). `range(chunks_per_epoch)` is a whole validation set.
     """
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        sizes = np.array(self.sizes, dtype=np.int64)
-        return np.cumsum(np.maximum(sizes - 1 + self.context - 1, 0) // self.context)
+    def _chunk_ends(self) -> NDArray[np.int64]:
+        sizes = np.array(self.shard_sizes, dtype=np.int64)
+        return np.cumsum(np.maximum(sizes - 1 + self.context_length - 1, 0) // self.context_length)
 
     @property
-    def per_pass(self) -> int:
-        return int(self._ends[-1])
+    def chunks_per_epoch(self) -> int:
+        return int(self._chunk_ends[-1])
 
     @property
-    def targets(self) -> int:
+    def targets_per_epoch(self) -> int:
         """How many targets a pass has, in tokens."""
-        return sum(max(size - 1, 0) for size in self.sizes)
+        return sum(max(size - 1, 0) for size in self.shard_sizes)
 
-    def places(self, indices: Sequence[int] | NDArray[np.int64]) -> Places:
-        return self._located(np.asarray(indices, dtype=np.int64) % self.per_pass)
+    def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
+        return self._locate(np.asarray(indices, dtype=np.int64) % self.chunks_per_epoch)
 
-    def _located(self, chunks: NDArray[np.int64]) -> Places:
+    def _locate(self, chunks: NDArray[np.int64]) -> ChunkLocations:
         """The places of the chunks of a pass, counted from the first chunk of the first shard."""
-        shards = np.searchsorted(self._ends, chunks, side="right").astype(np.int64)
-        begins = np.concatenate([np.zeros(1, np.int64), self._ends])[shards]
-        offsets = (chunks - begins) * self.context
-        left = np.array(self.sizes, dtype=np.int64)[shards] - 1 - offsets
-        return Places(shards, offsets, np.minimum(left, self.context))
+        shards = np.searchsorted(self._chunk_ends, chunks, side="right").astype(np.int64)
+        first_chunks = np.concatenate([np.zeros(1, np.int64), self._chunk_ends])[shards]
+        offsets = (chunks - first_chunks) * self.context_length
+        remaining = np.array(self.shard_sizes, dtype=np.int64)[shards] - 1 - offsets
+        return ChunkLocations(shards, offsets, np.minimum(remaining, self.context_length))
 
 
 @dataclass(frozen=True)
@@ -94,36 +95,36 @@ class ShuffledChunks(SequentialChunks):
 
     seed: int = 0
 
-    def places(self, indices: Sequence[int] | NDArray[np.int64]) -> Places:
-        passes, inside = np.divmod(np.asarray(indices, dtype=np.int64), self.per_pass)
-        chunks = np.empty_like(inside)
-        for which in np.unique(passes).tolist():
-            here = passes == which
-            chunks[here] = _permuted(inside[here], self.per_pass, key("chunks", self.seed, which))
-        return self._located(chunks)
+    def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
+        epochs, index_in_epoch = np.divmod(np.asarray(indices, dtype=np.int64), self.chunks_per_epoch)
+        chunks = np.empty_like(index_in_epoch)
+        for epoch in np.unique(epochs).tolist():
+            mask = epochs == epoch
+            chunks[mask] = _permute(index_in_epoch[mask], self.chunks_per_epoch, random_key("chunks", self.seed, epoch))
+        return self._locate(chunks)
 
 
-_ROUNDS = 8
+_NUM_ROUNDS = 8
 
 
-def _permuted(indices: NDArray[np.int64], count: int, secret: int) -> NDArray[np.int64]:
+def _permute(indices: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
     """Where a permutation of `0 .. count - 1` puts some of them."""
     half = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = CounterRNG(secret).words(_ROUNDS)
-    found = indices.astype(np.uint64)
-    walking = np.arange(len(found))
-    while len(walking):
-        left, right = found[walking] >> half, found[walking] & mask
+    keys = CounterRNG(seed).random_words(_NUM_ROUNDS)
+    result = indices.astype(np.uint64)
+    out_of_range = np.arange(len(result))
+    while len(out_of_range):
+        left, right = result[out_of_range] >> half, result[out_of_range] & mask
         for word in keys:
-            left, right = right, left ^ (_mixed(right + word) & mask)
-        found[walking] = left << half | right
-        walking = walking[found[walking] >= np.uint64(count)]
-    return found.astype(np.int64)
+            left, right = right, left ^ (_splitmix64(right + word) & mask)
+        result[out_of_range] = left << half | right
+        out_of_range = out_of_range[result[out_of_range] >= np.uint64(count)]
+    return result.astype(np.int64)
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2660193.2660195)."""
+def _splitmix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2660193.2660195)."""
     words = (words ^ words >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ words >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return words ^ words >> np.uint64(31)
@@ -144,70 +145,70 @@ class PublishedChunks(ChunkOrder):
     seed: int = 42
     worker: int = 0
     rank: int = 0
-    _walk: "_Walk" = field(init=False, repr=False, compare=False)
+    _shuffle_state: "_ShuffleState" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        chunks = [size // self.context - 1 for size in self.sizes]
-        if (least := min(chunks)) < 1:
-            shard = chunks.index(least)
+        chunks = [size // self.context_length - 1 for size in self.shard_sizes]
+        if (fewest := min(chunks)) < 1:
+            shard = chunks.index(fewest)
             raise UserError(
-                f"corpus: shard {shard} has {self.sizes[shard]:,} tokens, and the published order takes none of fewer "
-                f"than {2 * self.context:,}; a context of {self.sizes[shard] // 2:,} or less, larger shards, or the "
-                "shuffled order is right"
+                f"corpus: shard {shard} has {self.shard_sizes[shard]:,} tokens, and order=published needs at least "
+                f"{2 * self.context_length:,}; reduce context_length to {self.shard_sizes[shard] // 2:,} or less, or "
+                "use order=shuffled"
             )
-        object.__setattr__(self, "_walk", _Walk(chunks, self.seed + self.worker + 1337 * self.rank))
+        object.__setattr__(self, "_shuffle_state", _ShuffleState(chunks, self.seed + self.worker + 1337 * self.rank))
 
     @property
-    def per_pass(self) -> int:
-        return self._walk.per_pass
+    def chunks_per_epoch(self) -> int:
+        return self._shuffle_state.chunks_per_epoch
 
-    def places(self, indices: Sequence[int] | NDArray[np.int64]) -> Places:
-        wanted = np.asarray(indices, dtype=np.int64)
-        shards, offsets = np.empty_like(wanted), np.empty_like(wanted)
-        for place in np.argsort(wanted, kind="stable").tolist():
-            shards[place], chunk = self._walk.at(int(wanted[place]))
-            offsets[place] = chunk * self.context
-        return Places(shards, offsets, np.full_like(wanted, self.context))
+    def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
+        chunk_indices = np.asarray(indices, dtype=np.int64)
+        shards, offsets = np.empty_like(chunk_indices), np.empty_like(chunk_indices)
+        for i in np.argsort(chunk_indices, kind="stable").tolist():
+            shards[i], chunk = self._shuffle_state.chunk_at(int(chunk_indices[i]))
+            offsets[i] = chunk * self.context_length
+        return ChunkLocations(shards, offsets, np.full_like(chunk_indices, self.context_length))
 
 
-class _Walk:
+class _ShuffleState:
     """A generator that has shuffled up to a shard of a pass, and remembers how each pass began."""
 
     def __init__(self, chunks: Sequence[int], seed: int) -> None:
-        self.chunks, self.per_pass = chunks, sum(chunks)
+        self.chunks_per_shard, self.chunks_per_epoch = chunks, sum(chunks)
         self._random = random.Random(seed)
-        self._begins: list[tuple[list[int], Any]] = [([*range(len(chunks))], self._random.getstate())]
-        self._enter(0)
+        self._epoch_states: list[tuple[list[int], Any]] = [([*range(len(chunks))], self._random.getstate())]
+        self._start_epoch(0)
 
-    def at(self, index: int) -> tuple[int, int]:
+    def chunk_at(self, index: int) -> tuple[int, int]:
         """The shard and the chunk at an index."""
-        if not self._first <= index < self._first + len(self._order):
-            turn = index // self.per_pass
-            if index < self._first or turn > self._pass:
-                self._enter(min(turn, len(self._begins) - 1))
-            while index >= self._first + len(self._order):
-                self._on()
-        return self._shards[self._place], self._order[index - self._first]
+        if not self._first_index <= index < self._first_index + len(self._chunk_order):
+            epoch = index // self.chunks_per_epoch
+            if index < self._first_index or epoch > self._epoch:
+                self._start_epoch(min(epoch, len(self._epoch_states) - 1))
+            while index >= self._first_index + len(self._chunk_order):
+                self._next_shard()
+        return self._shard_order[self._shard_position], self._chunk_order[index - self._first_index]
 
-    def _enter(self, which: int) -> None:
+    def _start_epoch(self, epoch: int) -> None:
         """Goes to the begin of a pass that is known."""
-        shards, state = self._begins[which]
+        shards, state = self._epoch_states[epoch]
         self._random.setstate(state)
-        self._shards = [*shards]
-        self._random.shuffle(self._shards)
-        self._pass, self._place, self._first = which, -1, which * self.per_pass
-        self._order: list[int] = []
-        self._on()
+        self._shard_order = [*shards]
+        self._random.shuffle(self._shard_order)
+        self._epoch, self._shard_position, self._first_index = epoch, -1, epoch * self.chunks_per_epoch
+        self._chunk_order: list[int] = []
+        self._next_shard()
 
-    def _on(self) -> None:
+    def _next_shard(self) -> None:
         """Shuffles the next shard."""
-        if self._place + 1 == len(self._shards):
-            if self._pass + 1 == len(self._begins):
-                self._begins.append(([*self._shards], self._random.getstate()))
-            self._enter(self._pass + 1)
+        if self._shard_position + 1 == len(self._shard_order):
+            if self._epoch + 1 == len(self._epoch_states):
+                self._epoch_states.append(([*self._shard_order], self._random.getstate()))
+            self._start_epoch(self._epoch + 1)
             return
-        self._place += 1
-        self._first += len(self._order)
-        self._order = [*range(self.chunks[self._shards[self._place]])]
-        self._random.shuffle(self._order)
+        self._shard_position += 1
+        self._first_index += len(self._chunk_order)
+        self._chunk_order = [*range(self.chunks_per_shard[self._shard_order[self._shard_position]])]
+        self._random.shuffle(self._chunk_order)

@@ -11,65 +11,68 @@ from numerate.tasks.counter_rng import CounterRNG
 
 @dataclass(frozen=True)
 class Compositions:
-    """All ways to write a total as `parts` numbers in order, each from 0 to `most`, zeros included.
+    """All ways to write a total as `num_parts` numbers in order, each from 0 to `max_part`, zeros included.
 
-    A way counts as often as `kept` says at its smallest number, or fully where that is beyond the end of `kept`. Drawn
-    from the number of ways that are left after each choice, so that no draw is ever thrown away.
+    A way counts as often as `keep_probabilities` says at its smallest number, or fully where that is beyond the end of
+    `keep_probabilities`. Drawn from the number of ways that are left after each choice, so that no draw is ever thrown
+    away.
 
     >>> Compositions(parts=2, most=2, largest=4).ways(3)  # 1+2 and 2+1
     2.0
     """
 
-    parts: int
-    most: int
-    largest: int
+    num_parts: int
+    max_part: int
+    max_total: int
     """The largest total."""
-    kept: tuple[float, ...] = ()
+    keep_probabilities: tuple[float, ...] = ()
 
-    def ways(self, total: int) -> float:
+    def num_ways(self, total: int) -> float:
         """How many ways there are, each counted as it is kept."""
-        return float(_tables(self)[-1][total, -1])
+        return float(_way_tables(self)[-1][total, -1])
 
-    def draw(self, draws: CounterRNG, totals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One way for each total, `[rows, parts]`. Raises `ValueError` for a total that has none."""
-        rows, ways = len(totals), _tables(self)[-1]
-        left, found = totals.copy(), np.zeros((rows, self.parts), dtype=np.int64)
+    def draw(self, rng: CounterRNG, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One way for each total, `[rows, num_parts]`. Raises `ValueError` for a total that has none."""
+        rows, ways = len(totals), _way_tables(self)[-1]
+        remaining, parts = totals.copy(), np.zeros((rows, self.num_parts), dtype=np.int64)
         smallest = np.full(rows, ways.shape[1] - 1)
         if rows and not (ways[totals, smallest] > 0).all():
             raise ValueError("a total that no numbers add up to")
-        uniform = (draws.words(rows * self.parts) >> np.uint64(11)).astype(np.float64) / 2.0**53
-        for part in range(self.parts):
-            below = _cumulative(self, self.parts - 1 - part)[left, smallest]
-            wanted = uniform[part * rows : (part + 1) * rows] * below[:, -1]
-            found[:, part] = (below <= wanted[:, None]).sum(axis=1)
-            left -= found[:, part]
-            smallest = np.minimum(smallest, found[:, part])
-        return found
+        uniform = (rng.random_words(rows * self.num_parts) >> np.uint64(11)).astype(np.float64) / 2.0**53
+        for part in range(self.num_parts):
+            cumulative_ways = _cumulative_ways(self, self.num_parts - 1 - part)[remaining, smallest]
+            thresholds = uniform[part * rows : (part + 1) * rows] * cumulative_ways[:, -1]
+            parts[:, part] = (cumulative_ways <= thresholds[:, None]).sum(axis=1)
+            remaining -= parts[:, part]
+            smallest = np.minimum(smallest, parts[:, part])
+        return parts
 
 
 @lru_cache(maxsize=32)
-def _tables(of: Compositions) -> list[NDArray[np.float64]]:
+def _way_tables(compositions: Compositions) -> list[NDArray[np.float64]]:
     """For 0, 1, ... parts: the ways per total and smallest number so far, `[largest + 1, smallest]`. The last of the
     smallest stands for all that are kept fully."""
-    smallest = np.arange(min(len(of.kept), of.most) + 1)
-    tables = [np.zeros((of.largest + 1, len(smallest)))]
-    tables[0][0] = [of.kept[x] if x < len(of.kept) else 1.0 for x in smallest]
-    for _ in range(of.parts):
+    smallest = np.arange(min(len(compositions.keep_probabilities), compositions.max_part) + 1)
+    tables = [np.zeros((compositions.max_total + 1, len(smallest)))]
+    tables[0][0] = [
+        compositions.keep_probabilities[x] if x < len(compositions.keep_probabilities) else 1.0 for x in smallest
+    ]
+    for _ in range(compositions.num_parts):
         table = np.zeros_like(tables[0])
-        for x in range(min(of.most, of.largest) + 1):
-            table[x:] += tables[-1][: of.largest + 1 - x, np.minimum(smallest, x)]
+        for x in range(min(compositions.max_part, compositions.max_total) + 1):
+            table[x:] += tables[-1][: compositions.max_total + 1 - x, np.minimum(smallest, x)]
         tables.append(table)
     return tables
 
 
 @lru_cache(maxsize=256)
-def _cumulative(of: Compositions, parts: int) -> NDArray[np.float64]:
+def _cumulative_ways(compositions: Compositions, num_parts: int) -> NDArray[np.float64]:
     """Ways with the next number at most x, per total left and smallest number so far: `[largest + 1, smallest, x]`,
-    where `parts` more numbers follow."""
-    table = _tables(of)[parts]
+    where `num_parts` more numbers follow."""
+    table = _way_tables(compositions)[num_parts]
     sizes, smallest = table.shape
-    choices = np.arange(min(of.most, of.largest) + 1)
-    left = np.arange(sizes)[:, None, None] - choices
-    ways = table[np.maximum(left, 0), np.minimum(np.arange(smallest)[:, None], choices)]
-    cumulative: NDArray[np.float64] = np.where(left >= 0, ways, 0.0).cumsum(axis=2)
+    choices = np.arange(min(compositions.max_part, compositions.max_total) + 1)
+    remaining = np.arange(sizes)[:, None, None] - choices
+    ways = table[np.maximum(remaining, 0), np.minimum(np.arange(smallest)[:, None], choices)]
+    cumulative: NDArray[np.float64] = np.where(remaining >= 0, ways, 0.0).cumsum(axis=2)
     return cumulative

@@ -2,8 +2,8 @@
 
 Three forms are read. Raw ones of uint16, `.bin`, are what llama2.c and nanoGPT write; `.npy` with one row of ids is
 what FineWeb-Edu is mostly cut into; and what `numerate data tokenise` writes is a `.bin` of uint16 (of uint32 for more
-than 65,536 ids) with a head beside it, `.bin.head`, that says what it is. The head comes last, so that a `.bin` of ours
-without one is never taken for whole: its folder has a `corpus.json` from the first moment on.
+than 65,536 ids) with a head beside it, `.bin.head`, that says what it is. The head comes last, so an incomplete `.bin`
+is never mistaken for a complete one: its folder has a `corpus.json` from the first moment on.
 """
 
 import hashlib
@@ -21,36 +21,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.chunk_orders import Places
+from numerate.tasks.chunk_orders import ChunkLocations
 from numerate.tasks.token_rows import TokenRows
 
 FORMAT = "numerate tokens 1"
-HEAD = ".head"
-CORPUS = "corpus.json"
+METADATA_SUFFIX = ".head"
+CORPUS_FILE = "corpus.json"
 """The file of a folder of ours that says what is in it, and whether all of it is there."""
 
-_BLOCK = 1 << 20
-_MOST_BLOCKS = 64
-_PORTION = 1 << 23
-_ZEROS = 4096
-_LOOKED_AT = 1 << 14
-_ROWS_KEPT = 1024
+_CHECKSUM_BLOCK_BYTES = 1 << 20
+_MAX_CHECKSUM_BLOCKS = 64
+_CHUNK_TOKENS = 1 << 23
+_MAX_TRAILING_ZEROS = 4096
+_NUM_CHECKED_TOKENS = 1 << 14
+_ROWS_PER_RELEASE = 1024
 
 
 class TokenizerProtocol(Protocol):
-    """The interface of `numerate.text.tokenizers.stored_tokenizer.StoredTokenizer`, which tasks do not import."""
+    """The interface of `numerate.text.tokenizers.stored_tokenizer.PretrainedTokenizer`, which tasks do not import."""
 
     size: int
 
     @property
-    def begin(self) -> int: ...
+    def document_start_id(self) -> int: ...
 
     @property
     def fingerprint(self) -> str: ...
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str: ...
 
-    def agrees(self, ids: NDArray[np.integer]) -> bool: ...
+    def can_reproduce(self, ids: NDArray[np.integer]) -> bool: ...
 
 
 class ChunkArrays(NamedTuple):
@@ -65,21 +65,21 @@ class ChunkArrays(NamedTuple):
 class Shard:
     """A file of tokens: `ids` (mapped, uint16 or uint32), and what its head says of it, if it has one.
 
-    `documents` and `text_bytes` (bytes of UTF-8) are None if unknown.
+    `num_documents` and `text_bytes` (bytes of UTF-8) are None if unknown.
     """
 
-    def __init__(self, path: Path, kind: np.dtype[Any], begin: int, head: dict[str, Any] | None) -> None:
-        self.path, self.head = path, head
+    def __init__(self, path: Path, dtype: np.dtype[Any], offset: int, metadata: dict[str, Any] | None) -> None:
+        self.path, self.metadata = path, metadata
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.ids: NDArray[np.unsignedinteger[Any]] = np.frombuffer(self._map, dtype=kind, offset=begin)
-        self.documents: int | None = None if head is None else int(head["documents"])
-        self.text_bytes: int | None = None if head is None else int(head["text_bytes"])
+        self.ids: NDArray[np.unsignedinteger[Any]] = np.frombuffer(self._map, dtype=dtype, offset=offset)
+        self.num_documents: int | None = None if metadata is None else int(metadata["documents"])
+        self.text_bytes: int | None = None if metadata is None else int(metadata["text_bytes"])
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def release(self) -> None:
+    def release_memory(self) -> None:
         """Releases the memory of pages read so far; they are read from the file again when needed."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -97,59 +97,61 @@ class Corpus:
     """
 
     shards: tuple[Shard, ...]
-    _read: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
+    _num_rows_read: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
     """How many chunks were read since the last release of memory."""
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """How many tokens each shard has."""
         return tuple(map(len, self.shards))
 
     @property
-    def tokens(self) -> int:
-        return sum(self.sizes)
+    def num_tokens(self) -> int:
+        return sum(self.shard_sizes)
 
     @property
-    def documents(self) -> int | None:
+    def num_documents(self) -> int | None:
         """How many documents there are; None where a shard does not say."""
-        return _sum(shard.documents for shard in self.shards)
+        return _sum_or_none(shard.num_documents for shard in self.shards)
 
     @property
     def text_bytes(self) -> int | None:
         """How many bytes of UTF-8 the texts have; None where a shard does not say."""
-        return _sum(shard.text_bytes for shard in self.shards)
+        return _sum_or_none(shard.text_bytes for shard in self.shards)
 
-    def rows(self, places: Places, context: int) -> ChunkArrays:
-        """The chunks at places, as rows of `context` tokens."""
-        found = self.token_rows(places, context)
-        ids = np.pad(found.ids, ((0, 0), (0, context + 1 - found.ids.shape[1])))
-        behind = np.arange(context) >= found.lengths[:, None]
-        return ChunkArrays(np.where(behind, 0, ids[:, :-1]), np.where(behind, 0, ids[:, 1:]), found.lengths)
+    def chunk_arrays(self, locations: ChunkLocations, context_length: int) -> ChunkArrays:
+        """The chunks at places, as rows of `context_length` tokens."""
+        token_rows = self.token_rows(locations, context_length)
+        ids = np.pad(token_rows.ids, ((0, 0), (0, context_length + 1 - token_rows.ids.shape[1])))
+        is_padding = np.arange(context_length) >= token_rows.lengths[:, None]
+        return ChunkArrays(
+            np.where(is_padding, 0, ids[:, :-1]), np.where(is_padding, 0, ids[:, 1:]), token_rows.lengths
+        )
 
-    def token_rows(self, places: Places, context: int) -> TokenRows:
+    def token_rows(self, locations: ChunkLocations, context_length: int) -> TokenRows:
         """The chunks at places, each with its next token, cut to the longest. Memory use is bounded."""
-        ids = np.zeros((len(places.shards), context + 1), dtype=np.int64)
-        chunks = zip(places.shards.tolist(), places.offsets.tolist(), places.lengths.tolist(), strict=True)
+        ids = np.zeros((len(locations.shards), context_length + 1), dtype=np.int64)
+        chunks = zip(locations.shards.tolist(), locations.offsets.tolist(), locations.lengths.tolist(), strict=True)
         for row, (shard, offset, length) in enumerate(chunks):
             ids[row, : length + 1] = self.shards[shard].ids[offset : offset + length + 1]
-            self._read[0] += 1
-            if self._read[0] >= _ROWS_KEPT:
-                self.release()
-        return TokenRows(ids[:, : int(places.lengths.max(initial=-1)) + 1], places.lengths)
+            self._num_rows_read[0] += 1
+            if self._num_rows_read[0] >= _ROWS_PER_RELEASE:
+                self.release_memory()
+        return TokenRows(ids[:, : int(locations.lengths.max(initial=-1)) + 1], locations.lengths)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the tokens in 16 characters, whatever the file names; of large shards, of their size and blocks."""
-        parts = [f"{len(shard)} {shard.ids.dtype} {block_sum(shard.path)}" for shard in self.shards]
+        parts = [f"{len(shard)} {shard.ids.dtype} {file_checksum(shard.path)}" for shard in self.shards]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
-    def release(self) -> None:
+    def release_memory(self) -> None:
         """Releases the memory of what was read; call it regularly in long reads."""
-        self._read[0] = 0
+        self._num_rows_read[0] = 0
         for shard in self.shards:
-            shard.release()
+            shard.release_memory()
 
-    def part(self, shards: Iterable[int]) -> "Corpus":
+    def select_shards(self, shards: Iterable[int]) -> "Corpus":
         """The corpus of some of the shards."""
         return Corpus(tuple(self.shards[number] for number in shards))
 
@@ -157,208 +159,217 @@ class Corpus:
 class ChunkRows(TokenRows):
     """Chunks at places of a corpus, whose `ids` are read lazily."""
 
-    def __init__(self, corpus: Corpus, places: Places, context: int) -> None:
-        for name, value in (("corpus", corpus), ("places", places), ("context", context), ("lengths", places.lengths)):
+    def __init__(self, corpus: Corpus, locations: ChunkLocations, context_length: int) -> None:
+        for name, value in (
+            ("corpus", corpus),
+            ("locations", locations),
+            ("context_length", context_length),
+            ("lengths", locations.lengths),
+        ):
             object.__setattr__(self, name, value)
 
     corpus: Corpus
-    places: Places
-    context: int
+    locations: ChunkLocations
+    context_length: int
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
-        return self.corpus.token_rows(self.places, self.context).ids
+        return self.corpus.token_rows(self.locations, self.context_length).ids
 
     def take(self, rows: "NDArray[Any] | slice") -> TokenRows:
-        return ChunkRows(self.corpus, Places(*(part[rows] for part in self.places)), self.context)
+        return ChunkRows(self.corpus, ChunkLocations(*(part[rows] for part in self.locations)), self.context_length)
 
 
-def held_out_shards(corpus: Corpus) -> list[int]:
+def validation_shard_indices(corpus: Corpus) -> list[int]:
     """Which shards are for validation: those with `val` in their name, else the first one."""
     return [number for number, shard in enumerate(corpus.shards) if "val" in shard.path.name.lower()] or [0]
 
 
-def published_split(corpus: Corpus) -> tuple[Corpus, Corpus]:
+def split_validation_shards(corpus: Corpus) -> tuple[Corpus, Corpus]:
     """Training and validation shards: those with `val` in their name are for validation, as FineWeb-Edu's are; where
     none has, the first one is, as in llama2.c. Raises `UserError` where nothing is left to train on."""
-    named = held_out_shards(corpus)
-    rest = [number for number in range(len(corpus.shards)) if number not in named]
-    if not rest:
+    validation_indices = validation_shard_indices(corpus)
+    train_indices = [number for number in range(len(corpus.shards)) if number not in validation_indices]
+    if not train_indices:
         raise UserError(
-            f"corpus: {corpus.shards[0].path} is the validation set, and there is nothing beside it to train on; two "
-            "shards or more, or a corpus of its own for validation, are right; `numerate data prepare mine.txt "
-            "out=mine` makes both of a text"
+            f"corpus: {corpus.shards[0].path} is the validation set and no shard is left for training; use two or more "
+            "shards, or a separate validation corpus; `numerate data prepare mine.txt out=mine` makes both of a text"
         )
-    return corpus.part(rest), corpus.part(named)
+    return corpus.select_shards(train_indices), corpus.select_shards(validation_indices)
 
 
-def open_corpus(place: str | Path | Sequence[str | Path], pieces: TokenizerProtocol) -> Corpus:
+def open_corpus(source: str | Path | Sequence[str | Path], tokenizer: TokenizerProtocol) -> Corpus:
     """The shards of a folder in the order of their names, or those that are named. All of them are looked through.
 
-    Raises `UserError` that names the file where one is empty, torn, not finished, written with another tokenizer than
-    `pieces`, or has ids beyond it. (Raw shards without a head have no known length: one that was cut between two tokens
-    is not noticed. A different tokenizer is mostly noticed by decoding the first documents.)
+    Raises `UserError` that names the file where one is empty, truncated, unfinished, written with another tokenizer
+    than `tokenizer`, or has ids beyond it. (Raw shards without a head have no known length: one that was cut between
+    two tokens is not noticed. A different tokenizer is mostly noticed by decoding the first documents.)
     """
-    paths = [Path(place)] if isinstance(place, str | Path) else [Path(one) for one in place]
+    paths = [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
     paths = [path.expanduser() for path in paths]
     if len(paths) == 1 and paths[0].is_dir():
-        paths = _shards_of(paths[0])
+        paths = _shard_paths(paths[0])
     if not paths:
-        raise UserError("corpus: no shard is named; a folder of .bin or .npy, or such files, are right")
-    shards = tuple(open_shard(path, pieces) for path in paths)
+        raise UserError("corpus: no shard is given; must be a folder of .bin or .npy files, or such files")
+    shards = tuple(open_shard(path, tokenizer) for path in paths)
     if all(len(shard) < 2 for shard in shards):
-        raise UserError(f"{paths[0].parent}: its shards have no two tokens; a text that is not empty is right")
+        raise UserError(f"{paths[0].parent}: at least one shard must have two tokens")
     return Corpus(shards)
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether a folder of `numerate data tokenise` says that it is finished."""
-    return (folder / CORPUS).is_file() and _read_json(folder / CORPUS).get("complete") is True
+    return (folder / CORPUS_FILE).is_file() and _read_json(folder / CORPUS_FILE).get("complete") is True
 
 
-def _shards_of(folder: Path) -> list[Path]:
-    head = folder / CORPUS
-    if head.is_file():
-        header = _read_json(head)
+def _shard_paths(folder: Path) -> list[Path]:
+    corpus_file = folder / CORPUS_FILE
+    if corpus_file.is_file():
+        header = _read_json(corpus_file)
         if not header.get("complete"):
             raise UserError(f"{folder}: is not finished; the same `numerate data tokenise` resumes it")
         return [folder / name for name in header["shards"]]
-    bins, arrays = sorted(folder.glob("*.bin")), sorted(folder.glob("*.npy"))
-    if bins and arrays:
-        raise UserError(f"{folder}: has .bin and .npy; a folder with one of them, or the files by name, are right")
-    if not bins and not arrays:
-        raise UserError(f"{folder}: has no shard; .bin or .npy are right (`numerate data tokenise` writes them)")
-    return bins or arrays
+    bin_paths, npy_paths = sorted(folder.glob("*.bin")), sorted(folder.glob("*.npy"))
+    if bin_paths and npy_paths:
+        raise UserError(f"{folder}: must contain either .bin or .npy files, not both; or name the files")
+    if not bin_paths and not npy_paths:
+        raise UserError(f"{folder}: must contain .bin or .npy shards (`numerate data tokenise` writes them)")
+    return bin_paths or npy_paths
 
 
-def open_shard(path: Path, pieces: TokenizerProtocol) -> Shard:
+def open_shard(path: Path, tokenizer: TokenizerProtocol) -> Shard:
     """One shard, looked through. Raises `UserError` as `open_corpus` does."""
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); a .bin or .npy file is right") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if not size:
-        raise UserError(f"{path}: is empty; a file with tokens is right (was its disk full, or its download stopped?)")
-    beside = path.with_name(path.name + HEAD)
+        raise UserError(f"{path}: is empty (disk full, or download interrupted?)")
+    metadata_path = path.with_name(path.name + METADATA_SUFFIX)
     if path.suffix == ".npy":
-        shard = _array(path)
-    elif beside.is_file():
-        shard = _ours(path, _read_json(beside), pieces)
-    elif (path.parent / CORPUS).is_file():
+        shard = _open_npy_shard(path)
+    elif metadata_path.is_file():
+        shard = _open_shard_with_metadata(path, _read_json(metadata_path), tokenizer)
+    elif (path.parent / CORPUS_FILE).is_file():
         raise UserError(f"{path}: is not finished; the same `numerate data tokenise` resumes it")
     elif path.suffix != ".bin":
-        raise UserError(f"{path}: is no file of tokens; .bin or .npy is right")
+        raise UserError(f"{path}: must be a .bin or .npy file")
     elif size % 2:
-        raise UserError(f"{path}: has {size:,} bytes, no whole number of tokens of 2 bytes; is its end missing?")
+        raise UserError(f"{path}: has {size:,} bytes, not a multiple of 2; is it truncated?")
     else:
         shard = Shard(path, np.dtype("<u2"), 0, None)
-    _check_ids(shard, pieces)
-    if shard.head is None:
-        _check_raw(shard, pieces)
-    shard.release()
+    _check_ids(shard, tokenizer)
+    if shard.metadata is None:
+        _check_shard_without_metadata(shard, tokenizer)
+    shard.release_memory()
     return shard
 
 
-def _ours(path: Path, head: dict[str, Any], pieces: TokenizerProtocol) -> Shard:
+def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: TokenizerProtocol) -> Shard:
     """A shard with a head."""
-    beside = f"{path}{HEAD}"
-    if head.get("format") != FORMAT or not head.get("complete"):
-        raise UserError(f"{beside}: is no head of a whole shard ({FORMAT}); write the shard anew")
-    kind, tokens, size = np.dtype(head["kind"]), int(head["tokens"]), path.stat().st_size
-    if size != tokens * kind.itemsize:
+    metadata_path = f"{path}{METADATA_SUFFIX}"
+    if metadata.get("format") != FORMAT or not metadata.get("complete"):
+        raise UserError(f"{metadata_path}: is not the metadata of a complete shard ({FORMAT}); write the shard again")
+    dtype, num_tokens, size = np.dtype(metadata["kind"]), int(metadata["tokens"]), path.stat().st_size
+    if size != num_tokens * dtype.itemsize:
         raise UserError(
-            f"{path}: has {size:,} bytes, and its head says {tokens:,} tokens of {kind.itemsize} bytes; it is torn: "
-            "remove it, and the same `numerate data tokenise` writes it anew"
+            f"{path}: has {size:,} bytes, and its head says {num_tokens:,} tokens of {dtype.itemsize} bytes; it is "
+            "torn: remove it, and the same `numerate data tokenise` writes it anew"
         )
-    if head["tokenizer"] != pieces.fingerprint:
+    if metadata["tokenizer"] != tokenizer.fingerprint:
         raise UserError(
-            f"tokenizer: {path} was written with another one ({head.get('tokenizer_name', 'unnamed')}, "
-            f"{head['vocabulary']:,} ids, {head['tokenizer'][:8]}) than that given ({pieces.size:,} ids, "
-            f"{pieces.fingerprint[:8]}); the one that it was written with is right"
+            f"tokenizer: {path} was written with another one ({metadata.get('tokenizer_name', 'unnamed')}, "
+            f"{metadata['vocabulary']:,} ids, {metadata['tokenizer'][:8]}) than that given ({tokenizer.size:,} ids, "
+            f"{tokenizer.fingerprint[:8]}); the one that it was written with is right"
         )
-    if block_sum(path) != head["sum"]:
+    if file_checksum(path) != metadata["sum"]:
         raise UserError(
-            f"{path}: is not what was written (its checksum is another); remove it, and the same `numerate data "
+            f"{path}: has changed since it was written (checksum mismatch); remove it, and the same `numerate data "
             "tokenise` writes it anew"
         )
-    return Shard(path, kind, 0, head)
+    return Shard(path, dtype, 0, metadata)
 
 
-def _array(path: Path) -> Shard:
+def _open_npy_shard(path: Path) -> Shard:
     """A shard that numpy wrote."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path}: is no whole .npy file ({str(error).splitlines()[0]}); fetch it anew") from error
-    if found.ndim != 1 or found.dtype not in (np.uint16, np.uint32) or not found.dtype.isnative:
-        raise UserError(f"{path}: holds {found.dtype} of shape {found.shape}; one row of uint16 or uint32 is right")
-    if not len(found):
-        raise UserError(f"{path}: has no tokens; a file with tokens is right")
-    return Shard(path, found.dtype, int(found.offset), None)
+    if array.ndim != 1 or array.dtype not in (np.uint16, np.uint32) or not array.dtype.isnative:
+        raise UserError(f"{path}: must be one-dimensional uint16 or uint32, not {array.dtype} of shape {array.shape}")
+    if not len(array):
+        raise UserError(f"{path}: has no tokens")
+    return Shard(path, array.dtype, int(array.offset), None)
 
 
-def _check_ids(shard: Shard, pieces: TokenizerProtocol) -> None:
-    """Refuses ids beyond the tokenizer's."""
-    for start in range(0, len(shard), _PORTION):
-        portion = shard.ids[start : start + _PORTION]
-        largest = int(portion.max())
-        if largest >= pieces.size:
-            at = start + int(np.argmax(portion >= pieces.size))
+def _check_ids(shard: Shard, tokenizer: TokenizerProtocol) -> None:
+    """Raises `UserError` for ids outside the tokenizer's vocabulary."""
+    for start in range(0, len(shard), _CHUNK_TOKENS):
+        chunk = shard.ids[start : start + _CHUNK_TOKENS]
+        largest = int(chunk.max())
+        if largest >= tokenizer.size:
+            position = start + int(np.argmax(chunk >= tokenizer.size))
             raise UserError(
-                f"{shard.path}: token {at:,} has id {int(shard.ids[at]):,}, and the tokenizer has ids below "
-                f"{pieces.size:,}; the tokenizer that it was written with, or a file that is not damaged, is right"
+                f"{shard.path}: token {position:,} has id {int(shard.ids[position]):,}, and the tokenizer has ids "
+                f"below {tokenizer.size:,}; use the tokenizer it was written with, or an undamaged file"
             )
-        if shard.head is None and start + _PORTION < len(shard):
-            shard.release()
+        if shard.metadata is None and start + _CHUNK_TOKENS < len(shard):
+            shard.release_memory()
 
 
-def _check_raw(shard: Shard, pieces: TokenizerProtocol) -> None:
+def _check_shard_without_metadata(shard: Shard, tokenizer: TokenizerProtocol) -> None:
     """Refuses a shard without a head that looks truncated, or tokenized by another tokenizer."""
-    end = shard.ids[-_ZEROS:]
-    if len(end) == _ZEROS and not end.any():
+    end = shard.ids[-_MAX_TRAILING_ZEROS:]
+    if len(end) == _MAX_TRAILING_ZEROS and not end.any():
         raise UserError(
-            f"{shard.path}: ends in {_ZEROS:,} zeros or more, as files do whose download stopped; fetch it anew"
+            f"{shard.path}: ends in {_MAX_TRAILING_ZEROS:,} zeros or more, as files do whose download stopped; fetch "
+            "it anew"
         )
-    begin = shard.ids[:_PORTION]
-    if pieces.begin not in begin:
-        among = f"is not in its first {len(begin):,} tokens"
+    first_ids = shard.ids[:_CHUNK_TOKENS]
+    if tokenizer.document_start_id not in first_ids:
+        absence = f"is not in its first {len(first_ids):,} tokens"
         warnings.warn(
-            f"{shard.path}: id {pieces.begin}, with which a document begins, {among}; "
+            f"{shard.path}: id {tokenizer.document_start_id}, with which a document begins, {absence}; "
             "is the tokenizer the one that it was written with?",
             stacklevel=4,
         )
-    begin = begin[:_LOOKED_AT]
-    if not pieces.agrees(begin):
-        read = pieces.decode(begin[:16])
+    first_ids = first_ids[:_NUM_CHECKED_TOKENS]
+    if not tokenizer.can_reproduce(first_ids):
+        text = tokenizer.decode(first_ids[:16])
         raise UserError(
-            f"tokenizer: {shard.path} was written with another one than that given, with which it begins {read!r}; "
-            "the one that it was written with is right"
+            f"tokenizer: {shard.path} was written with another one than that given, with which it begins {text!r}; "
+            "use the one it was written with"
         )
 
 
-def block_sum(path: Path) -> int:
+def file_checksum(path: Path) -> int:
     """A checksum of a file: of all of it, or of blocks spread over it where it is larger than 64 MB."""
-    size, check = path.stat().st_size, 0
-    blocks = -(-size // _BLOCK)
-    chosen = range(blocks) if blocks <= _MOST_BLOCKS else np.linspace(0, blocks - 1, _MOST_BLOCKS).astype(int).tolist()
+    size, checksum = path.stat().st_size, 0
+    blocks = -(-size // _CHECKSUM_BLOCK_BYTES)
+    block_indices = (
+        range(blocks)
+        if blocks <= _MAX_CHECKSUM_BLOCKS
+        else np.linspace(0, blocks - 1, _MAX_CHECKSUM_BLOCKS).astype(int).tolist()
+    )
     with open(path, "rb") as file:
-        for block in chosen:
-            file.seek(block * _BLOCK)
-            check = zlib.crc32(file.read(_BLOCK), check)
-    return check
+        for block in block_indices:
+            file.seek(block * _CHECKSUM_BLOCK_BYTES)
+            checksum = zlib.crc32(file.read(_CHECKSUM_BLOCK_BYTES), checksum)
+    return checksum
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); remove it, and write the tokens anew") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: is no head of tokens; remove it, and write the tokens anew")
-    return found
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is not token metadata; remove it and write the tokens again")
+    return content
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
+def _sum_or_none(counts: Iterable[int | None]) -> int | None:
     total = 0
     for count in counts:
         if count is None:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from numerate.config.old_names import old_kind, old_setting, old_value
+from numerate.old_names import old_class_name, old_setting_name, old_setting_value
 
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+_LOW_32_BITS = np.uint64(0xFFFFFFFF)
+_SHIFT_32 = np.uint64(32)
 
 
-def key(*parts: Any) -> int:
+def random_key(*values: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
     A spec counts with its class name and every field, so a task with one field pinned has another key than without. (A
@@ -30,22 +30,27 @@ def key(*parts: Any) -> int:
     >>> key("train", 0) == key("train", 0), key("train", 0) == key("train", "0")
     (True, False)
     """
-    text = json.dumps(_plain(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(_to_plain_data(values), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_data(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        counted = [f for f in fields(value) if not (f.metadata.get("later") and getattr(value, f.name) == f.default)]
+        hashed_fields = [
+            f for f in fields(value) if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
+        ]
         part = type(value)
-        names = {old_setting(part, f.name): old_value(part, f.name, getattr(value, f.name)) for f in counted}
-        return {"kind": old_kind(part)} | {name: _plain(setting) for name, setting in names.items()}
+        names = {
+            old_setting_name(part, f.name): old_setting_value(part, f.name, getattr(value, f.name))
+            for f in hashed_fields
+        }
+        return {"kind": old_class_name(part)} | {name: _to_plain_data(setting) for name, setting in names.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_to_plain_data(item) for item in value]
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): _to_plain_data(item) for name, item in value.items()}
     if isinstance(value, np.integer):
         return int(value)
     raise TypeError(f"a key is made of plain values and specs; {type(value).__name__} is neither")
@@ -63,15 +68,15 @@ class CounterRNG:
         halves = np.array([key & (2**64 - 1), key >> 64 & (2**64 - 1)], dtype=np.uint64)
         self._philox = np.random.Philox(key=halves, counter=0)
 
-    def words(self, count: int) -> NDArray[np.uint64]:
+    def random_words(self, count: int) -> NDArray[np.uint64]:
         """The next `count` raw 64-bit words."""
         return np.asarray(self._philox.random_raw(count), dtype=np.uint64)
 
-    def halves(self, count: int) -> NDArray[np.uint32]:
+    def random_half_words(self, count: int) -> NDArray[np.uint32]:
         """The next `count` 32-bit halves of words, the low half first. What is left of the last word is lost."""
-        return self.words((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
+        return self.random_words((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
 
-    def below(
+    def integers(
         self, bound: int | NDArray[np.int64], shape: tuple[int, ...], dtype: DTypeLike = np.int64
     ) -> NDArray[Any]:
         """Whole numbers from 0 to `bound - 1`; `bound` is one number or an array that broadcasts to `shape`.
@@ -86,42 +91,42 @@ class CounterRNG:
         count = int(np.prod(shape, dtype=np.int64))
         factor = bounds.astype(np.uint64)
         if not bounds.size or int(bounds.max()) <= 1 << 16:
-            lanes = self.halves(count).astype(np.uint64).reshape(shape)
-            return (lanes * factor >> _HALF).astype(dtype)
-        return _high_half(self.words(count).reshape(shape), factor).astype(dtype)
+            half_words = self.random_half_words(count).astype(np.uint64).reshape(shape)
+            return (half_words * factor >> _SHIFT_32).astype(dtype)
+        return _multiply_high(self.random_words(count).reshape(shape), factor).astype(dtype)
 
-    def digits(self, rows: int, columns: int) -> NDArray[np.uint8]:
+    def random_digits(self, rows: int, columns: int) -> NDArray[np.uint8]:
         """Decimal digits, uint8 `[rows, columns]`, four from each 32-bit half; `columns` must be a multiple of four.
 
         The probabilities of two groups of four differ by at most one part in 429,496.
         """
-        lanes = self.halves(rows * columns // 4).astype(np.uint64)
-        lanes *= np.uint64(10_000)
-        lanes >>= _HALF
-        return _FOURS.take(lanes.view(np.int64)).view(np.uint8).reshape(rows, columns)
+        half_words = self.random_half_words(rows * columns // 4).astype(np.uint64)
+        half_words *= np.uint64(10_000)
+        half_words >>= _SHIFT_32
+        return _FOUR_DIGITS.take(half_words.view(np.int64)).view(np.uint8).reshape(rows, columns)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """An order of 0 .. count-1: the indices sorted by one random word each (ties keep their order)."""
-        return np.argsort(self.words(count), kind="stable").astype(np.int64)
+        return np.argsort(self.random_words(count), kind="stable").astype(np.int64)
 
 
-def _high_half(words: NDArray[np.uint64], factor: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _multiply_high(words: NDArray[np.uint64], factor: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The upper 64 bits of the 128-bit products."""
-    low, high = words & _LOW, words >> _HALF
-    low_factor, high_factor = factor & _LOW, factor >> _HALF
-    middle = high * low_factor + (low * low_factor >> _HALF)
-    other = low * high_factor + (middle & _LOW)
-    product: NDArray[np.uint64] = high * high_factor + (middle >> _HALF) + (other >> _HALF)
+    low, high = words & _LOW_32_BITS, words >> _SHIFT_32
+    low_factor, high_factor = factor & _LOW_32_BITS, factor >> _SHIFT_32
+    middle = high * low_factor + (low * low_factor >> _SHIFT_32)
+    other = low * high_factor + (middle & _LOW_32_BITS)
+    product: NDArray[np.uint64] = high * high_factor + (middle >> _SHIFT_32) + (other >> _SHIFT_32)
     return product
 
 
-_FOURS = np.array([list(f"{n:04d}".encode()) for n in range(10_000)], dtype=np.uint8) - np.uint8(ord("0"))
-_FOURS = np.ascontiguousarray(_FOURS).view("<u4").reshape(-1)
+_FOUR_DIGITS = np.array([list(f"{n:04d}".encode()) for n in range(10_000)], dtype=np.uint8) - np.uint8(ord("0"))
+_FOUR_DIGITS = np.ascontiguousarray(_FOUR_DIGITS).view("<u4").reshape(-1)
 """The four digits of every number below 10,000 as one 32-bit word, for `digits`."""
 
 
-def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
+def mix_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
     words = words ^ (words >> np.uint64(30))
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)

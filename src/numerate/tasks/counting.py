@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import Starts, cell_hashes, feasible, held_out, into_splits, next_counts
-from numerate.tasks.task import Task, large_enough
-from numerate.vocabulary import SPECIALS
+from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
+from numerate.tasks.task import Task, can_be_split
+from numerate.vocabulary import SPECIAL_TOKENS
 
-HELPERS = {"none": "", "blank": "<blk>", "pad": "<pad>"}
+HELPER_CHOICES = {"none": "", "blank": "<blk>", "pad": "<pad>"}
 """The helper token after each symbol that carries its label, instead of the symbol itself."""
 
-MOST_COUNT = 100_000
+MAX_COUNT = 100_000
 """Longer rows are refused as a likely typo."""
 
-WHOLE = 20_000
+MAX_LISTED_QUESTIONS = 20_000
 """Cells with more questions are sampled, not listed."""
 
 
@@ -38,7 +38,7 @@ class Counting(Task):
     - `65 a a a` with . 66 67 68 (`"before"`, a shifted start, which has no label itself);
     - `a a a 65` with 1 2 3 68 (`"behind"`, an addend); and one or the other, equally often (`"both"`).
     - `0 a a a` with . 1 2 3 (`prefix="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper
-      labelled with itself: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
+      labeled with itself: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
     - With `modulus=10` the eleventh is 1 again and the tenth is 10, never 0.
 
     A count c is drawn uniformly from `count`, then a start k uniformly from `starts` with c + k at most `max_number`;
@@ -59,155 +59,179 @@ class Counting(Task):
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
-    number: Literal["none", "before", "behind", "both"] = setting("none", "where the start number stands")
+    number: Literal["none", "before", "behind", "both"] = setting("none", "position of the start number")
     starts: int | Span = setting(Span(1, 99), "start numbers, where there are any")
     max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
     end: int | None = setting(None, "number that counting ends at, which leaves one start each; null: any")
-    modulus: int | None = setting(None, "counts are modulo this: they restart at 1 behind it; null: they do not")
+    modulus: int | None = setting(None, "counts are modulo this: they restart at 1 after it; null: they do not")
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
-        "none", "helper token behind each symbol, at which its count is predicted"
+        "none", "helper token after each symbol, at which its count is predicted"
     )
     held_out_starts: int = setting(0, "starts of each trained count that are held out; 0: none")
     eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
-        for name, known in (("symbol", ("same", "different")), ("helper", tuple(HELPERS)), ("number", NUMBER)):
+        for name, known in (
+            ("symbol", ("same", "different")),
+            ("helper", tuple(HELPER_CHOICES)),
+            ("number", NUMBER_POSITIONS),
+        ):
             if getattr(self, name) not in known:
                 raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
         check_modulus(self.modulus)
         if self.modulus is not None and self.number != "none":
-            raise UserError("modulus: modular counts have no start number; number=none is right")
-        if not 1 <= self.max_number <= MOST_NUMBER:
-            raise UserError(f"max_number: {self.max_number} is not from 1 to {MOST_NUMBER}")
-        if Span.of(self.starts).low < 0:
-            raise UserError(f"starts: {Span.of(self.starts).low} is below 0, which no text stands for")
-        check_begin(self.prefix, ascii_lowercase, "0 and <bos> are")
+            raise UserError("modulus: must be null unless number=none")
+        if not 1 <= self.max_number <= MAX_NUMBER:
+            raise UserError(f"max_number: {self.max_number} is not from 1 to {MAX_NUMBER}")
+        if Span.from_value(self.starts).low < 0:
+            raise UserError(f"starts: must be at least 0, not {Span.from_value(self.starts).low}")
+        check_prefix(self.prefix, ascii_lowercase, "0 and <bos> are")
         if self.held_out_starts < 0 or self.held_out_starts == 1:
             raise UserError(
-                f"held_out_starts: {self.held_out_starts} leaves nothing for test or development; 0, or 2 and "
-                f"more are right"
+                "held_out_starts: must be 0 or at least 2, so that test and validation have one each, not "
+                f"{self.held_out_starts}"
             )
-        self.allowed.check(Span.of(self.count), "count")
+        self.allowed_starts.check_counts(Span.from_value(self.count), "count")
         if self.eval_count is not None:
-            self.allowed.check(Span.of(self.eval_count), "eval_count")
-        Starts(Span.of(self.starts), self.max_number, self.end).check_ends(Span.of(self.count))
+            self.allowed_starts.check_counts(Span.from_value(self.eval_count), "eval_count")
+        Starts(Span.from_value(self.starts), self.max_number, self.end).check_ends(Span.from_value(self.count))
 
     @property
-    def allowed(self) -> Starts:
+    def allowed_starts(self) -> Starts:
         """The starts of each count; without numbers every count starts from 0."""
         if self.number == "none":
-            return Starts(Span(0, 0), self.max_number if self.modulus is None else MOST_COUNT)
-        return Starts(Span.of(self.starts), self.max_number, self.end)
+            return Starts(Span(0, 0), self.max_number if self.modulus is None else MAX_COUNT)
+        return Starts(Span.from_value(self.starts), self.max_number, self.end)
 
     @property
     def eval_span(self) -> Span:
         """The counts to evaluate."""
-        return Span.of(self.count if self.eval_count is None else self.eval_count)
+        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        rows = len(index)
-        if self._by_letters:
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        rows = len(indices)
+        if self._is_held_out_by_letters:
             # Cyclically, so that holding out some letters does not change the distribution of lengths.
-            count = self.eval_span.low + index % len(self.eval_span)
+            count = self.eval_span.low + indices % len(self.eval_span)
         else:
-            count = self.eval_span.low + draws.below(len(self.eval_span), (rows,))
-        low, width = self.allowed.bounds(count)
-        start = low + (draws.below(width, (rows,)) if self.number != "none" else 0)
-        before = draws.below(2, (rows,)) == 0 if self.number == "both" else self._in_front(rows)
+            count = self.eval_span.low + rng.integers(len(self.eval_span), (rows,))
+        min_start, num_starts = self.allowed_starts.bounds(count)
+        start = min_start + (rng.integers(num_starts, (rows,)) if self.number != "none" else 0)
+        before = rng.integers(2, (rows,)) == 0 if self.number == "both" else self._before_mask(rows)
         letters = None
         if self.symbol == "different":
-            letters = draws.below(len(ascii_lowercase), (rows, self.eval_span.high), np.int16)
-        return self.rows(count, start, before, letters, self.eval_span.high)
+            letters = rng.integers(len(ascii_lowercase), (rows, self.eval_span.high), np.int16)
+        return self.build_rows(count, start, before, letters, self.eval_span.high)
 
-    def rows(
+    def build_rows(
         self,
         count: NDArray[np.int64],
         start: NDArray[np.int64],
         before: NDArray[np.bool_],
         letters: NDArray[np.int16] | None = None,
-        longest: int | None = None,
+        max_count: int | None = None,
     ) -> Questions:
-        """Rows of these counts and starts, the start in front where `before` is true, padded to `longest` symbols.
+        """Rows of these counts and starts, the start in front where `before` is true, padded to `longest_questions`
+        symbols.
 
         >>> plain_text(Counting(number="before").rows(np.array([2]), np.array([65]), np.array([True])), 0)
         ('65 a a', '. 66 67')
         """
-        alphabet, unit, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.prefix))
-        symbol, helper = alphabet.index("a"), alphabet.index(HELPERS[self.helper]) if unit == 2 else EMPTY
-        leads = self.number in ("before", "both")
-        longest = int(count.max(initial=0)) if longest is None else longest
-        width = first + longest * unit + (unit if leads else int(self.number == "behind"))
-        place = np.arange(width)
-        skipped = first + unit * before[:, None] if self.number == "both" else np.int64(first + unit * leads)
-        into = place - skipped  # places into the counted symbols
-        inside = (into >= 0) & (into < unit * count[:, None])
-        step = into // unit
-        value = step + 1 if not leads else step + 1 + (start * before)[:, None]
+        alphabet, tokens_per_symbol, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.prefix))
+        symbol, helper = (
+            alphabet.index("a"),
+            alphabet.index(HELPER_CHOICES[self.helper]) if tokens_per_symbol == 2 else EMPTY,
+        )
+        has_number_before = self.number in ("before", "both")
+        max_count = int(count.max(initial=0)) if max_count is None else max_count
+        width = (
+            first
+            + max_count * tokens_per_symbol
+            + (tokens_per_symbol if has_number_before else int(self.number == "behind"))
+        )
+        positions = np.arange(width)
+        first_symbol_position = (
+            first + tokens_per_symbol * before[:, None]
+            if self.number == "both"
+            else np.int64(first + tokens_per_symbol * has_number_before)
+        )
+        symbol_offsets = positions - first_symbol_position  # places into the counted symbols
+        is_symbol = (symbol_offsets >= 0) & (symbol_offsets < tokens_per_symbol * count[:, None])
+        symbol_index = symbol_offsets // tokens_per_symbol
+        counts = symbol_index + 1 if not has_number_before else symbol_index + 1 + (start * before)[:, None]
         if self.modulus is not None:
-            value = step % self.modulus + 1
-        shown: Any = symbol if letters is None else symbol + np.take_along_axis(letters, _within(step, letters), axis=1)
-        if unit == 2:
-            shown = np.where(into % 2 == 0, shown, helper)
-        symbols = np.where(inside, shown, EMPTY).astype(np.int16)
-        labels = np.where(inside & (into % unit == unit - 1), value, EMPTY).astype(np.int16)
+            counts = symbol_index % self.modulus + 1
+        symbol_ids: Any = (
+            symbol
+            if letters is None
+            else symbol + np.take_along_axis(letters, _letter_indices(symbol_index, letters), axis=1)
+        )
+        if tokens_per_symbol == 2:
+            symbol_ids = np.where(symbol_offsets % 2 == 0, symbol_ids, helper)
+        symbols = np.where(is_symbol, symbol_ids, EMPTY).astype(np.int16)
+        labels = np.where(
+            is_symbol & (symbol_offsets % tokens_per_symbol == tokens_per_symbol - 1), counts, EMPTY
+        ).astype(np.int16)
         if first:
             symbols[:, 0] = alphabet.index(self.prefix)
-        if leads:
+        if has_number_before:
             symbols[:, first] = np.where(before, start, symbols[:, first])
             labels[:, first] = np.where(before, EMPTY, labels[:, first])
-            if unit == 2:
+            if tokens_per_symbol == 2:
                 symbols[:, first + 1] = np.where(before, helper, symbols[:, first + 1])
                 labels[:, first + 1] = np.where(before, start, labels[:, first + 1])
         if self.number in ("behind", "both"):
             row = np.flatnonzero(~before)
-            last = first + unit * count[row]
+            last = first + tokens_per_symbol * count[row]
             symbols[row, last], labels[row, last] = start[row], (start + count)[row]
-        return Questions(alphabet, symbols, Numbers.none(len(count)), labels=labels, facts={"count": count})
+        return Questions(alphabet, symbols, Numbers.empty(len(count)), labels=labels, metadata={"count": count})
 
-    def _in_front(self, rows: int) -> NDArray[np.bool_]:
+    def _before_mask(self, rows: int) -> NDArray[np.bool_]:
         return np.full(rows, self.number != "behind" and self.number != "none")
 
     @property
-    def _by_letters(self) -> bool:
+    def _is_held_out_by_letters(self) -> bool:
         """Whether rows are held out by their letters."""
         return self.symbol == "different" and (not self.held_out_starts or self.number == "none")
 
-    def pinned(self, **cell: Any) -> Self:
+    def at_cell(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
-            return super().pinned(**cell)
+            return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
-        self.allowed.check(Span.of(cell["count"]), "count")
-        return super().pinned(**rest, eval_count=cell["count"])
+        self.allowed_starts.check_counts(Span.from_value(cell["count"]), "count")
+        return super().at_cell(**rest, eval_count=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
 
-    def trained(self) -> dict[str, Span]:
+    def training_spans(self) -> dict[str, Span]:
         return {"count": self.eval_span}
 
-    def trained_labels(self) -> int:
+    def max_training_labels(self) -> int:
         """The most labels of a training row, a start's helper included. (An addend's sum does not count: at the next
         position a longer row has a count that was never trained.)"""
-        return Span.of(self.count).high + (self.number in ("before", "both") and self.helper != "none")
+        return Span.from_value(self.count).high + (self.number in ("before", "both") and self.helper != "none")
 
-    def beyond(self) -> "Counting | None":
+    def ood_validation_task(self) -> "Counting | None":
         """The counts after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
-        band = next_counts(self.eval_span, self.allowed.furthest())
-        return None if band is None else replace(self, eval_count=band)
+        counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
+        return None if counts is None else replace(self, eval_count=counts)
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        return feasible(Span.of(self.count), self.allowed.furthest())
+        return feasible_cells(Span.from_value(self.count), self.allowed_starts.max_count())
 
-    def space(self) -> int:
+    def num_questions(self) -> int:
         counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
-        _, width = self.allowed.bounds(counts)
-        kinds = 2 if self.number == "both" else 1
+        _, width = self.allowed_starts.bounds(counts)
+        num_sides = 2 if self.number == "both" else 1
         letters = len(ascii_lowercase) if self.symbol == "different" else 1
-        return sum(kinds * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True))
+        return sum(
+            num_sides * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True)
+        )
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every question of a split, smaller counts and smaller starts first; None for random letters, or for more than
         20,000.
 
@@ -215,117 +239,123 @@ class Counting(Task):
         [('a a', '1 2'), ('a a a', '1 2 3')]
         """
         if split == "beyond-development":
-            band = self.beyond()
-            return None if band is None else band.whole()
+            ood_task = self.ood_validation_task()
+            return None if ood_task is None else ood_task.all_questions()
         if self.symbol == "different":
             return None
         counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
-        if int(self.allowed.bounds(counts)[1].sum()) > WHOLE:
+        if int(self.allowed_starts.bounds(counts)[1].sum()) > MAX_LISTED_QUESTIONS:
             return None
-        cells = self.allowed.cells(self.eval_span)
+        cells = self.allowed_starts.cells(self.eval_span)
         count, start = cells.T
-        of_split = self._kind(count, start) == (_HELD.index(split) if split in _HELD else 0)
-        found = of_split | ~self._divided(count)
-        questions = self._listed(count[found], start[found])
-        return replace(questions, chance=CounterRNG(key(self, split, "whole")).words(len(questions)))
+        is_in_split = self._split_indices(count, start) == (_SPLIT_NAMES.index(split) if split in _SPLIT_NAMES else 0)
+        is_in_split_or_unsplit = is_in_split | ~self._has_held_out_starts(count)
+        questions = self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
+        return replace(questions, random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(questions)))
 
-    def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
+    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every distinct training row with its probability; None for random letters."""
         if self.symbol == "different":
             return None
-        cells = self.allowed.cells(self.eval_span)
-        count, start = cells[self._kind(*cells.T) == 0].T
-        _, width = self.allowed.bounds(count)
+        cells = self.allowed_starts.cells(self.eval_span)
+        count, start = cells[self._split_indices(*cells.T) == 0].T
+        _, width = self.allowed_starts.bounds(count)
         weights = 1 / width
-        questions = self._listed(count, start)
+        questions = self._build_rows_on_all_sides(count, start)
         weights = weights.repeat(len(questions) // len(weights))
         return questions, weights / weights.sum()
 
-    def _listed(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+    def _build_rows_on_all_sides(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         """These rows; with `number="both"`, each with the number behind the symbols, then in front."""
         if self.number != "both":
-            return self.rows(count, start, self._in_front(len(count)))
+            return self.build_rows(count, start, self._before_mask(len(count)))
         before = np.tile(np.array([False, True]), len(count))
-        return self.rows(count.repeat(2), start.repeat(2), before)
+        return self.build_rows(count.repeat(2), start.repeat(2), before)
 
-    def _kind(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int8]:
+    def _split_indices(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int8]:
         """0 for rows of training, 1 for those held out for test, 2 for development."""
         if not self.held_out_starts:
             return np.zeros(len(count), dtype=np.int8)
-        table = held_out(Span.of(self.count), self.allowed, self.held_out_starts)
+        table = held_out_splits(Span.from_value(self.count), self.allowed_starts, self.held_out_starts)
         known = (count < table.shape[0]) & (start >= 0) & (start < table.shape[1])
         return np.where(known, table[count * known, start * known], 0).astype(np.int8)
 
-    def _divided(self, count: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _has_held_out_starts(self, count: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether starts of these counts are held out."""
-        span, (_, width) = Span.of(self.count), self.allowed.bounds(count)
+        span, (_, width) = Span.from_value(self.count), self.allowed_starts.bounds(count)
         return (count >= span.low) & (count <= span.high) & (width > self.held_out_starts) & (self.held_out_starts > 0)
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of count, start and its side; of the letters too, if rows are held out by them."""
-        if self._by_letters:
+        if self._is_held_out_by_letters:
             return questions.hashes()
-        count, (start, kind) = questions.facts["count"], self._start_of(questions)
-        return into_splits(cell_hashes(count, start, kind), self._kind(count, start))
+        count, (start, kind) = questions.metadata["count"], self._starts_and_sides(questions)
+        return move_into_splits(cell_hashes(count, start, kind), self._split_indices(count, start))
 
-    def _start_of(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _starts_and_sides(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The start of each row, and 1 if it is in front."""
         rows = len(questions)
         if self.number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        first, unit = int(bool(self.prefix)), 1 + (self.helper != "none")
-        front = table[questions.symbols[:, first]]
+        first, tokens_per_symbol = int(bool(self.prefix)), 1 + (self.helper != "none")
+        numbers_before = table[questions.symbols[:, first]]
         if self.number == "before":
-            return front, np.ones(rows, dtype=np.int64)
-        last = np.minimum(first + unit * questions.facts["count"], questions.symbols.shape[1] - 1)
-        start = np.where(front >= 0, front, table[questions.symbols[np.arange(rows), last]])
-        return start, (front >= 0).astype(np.int64)
+            return numbers_before, np.ones(rows, dtype=np.int64)
+        last = np.minimum(first + tokens_per_symbol * questions.metadata["count"], questions.symbols.shape[1] - 1)
+        start = np.where(numbers_before >= 0, numbers_before, table[questions.symbols[np.arange(rows), last]])
+        return start, (numbers_before >= 0).astype(np.int64)
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
-        count = questions.facts["count"]
-        if self._by_letters:
-            return np.asarray(count >= FEW_LETTERS)
-        return self._divided(count)
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
+        count = questions.metadata["count"]
+        if self._is_held_out_by_letters:
+            return np.asarray(count >= MIN_HELD_OUT_LETTERS)
+        return self._has_held_out_starts(count)
 
-    def held_out(self, split: str) -> bool:
-        trained = Span.of(self.count)
+    def is_held_out(self, split: str) -> bool:
+        trained = Span.from_value(self.count)
         if split == "train":
             return False
         if self.eval_span.low > trained.high:
             return True
-        if self._by_letters:
-            return self.eval_span.low >= FEW_LETTERS
-        return bool(self._divided(np.arange(self.eval_span.low, min(self.eval_span.high, trained.high) + 1)).all())
+        if self._is_held_out_by_letters:
+            return self.eval_span.low >= MIN_HELD_OUT_LETTERS
+        return bool(
+            self._has_held_out_starts(np.arange(self.eval_span.low, min(self.eval_span.high, trained.high) + 1)).all()
+        )
 
     def alphabet(self) -> tuple[str, ...]:
         """The numbers from 0 on, prefix, helper and letters, as far as there are any."""
         numbers = map(str, range((self.max_number if self.modulus is None else self.modulus) + 1))
         letters = ascii_lowercase if self.symbol == "different" else "a"
-        texts = (*numbers, self.prefix, HELPERS[self.helper], *letters)
+        texts = (*numbers, self.prefix, HELPER_CHOICES[self.helper], *letters)
         return tuple(dict.fromkeys(text for text in texts if text))
 
-    def longest(self) -> Questions:
+    def longest_questions(self) -> Questions:
         count, letters = np.array([self.eval_span.high]), None
-        low, _ = self.allowed.bounds(count)
+        low, _ = self.allowed_starts.bounds(count)
         if self.symbol == "different":
             letters = np.zeros((1, self.eval_span.high), dtype=np.int16)
-        return self.rows(count, low, self._in_front(1), letters)
+        return self.build_rows(count, low, self._before_mask(1), letters)
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """From `65 a a a`; prefix and helpers may be left out.
 
         Raises `UserError` for a row that this task never has.
         """
-        pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
-        spare = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
-        if self.prefix and pieces[:1] == [self.prefix] and (spare or not self.prefix.isdecimal()):
+        pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
+        has_extra_number = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
+        if self.prefix and pieces[:1] == [self.prefix] and (has_extra_number or not self.prefix.isdecimal()):
             pieces = pieces[1:]
         before = self.number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
         number = "" if self.number == "none" or not pieces else pieces.pop(0 if before else -1)
-        known = ascii_lowercase if self.symbol == "different" else "a"
-        if not pieces or any(piece not in known for piece in pieces) or (self.number != "none") != number.isdecimal():
-            raise UserError(f"question: {text!r} is no question of this task; it reads like {self._example()}")
+        valid_letters = ascii_lowercase if self.symbol == "different" else "a"
+        if (
+            not pieces
+            or any(piece not in valid_letters for piece in pieces)
+            or (self.number != "none") != number.isdecimal()
+        ):
+            raise UserError(f"question: {text!r} is no question of this task; it reads like {self._example_text()}")
         count, start = len(pieces), int(number or 0)
         if self.modulus is None and start + count > self.max_number:
             raise UserError(
@@ -333,47 +363,47 @@ class Counting(Task):
             )
         letters = None
         if self.symbol == "different":
-            letters = np.array([[known.index(piece) for piece in pieces]], dtype=np.int16)
-        return self.rows(np.array([count]), np.array([start]), np.array([before]), letters)
+            letters = np.array([[valid_letters.index(piece) for piece in pieces]], dtype=np.int16)
+        return self.build_rows(np.array([count]), np.array([start]), np.array([before]), letters)
 
-    def _example(self) -> str:
+    def _example_text(self) -> str:
         return {"none": "a a a", "before": "5 a a a", "behind": "a a a 5", "both": "5 a a a or a a a 5"}[self.number]
 
 
-NUMBER = ("none", "before", "behind", "both")
+NUMBER_POSITIONS = ("none", "before", "behind", "both")
 
-MOST_NUMBER = 10_000
+MAX_NUMBER = 10_000
 """Alphabets with more numbers are refused as a likely typo."""
 
 
 def check_modulus(modulus: int | None) -> None:
-    """Raises `UserError` for a modulus below 2 or above `MOST_NUMBER`."""
+    """Raises `UserError` for a modulus below 2 or above `MAX_NUMBER`."""
     if modulus is not None and modulus < 2:
-        raise UserError(f"modulus: counting modulo {modulus} says nothing; 2 or more is right")
-    if modulus is not None and modulus > MOST_NUMBER:
-        raise UserError(f"modulus: {modulus} is above {MOST_NUMBER}; null counts on and on")
+        raise UserError(f"modulus: must be at least 2, not {modulus}")
+    if modulus is not None and modulus > MAX_NUMBER:
+        raise UserError(f"modulus: must be at most {MAX_NUMBER}, or null for none, not {modulus}")
 
 
-def check_begin(begin: str, symbols: Sequence[str], right: str) -> None:
+def check_prefix(prefix: str, symbols: Sequence[str], advice: str) -> None:
     """Raises `UserError` for an unsuitable prefix: several words, or a symbol, helper or special token.
 
-    `right` ends the message with what is right.
+    `advice` ends the message with what is right.
     """
-    if begin and begin.split() != [begin]:
-        raise UserError(f"prefix: {begin!r} is not one text without spaces; {right}")
-    if begin and begin in (*symbols, *HELPERS.values()):
-        raise UserError(f"prefix: {begin!r} is also a symbol or a helper; {right}")
-    if begin in SPECIALS:
-        raise UserError(f"prefix: {begin} is a special token, which tokenizer.add_bos_token=true adds; {right}")
+    if prefix and prefix.split() != [prefix]:
+        raise UserError(f"prefix: {prefix!r} must be one word without spaces; {advice}")
+    if prefix and prefix in (*symbols, *HELPER_CHOICES.values()):
+        raise UserError(f"prefix: {prefix!r} is also a symbol or a helper; {advice}")
+    if prefix in SPECIAL_TOKENS:
+        raise UserError(f"prefix: {prefix} is a special token, which tokenizer.add_bos_token=true adds; {advice}")
 
 
-FEW_LETTERS = next(count for count in range(1, 9) if large_enough(len(ascii_lowercase) ** count))
+MIN_HELD_OUT_LETTERS = next(count for count in range(1, 9) if can_be_split(len(ascii_lowercase) ** count))
 """Rows of fewer random letters are too few to hold any out."""
 
-_HELD = ("train", "test", "development")
+_SPLIT_NAMES = ("train", "test", "development")
 
 
-def _within(step: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:
+def _letter_indices(symbol_index: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:
     """The letter index of each position, clipped outside of the counted symbols."""
-    clipped = np.clip(step, 0, letters.shape[1] - 1)
+    clipped = np.clip(symbol_index, 0, letters.shape[1] - 1)
     return np.broadcast_to(clipped, (len(letters), clipped.shape[-1])) if clipped.ndim == 1 else clipped

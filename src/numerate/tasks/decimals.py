@@ -17,60 +17,60 @@ _SEVEN, _LAST = np.uint64(7), np.uint64(63)
 _LIMB = np.uint64(10**8)
 
 
-def width(columns: int) -> int:
+def row_width(columns: int) -> int:
     """The width of rows that hold numbers of so many digits: `width(21)` is 24."""
     return -(-columns // 8) * 8
 
 
-def masks(low: int, high: int, width: int) -> Digits:
+def length_masks(low: int, high: int, width: int) -> Digits:
     """Row i has 1 in its first `low + i` columns and 0 in the others; rows for `low` .. `high`."""
     return (np.arange(width) < np.arange(low, high + 1)[:, None]).view(np.uint8)
 
 
-def parse(text: str, width: int) -> Digits:
+def parse_digits(text: str, width: int) -> Digits:
     """The row of a number as a person writes it: `parse("0123", 8)` is `[3, 2, 1, 0, 0, 0, 0, 0]`."""
     row = np.zeros(width, dtype=np.uint8)
     row[: len(text)] = np.frombuffer(text.encode()[::-1], dtype=np.uint8) - ord("0")
     return row
 
 
-def length(digits: Digits) -> NDArray[np.int64]:
+def num_digits(digits: Digits) -> NDArray[np.int64]:
     """How many digits the number of each row has, zero having one."""
-    found = digits != 0
-    beyond = np.argmax(found[..., ::-1], axis=-1)
-    return np.where(found.any(axis=-1), digits.shape[-1] - beyond, 1).astype(np.int64)
+    is_nonzero = digits != 0
+    num_trailing_zeros = np.argmax(is_nonzero[..., ::-1], axis=-1)
+    return np.where(is_nonzero.any(axis=-1), digits.shape[-1] - num_trailing_zeros, 1).astype(np.int64)
 
 
 def add(first: Digits, second: Digits, out: Digits) -> None:
     """Writes first + second to `out`; all `[rows, width]`, and the sum must have at most `width` digits.
 
     246 is added to every byte with the two digits and the carry: a byte then overflows exactly when its digits make ten
-    or more, which hands the carry on and leaves the right digit. The bytes that did not overflow have their top bit
+    or more, which propagates the carry and leaves the correct digit. The bytes that did not overflow have their top bit
     set, and give the 246 back.
     """
     first_words, second_words, sums = (rows.view("<u8") for rows in (first, second, out))
     carry: NDArray[np.uint64] | None = None
-    for place in range(sums.shape[1]):
-        total = first_words[:, place] + second_words[:, place]
+    for word_index in range(sums.shape[1]):
+        total = first_words[:, word_index] + second_words[:, word_index]
         total += _SIXES
         if carry is not None:
             total += carry
-        kept = total & _TOPS
-        kept >>= _SEVEN
-        if place + 1 < sums.shape[1]:
+        correction = total & _TOPS
+        correction >>= _SEVEN
+        if word_index + 1 < sums.shape[1]:
             carry = total >> _LAST
             carry ^= np.uint64(1)
-        kept *= _SIX
-        np.subtract(total, kept, out=sums[:, place])
+        correction *= _SIX
+        np.subtract(total, correction, out=sums[:, word_index])
 
 
-def compare(first: Digits, second: Digits) -> NDArray[np.bool_]:
+def is_less(first: Digits, second: Digits) -> NDArray[np.bool_]:
     """Per row, whether first < second; a word is larger where its eight digits are, its last byte counting most."""
     first_words, second_words = first.view("<u8"), second.view("<u8")
     less = first_words[:, 0] < second_words[:, 0]
     for place in range(1, first_words.shape[1]):
-        ours, theirs = first_words[:, place], second_words[:, place]
-        less = (ours < theirs) | ((ours == theirs) & less)
+        first_word, second_word = first_words[:, place], second_words[:, place]
+        less = (first_word < second_word) | ((first_word == second_word) & less)
     return less
 
 
@@ -84,20 +84,20 @@ def subtract(first: Digits, second: Digits, out: Digits) -> NDArray[np.bool_]:
     >>> subtract(parse("7", 8)[None], parse("12", 8)[None], out).tolist(), out[0, :2].tolist()
     ([True], [5, 0])
     """
-    negative = compare(first, second)
+    negative = is_less(first, second)
     first_words, second_words, differences = (rows.view("<u8") for rows in (first, second, out))
     borrow: NDArray[np.uint64] | None = None
-    for place in range(differences.shape[1]):
-        ours, theirs = first_words[:, place], second_words[:, place]
-        left = np.where(negative, theirs, ours)
-        left -= np.where(negative, ours, theirs)
+    for word_index in range(differences.shape[1]):
+        first_word, second_word = first_words[:, word_index], second_words[:, word_index]
+        difference = np.where(negative, second_word, first_word)
+        difference -= np.where(negative, first_word, second_word)
         if borrow is not None:
-            left -= borrow
-        borrowed = left & _TOPS
-        borrow = left >> _LAST
-        borrowed >>= _SEVEN
-        borrowed *= _SIX
-        np.subtract(left, borrowed, out=differences[:, place])
+            difference -= borrow
+        correction = difference & _TOPS
+        borrow = difference >> _LAST
+        correction >>= _SEVEN
+        correction *= _SIX
+        np.subtract(difference, correction, out=differences[:, word_index])
     return negative
 
 
@@ -107,27 +107,30 @@ def multiply(first: Digits, second: Digits, out: Digits) -> None:
     By hand, with eight digits as one: the products of two such limbs are below 10**16, and 64 bits hold the sum of
     1,844 of them, more than numbers of 14,000 digits ask for.
     """
-    ours, theirs = packed(first), packed(second)
-    ours, theirs = ours[: _used(ours)], theirs[: _used(theirs)]
-    places = out.shape[1] // 8
-    sums = np.zeros((max(places, len(ours) + len(theirs)), len(out)), dtype=np.uint64)
-    for place, limb in enumerate(ours):
-        sums[place : place + len(theirs)] += limb * theirs
+    first_limbs, second_limbs = pack_limbs(first), pack_limbs(second)
+    first_limbs, second_limbs = (
+        first_limbs[: _num_used_limbs(first_limbs)],
+        second_limbs[: _num_used_limbs(second_limbs)],
+    )
+    num_limbs = out.shape[1] // 8
+    sums = np.zeros((max(num_limbs, len(first_limbs) + len(second_limbs)), len(out)), dtype=np.uint64)
+    for limb_index, limb in enumerate(first_limbs):
+        sums[limb_index : limb_index + len(second_limbs)] += limb * second_limbs
     words = out.view("<u8")
     carry: NDArray[np.uint64] | None = None
-    for place in range(places):
-        total = sums[place]
+    for limb_index in range(num_limbs):
+        total = sums[limb_index]
         if carry is not None:
             total += carry
         carry = total // _LIMB
         total -= carry * _LIMB
-        words[:, place] = unpacked(total)
+        words[:, limb_index] = unpack_limbs(total)
 
 
-def packed(digits: Digits) -> NDArray[np.uint64]:
+def pack_limbs(digits: Digits) -> NDArray[np.uint64]:
     """Eight digits as one number: uint64 `[width // 8, rows]`, the units first.
 
-    Neighbours are joined, then pairs, then fours: a byte and ten times the next one are below 100, and so on.
+    Neighbors are joined, then pairs, then fours: a byte and ten times the next one are below 100, and so on.
     """
     words = digits.view("<u8").T
     words = (words + (words >> np.uint64(8)) * np.uint64(10)) & np.uint64(0x00FF00FF00FF00FF)
@@ -136,7 +139,7 @@ def packed(digits: Digits) -> NDArray[np.uint64]:
     return joined
 
 
-def unpacked(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def unpack_limbs(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The way back of `packed`: numbers below 10**8 as words of eight digits, units in the lowest byte.
 
     Both quotients are of lanes side by side, by multiplication and shift: 10,486 / 2**20 is a hundredth up to 43,698,
@@ -147,11 +150,11 @@ def unpacked(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     high = words * np.uint64(10_486) >> np.uint64(20) & np.uint64(0x0000007F0000007F)
     words = words - high * np.uint64(100) | high << np.uint64(16)
     high = words * np.uint64(103) >> np.uint64(10) & np.uint64(0x000F000F000F000F)
-    apart: NDArray[np.uint64] = words - high * np.uint64(10) | high << np.uint64(8)
-    return apart
+    digits: NDArray[np.uint64] = words - high * np.uint64(10) | high << np.uint64(8)
+    return digits
 
 
-def _used(limbs: NDArray[np.uint64]) -> int:
+def _num_used_limbs(limbs: NDArray[np.uint64]) -> int:
     """How many limbs hold anything in any row, at least one."""
-    found = np.flatnonzero(limbs.any(axis=1))
-    return int(found[-1]) + 1 if len(found) else 1
+    nonzero_limbs = np.flatnonzero(limbs.any(axis=1))
+    return int(nonzero_limbs[-1]) + 1 if len(nonzero_limbs) else 1

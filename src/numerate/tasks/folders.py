@@ -15,11 +15,11 @@ def data_folder() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.expanduser(os.environ.get("NUMERATE_DATA") or f"{cache}/numerate/data"))
     if folder.is_file():
-        raise UserError(f"NUMERATE_DATA: {folder} is a file; the folder that datasets are in is right")
+        raise UserError(f"NUMERATE_DATA: {folder} must be a folder, not a file")
     return folder
 
 
-def numerate_cache() -> Path:
+def cache_folder() -> Path:
     """The folder of what is made from the user's files: NUMERATE_CACHE, else `~/.cache/numerate`. It need not exist."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{cache}/numerate"))
@@ -27,26 +27,26 @@ def numerate_cache() -> Path:
 
 def corpora_folder() -> Path:
     """The folder of corpora that were prepared from texts: `corpora` in the cache. It need not exist."""
-    return numerate_cache() / "corpora"
+    return cache_folder() / "corpora"
 
 
-def dataset_folder(given: str | None, name: str, folders: Iterable[str], wanted: Iterable[str]) -> Path:
-    """The folder of a dataset: the first that has one of the files `wanted`, of `given` (the setting `data_dir`) and of
-    the `folders` inside it; where none is given, of the `folders` of the user's data.
+def dataset_folder(data_dir: str | None, name: str, folders: Iterable[str], expected_files: Iterable[str]) -> Path:
+    """The folder of a dataset: the first that has one of the files `expected_files`, of `data_dir` (the setting
+    `data_dir`) and of the `folders` inside it; where none is given, of the `folders` of the user's data.
 
     Raises `UserError` that says how to get the dataset `name`, where there is none.
     """
-    begin = data_folder() if given is None else Path(os.path.expanduser(given))
-    inside = [begin / folder for folder in folders]
-    wanted = list(wanted)
-    for place in inside if given is None else [begin, *inside]:
-        if any((place / file).exists() for file in wanted):
-            return place
-    lacking = inside[0] if given is None else begin
-    what = f"has none of: {', '.join(wanted)}" if lacking.is_dir() else "is not there"
+    root = data_folder() if data_dir is None else Path(os.path.expanduser(data_dir))
+    subfolders = [root / folder for folder in folders]
+    expected_files = list(expected_files)
+    for candidate in subfolders if data_dir is None else [root, *subfolders]:
+        if any((candidate / file).exists() for file in expected_files):
+            return candidate
+    missing = subfolders[0] if data_dir is None else root
+    what = f"has none of: {', '.join(expected_files)}" if missing.is_dir() else "is not there"
     raise UserError(
-        f"data_dir: {lacking} {what}; `numerate data fetch {name}` gets it, and data_dir= or NUMERATE_DATA names "
-        "another place"
+        f"data_dir: {missing} {what}; download it with `numerate data fetch {name}`, or set data_dir= or NUMERATE_DATA "
+        "to its folder"
     )
 
 

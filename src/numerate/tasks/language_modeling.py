@@ -1,4 +1,4 @@
-"""Language modeling: next-token prediction on chunks of running text."""
+"""Language modeling: next-token prediction on chunks of text."""
 
 import hashlib
 import shlex
@@ -14,22 +14,29 @@ from numerate import catalogue
 from numerate.config import setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
-from numerate.tasks.contents import named
-from numerate.tasks.corpus_files import CORPUS, HEAD, ChunkRows, Corpus, open_corpus, published_split
+from numerate.tasks.contents import shortest_unique_names
+from numerate.tasks.corpus_files import (
+    CORPUS_FILE,
+    METADATA_SUFFIX,
+    ChunkRows,
+    Corpus,
+    open_corpus,
+    split_validation_shards,
+)
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.questions import RUNNING, Questions
+from numerate.tasks.questions import LANGUAGE_MODELING_TOKENIZER_ERROR, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.token_rows import TokenRows
 
-ORDERS = ("shuffled", "published", "sequential")
-TEXTS = (".txt", ".json", ".jsonl", ".ndjson")
+CHUNK_ORDERS = ("shuffled", "published", "sequential")
+TEXT_SUFFIXES = (".txt", ".json", ".jsonl", ".ndjson")
 """Endings of text files, which are tokenized once before training."""
 
-PREPARED = ("tiny_stories", "tiny_stories_2048")
+PREPARED_CORPORA = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
 
-_TOKENS = (".bin", ".npy")
+_TOKEN_SUFFIXES = (".bin", ".npy")
 _SPLITS = ("train", "development", "test")
 
 
@@ -54,9 +61,9 @@ class LanguageModeling(Task):
     Raises `UserError` on first use if a file is missing, damaged, too short, or from another tokenizer.
     """
 
-    running: ClassVar[bool] = True
-    in_order: ClassVar[bool] = True
-    endless: ClassVar[bool] = False
+    is_language_modeling: ClassVar[bool] = True
+    is_ordered: ClassVar[bool] = True
+    has_ood_sizes: ClassVar[bool] = False
 
     train: str = setting("", "tokens or texts to train on: a folder or a file")
     validation: str | None = setting(None, "held-out tokens or texts; null: the validation shards of train")
@@ -65,69 +72,74 @@ class LanguageModeling(Task):
     order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "order of the chunks in training")
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
+        if self.order not in CHUNK_ORDERS:
             raise UserError(
-                f"order: there is no {self.order!r}; there are: {', '.join(ORDERS)}.{did_you_mean(self.order, ORDERS)}"
+                f"order: there is no {self.order!r}; there are: "
+                f"{', '.join(CHUNK_ORDERS)}.{did_you_mean(self.order, CHUNK_ORDERS)}"
             )
         if self.context_length < 1:
-            raise UserError(f"context_length: {self.context_length} tokens are none; 1 or more is right")
+            raise UserError(f"context_length: must be at least 1, not {self.context_length}")
 
     # What is read ----------------------------------------------------------------------------------------------------
 
-    def pieces(self) -> Any:
-        """The tokenizer, a `numerate.text.tokenizers.stored_tokenizer.StoredTokenizer`, loaded once per process.
+    def load_tokenizer(self) -> Any:
+        """The tokenizer, a `numerate.text.tokenizers.stored_tokenizer.PretrainedTokenizer`, loaded once per process.
         Raises `UserError` if there is none."""
-        # Tasks do not import tokens, so this is looked up by name.
-        stored = catalogue.find("Tokenizer", "TokenIds").stored  # type: ignore[attr-defined]
+        # Tasks do not import tokenizers, so this is looked up by name.
+        stored = catalogue.get_class("Tokenizer", "TokenIds").load_tokenizer  # type: ignore[attr-defined]
         return stored(self.tokenizer_name())
 
     def token_bytes(self) -> Any:
         """The bytes of each of its tokens, a `numerate.text.tokenizers.token_bytes.TokenBytes`."""
-        return catalogue.find("Tokenizer", "TokenIds").token_bytes(self.tokenizer_name())  # type: ignore[attr-defined]
+        return catalogue.get_class("Tokenizer", "TokenIds").token_bytes(self.tokenizer_name())  # type: ignore[attr-defined]
 
     def tokenizer_name(self) -> str:
         """`tokenizer`, or the folder of the one beside the tokens. Raises `UserError` if there is none."""
         if self.tokenizer:
             if not Path(self.tokenizer).expanduser().exists():
-                _refuse_unprepared(self.tokenizer, "tokenizer")
+                _check_prepared(self.tokenizer, "tokenizer")
             return self.tokenizer
-        place = located(self.train, "train")
-        for folder in (place, place.parent):
+        path = resolve_path(self.train, "train")
+        for folder in (path, path.parent):
             if (folder / "tokenizer.json").is_file():
                 return str(folder)
-        raise UserError(f"tokenizer: is missing, and none stands beside {place}; the one of its tokens is right")
+        raise UserError(
+            f"tokenizer: must be set, as there is none beside {path}; use the one its tokens were written with"
+        )
 
-    def sources(self) -> list[tuple[Path, Path]]:
+    def text_token_folders(self) -> list[tuple[Path, Path]]:
         """The texts among `train` and `validation`, each with its folder of tokens in the cache."""
-        named = [("train", self.train), ("validation", self.validation)]
-        places = [located(name, where) for where, name in named if name is not None]
-        return [(place, self._kept(place)) for place in places if is_text(place)]
+        settings = [("train", self.train), ("validation", self.validation)]
+        paths = [resolve_path(name, setting_name) for setting_name, name in settings if name is not None]
+        return [(place, self._token_folder(place)) for place in paths if contains_text(place)]
 
-    def _kept(self, text: Path) -> Path:
+    def _token_folder(self, text: Path) -> Path:
         """The cache folder for the tokens of a text, which depends on the text and the tokenizer."""
-        parts = [self.pieces().fingerprint]
-        for file in _files(text, TEXTS):
-            found = file.stat()
-            parts.append(f"{file.resolve()} {found.st_size} {found.st_mtime_ns}")
+        parts = [self.load_tokenizer().fingerprint]
+        for file in _files_with_suffix(text, TEXT_SUFFIXES):
+            stat = file.stat()
+            parts.append(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}")
         digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
         return corpora_folder() / "texts" / f"{text.stem}-{digest}"
 
-    def _opened(self, name: str, where: str) -> Corpus:
-        place = located(name, where)
-        if is_text(place):
-            text, place = place, self._kept(place)
-            if not (place / CORPUS).is_file():
-                words = [
+    def _open(self, name: str, setting_name: str) -> Corpus:
+        path = resolve_path(name, setting_name)
+        if contains_text(path):
+            text, path = path, self._token_folder(path)
+            if not (path / CORPUS_FILE).is_file():
+                command = [
                     "numerate",
                     "data",
                     "tokenise",
                     str(text),
-                    f"out={place}",
+                    f"out={path}",
                     f"tokenizer={self.tokenizer_name()}",
                 ]
-                raise UserError(f"{where}: {text} is a text that is not tokenised yet; `{shlex.join(words)}` does it")
-        known = self.pieces()
-        return _opened(_stamps(place), str(place), known.fingerprint, _Held(known))
+                raise UserError(
+                    f"{setting_name}: {text} is a text that is not tokenised yet; `{shlex.join(command)}` does it"
+                )
+        tokenizer = self.load_tokenizer()
+        return _open_cached_corpus(_file_stamps(path), str(path), tokenizer.fingerprint, _Uncached(tokenizer))
 
     def corpus(self, split: str) -> Corpus:
         """The shards of a split: `train`, or `development` and `test`, which are both the held-out shards.
@@ -135,25 +147,26 @@ class LanguageModeling(Task):
         Opened once per task, so that the data of a run does not change. Raises `UserError` as `open_corpus` does."""
         if split not in _SPLITS:
             raise UserError(
-                f"split: running text has no {split!r}; there are: {', '.join(_SPLITS)}." + did_you_mean(split, _SPLITS)
+                f"split: language modeling has no split {split!r}; must be one of: {', '.join(_SPLITS)}."
+                + did_you_mean(split, _SPLITS)
             )
-        held: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
-        name = (split == "train", str(corpora_folder()), str(data_folder()))
-        if name not in held:
-            held[name] = self._split(split)
-        return held[name]
+        open_corpora: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
+        cache_key = (split == "train", str(corpora_folder()), str(data_folder()))
+        if cache_key not in open_corpora:
+            open_corpora[cache_key] = self._open_split(split)
+        return open_corpora[cache_key]
 
-    def _split(self, split: str) -> Corpus:
+    def _open_split(self, split: str) -> Corpus:
         if self.validation is None:
-            train, validation = published_split(self._opened(self.train, "train"))
+            train, validation = split_validation_shards(self._open(self.train, "train"))
             return train if split == "train" else validation
         if split == "train":
-            return self._opened(self.train, "train")
-        return self._opened(self.validation, "validation")
+            return self._open(self.train, "train")
+        return self._open(self.validation, "validation")
 
-    def everything(self) -> Corpus:
+    def full_corpus(self) -> Corpus:
         """All shards of `train`, validation shards included."""
-        return self._opened(self.train, "train")
+        return self._open(self.train, "train")
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the settings only; other processes open the files themselves."""
@@ -161,179 +174,188 @@ class LanguageModeling(Task):
 
     def files(self) -> dict[str, Path]:
         """Its texts, before they are tokens."""
-        return named(file for place, _ in self.sources() for file in _files(place, TEXTS))
+        return shortest_unique_names(
+            file for place, _ in self.text_token_folders() for file in _files_with_suffix(place, TEXT_SUFFIXES)
+        )
 
-    def contents(self) -> dict[str, str]:
+    def file_hashes(self) -> dict[str, str]:
         """The sha256 of its texts, or fingerprints of tokenized `train` and `validation`."""
-        found = super().contents()
-        for part, name, split in (("train", self.train, "train"), ("validation", self.validation, "test")):
-            if not is_text(located(self.train if name is None else name, part)):
-                found[part] = self.corpus(split).fingerprint
-        return found
+        fingerprints = super().file_hashes()
+        for setting_name, name, split in (("train", self.train, "train"), ("validation", self.validation, "test")):
+            if not contains_text(resolve_path(self.train if name is None else name, setting_name)):
+                fingerprints[setting_name] = self.corpus(split).fingerprint
+        return fingerprints
 
-    def ready(self) -> None:
+    def check_files(self) -> None:
         """Raises `UserError` as reading does."""
         for split in ("train", "test"):
             self.corpus(split)
 
-    def split_order(self, split: str, seed: int = 0, rank: int = 0) -> ChunkOrder:
+    def chunk_order(self, split: str, seed: int = 0, rank: int = 0) -> ChunkOrder:
         """The order in which a split is read; only the published one depends on `rank`.
 
         `test` is read sequentially. So is `development`, except in the published order, which uses its first pass.
         """
-        sizes = self.corpus(split).sizes
+        sizes = self.corpus(split).shard_sizes
         if split == "train" and self.order != "published" and max(sizes) <= self.context_length:
             raise UserError(
-                f"context_length: {self.context_length:,} tokens with the one behind them are more than any "
-                f"shard of {self.train} "
-                f"has (at most {max(sizes):,}); {max(sizes) - 1:,} or less, or more text, is right"
+                f"context_length: {self.context_length:,} must be at most {max(sizes) - 1:,}, as the longest shard of "
+                f"{self.train} has {max(sizes):,} tokens; or use more text"
             )
         order = self.order if split == "train" or (split, self.order) == ("development", "published") else "sequential"
-        return _order(order, sizes, self.context_length, seed, rank if split == "train" else 0)
+        return _cached_order(order, sizes, self.context_length, seed, rank if split == "train" else 0)
 
-    def chunks(self, split: str) -> int:
+    def num_chunks(self, split: str) -> int:
         """How many chunks a pass over a split has."""
-        return self.split_order(split).per_pass
+        return self.chunk_order(split).chunks_per_epoch
 
     # The task's questions --------------------------------------------------------------------------------------------
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Chunks `start` .. `start + count - 1` of a split's order. `train` has pass after pass; held-out splits have
         one pass, so that the last call may give fewer."""
-        return self.examples_of(split, seed, start, count, 0)
+        return self.examples_for_rank(split, seed, start, count, 0)
 
-    def examples_of(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
-        order = self.split_order(split, seed, rank)
-        end = start + count if split == "train" else min(start + count, order.per_pass)
+    def examples_for_rank(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
+        order = self.chunk_order(split, seed, rank)
+        end = start + count if split == "train" else min(start + count, order.chunks_per_epoch)
         return self._read(split, order, np.arange(start, max(start, end), dtype=np.int64))
 
-    def own_order(self, split: str) -> bool:
+    def has_order_per_rank(self, split: str) -> bool:
         return split == "train" and self.order == "published"
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         """Chunks of training at random places, one for each index."""
-        order = SequentialChunks(self.corpus("train").sizes, self.context_length)
-        return self._read("train", order, draws.below(order.per_pass, (len(index),)).astype(np.int64))
+        order = SequentialChunks(self.corpus("train").shard_sizes, self.context_length)
+        return self._read("train", order, rng.integers(order.chunks_per_epoch, (len(indices),)).astype(np.int64))
 
     def _read(self, split: str, order: ChunkOrder, chunks: NDArray[np.int64]) -> Questions:
-        return self._questions(ChunkRows(self.corpus(split), order.places(chunks), self.context_length))
+        return self._questions(ChunkRows(self.corpus(split), order.locations(chunks), self.context_length))
 
     def _questions(self, rows: TokenRows) -> Questions:
-        return Questions.of_tokens(rows, {"context_length": np.full(len(rows), self.context_length, dtype=np.int64)})
+        return Questions.from_tokens(rows, {"context_length": np.full(len(rows), self.context_length, dtype=np.int64)})
 
     def axes(self) -> tuple[str, ...]:
         return ("context_length",)
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every chunk of a held-out split, read lazily; None for `train`."""
         if split == "train":
             return None
-        order = self.split_order(split)
-        return self._read(split, order, np.arange(order.per_pass, dtype=np.int64))
+        order = self.chunk_order(split)
+        return self._read(split, order, np.arange(order.chunks_per_epoch, dtype=np.int64))
 
-    def longest(self) -> Questions:
+    def longest_questions(self) -> Questions:
         """A chunk of zeros with the full context length."""
         return self._questions(
             TokenRows(np.zeros((1, self.context_length + 1), np.int64), np.array([self.context_length]))
         )
 
-    def space(self) -> int:
+    def num_questions(self) -> int:
         """The number of chunks of a training epoch."""
-        return self.chunks("train")
+        return self.num_chunks("train")
 
-    def held_out(self, split: str) -> bool:
+    def is_held_out(self, split: str) -> bool:
         """Held-out data is in other files."""
         return split != "train"
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         return np.ones(len(questions), dtype=np.bool_)
 
-    def canonical(self, questions: Questions) -> None:
+    def question_hashes(self, questions: Questions) -> None:
         """None: files define the splits."""
 
     def alphabet(self) -> tuple[str, ...]:
-        """Raises `UserError`: running text has its own tokenizer."""
-        raise UserError(RUNNING)
+        """Raises `UserError`: language modeling uses the tokenizer of its corpus."""
+        raise UserError(LANGUAGE_MODELING_TOKENIZER_ERROR)
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """A text as one chunk, after the id that starts documents."""
-        known = self.pieces()
-        ids = np.concatenate([np.array([known.begin]), known.encode([text])[0]]).astype(np.int64)
+        tokenizer = self.load_tokenizer()
+        ids = np.concatenate([np.array([tokenizer.document_start_id]), tokenizer.encode([text])[0]]).astype(np.int64)
         return self._questions(TokenRows(ids[None], np.array([len(ids) - 1])))
 
 
-def located(name: str, where: str = "train") -> Path:
+def resolve_path(name: str, setting_name: str = "train") -> Path:
     """The path of tokens or texts: a path, or a name below the prepared corpora or the user's data.
 
     Raises `UserError`, which says how to get it, if it does not exist.
     """
     if not name:
         raise UserError(
-            f"{where}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data prepare "
-            "tiny_stories_2048` makes) is right"
+            f"{setting_name}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data "
+            "prepare tiny_stories_2048` makes) is right"
         )
     path = Path(name).expanduser()
-    for place in (path, corpora_folder() / path, data_folder() / path):
-        if place.exists():
-            return place
+    for candidate in (path, corpora_folder() / path, data_folder() / path):
+        if candidate.exists():
+            return candidate
     first = path.parts[0] if path.parts else name
-    _refuse_unprepared(name, where)
+    _check_prepared(name, setting_name)
     if first in ("tinystories", "tinystories_texts"):
-        raise UserError(f"{where}: {name} is not there yet; `numerate data fetch {first}` gets it")
+        raise UserError(f"{setting_name}: {name} is not there yet; `numerate data fetch {first}` gets it")
     raise UserError(
-        f"{where}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens (`numerate "
-        f"data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED)}"
+        f"{setting_name}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens "
+        f"(`numerate data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED_CORPORA)}"
     )
 
 
-def _refuse_unprepared(name: str, where: str) -> None:
+def _check_prepared(name: str, setting_name: str) -> None:
     """Raises `UserError` for a missing corpus that `numerate data prepare` makes."""
     first = next(iter(Path(name).parts), name)
-    if first in PREPARED and not (corpora_folder() / name).exists():
-        raise UserError(f"{where}: {name} is not there yet; `numerate data prepare {first}` makes it")
+    if first in PREPARED_CORPORA and not (corpora_folder() / name).exists():
+        raise UserError(f"{setting_name}: {name} is not there yet; `numerate data prepare {first}` makes it")
 
 
-def is_text(place: Path) -> bool:
+def contains_text(path: Path) -> bool:
     """Whether a file or folder holds texts, not tokens."""
-    if place.is_dir():
-        return not (place / CORPUS).is_file() and not _files(place, _TOKENS) and bool(_files(place, TEXTS))
-    return place.suffix in TEXTS
+    if path.is_dir():
+        return (
+            not (path / CORPUS_FILE).is_file()
+            and not _files_with_suffix(path, _TOKEN_SUFFIXES)
+            and bool(_files_with_suffix(path, TEXT_SUFFIXES))
+        )
+    return path.suffix in TEXT_SUFFIXES
 
 
-def _files(place: Path, endings: tuple[str, ...]) -> list[Path]:
-    if not place.is_dir():
-        return [place]
-    return sorted(file for file in place.iterdir() if file.suffix in endings and file.is_file())
+def _files_with_suffix(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
 
 
-def _stamps(place: Path) -> tuple[tuple[str, int, int], ...]:
+def _file_stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Sizes and times by which a change of a corpus is noticed."""
-    files = sorted(place.iterdir()) if place.is_dir() else [place, place.with_name(place.name + HEAD)]
-    found = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
-    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found)
+    files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_name(path.name + METADATA_SUFFIX)]
+    stats = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)
 
 
-class _Held:
+class _Uncached:
     """Hides a tokenizer from the cache key of `lru_cache`, which has its fingerprint instead."""
 
-    def __init__(self, pieces: Any) -> None:
-        self.pieces = pieces
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
+        return isinstance(other, _Uncached)
 
     def __hash__(self) -> int:
         return 0
 
 
 @lru_cache(maxsize=64)
-def _order(order: str, sizes: tuple[int, ...], context: int, seed: int, rank: int) -> ChunkOrder:
+def _cached_order(order: str, sizes: tuple[int, ...], context_length: int, seed: int, rank: int) -> ChunkOrder:
     """A cached order: the published one keeps its shuffling state."""
     if order == "published":
-        return PublishedChunks(sizes, context, rank=rank)
-    return ShuffledChunks(sizes, context, seed) if order == "shuffled" else SequentialChunks(sizes, context)
+        return PublishedChunks(sizes, context_length, rank=rank)
+    return (
+        ShuffledChunks(sizes, context_length, seed) if order == "shuffled" else SequentialChunks(sizes, context_length)
+    )
 
 
 @lru_cache(maxsize=8)
-def _opened(stamps: tuple[tuple[str, int, int], ...], place: str, fingerprint: str, held: _Held) -> Corpus:
-    return open_corpus(place, held.pieces)
+def _open_cached_corpus(
+    stamps: tuple[tuple[str, int, int], ...], path: str, fingerprint: str, uncached: _Uncached
+) -> Corpus:
+    return open_corpus(path, uncached.tokenizer)

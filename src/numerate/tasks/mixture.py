@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.counter_rng import CounterRNG, key, mix
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
@@ -37,8 +37,10 @@ class Mixture(Task):
     tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks to mix")
     weights: tuple[float, ...] = setting((), "relative sampling weights; empty: equal")
 
-    task_index: int | None = setting(None, "index of a single task to use; null: all", later=True)
-    auxiliary: bool = setting(False, "whether all tasks but the first are for training only, not evaluated", later=True)
+    task_index: int | None = setting(None, "index of a single task to use; null: all", added_later=True)
+    auxiliary: bool = setting(
+        False, "whether all tasks but the first are for training only, not evaluated", added_later=True
+    )
 
     def __post_init__(self) -> None:
         if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):
@@ -46,167 +48,183 @@ class Mixture(Task):
         if not self.tasks:
             raise UserError("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
-            raise UserError(
-                "tasks: a mixture within a mixture cannot be identified by its number; list all tasks in one"
-            )
+            raise UserError("tasks: must not contain another mixture; list all tasks in one")
         for task in self.tasks:
-            if type(task)._block is not Task._block:
+            if type(task)._draw_block is not Task._draw_block:
                 raise UserError(
-                    f"tasks: {type(task).__name__} lists its questions, which cannot be mixed with drawn ones"
+                    f"tasks: {type(task).__name__} must be a sampled task, not one that lists its questions"
                 )
         if self.weights and len(self.weights) != len(self.tasks):
             raise UserError(f"weights: {len(self.weights)} weights for {len(self.tasks)} tasks; give one each, or none")
         if any(not isfinite(weight) or weight <= 0 for weight in self.weights):
-            raise UserError(f"weights: {self.weights} are not all above 0; leave a task out instead")
+            raise UserError(f"weights: must all be above 0, got {self.weights}; remove a task instead")
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        return self._drawn(draws, index, draws.halves(len(index)))
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return self._draw_from_tasks(rng, indices, rng.random_half_words(len(indices)))
 
-    def _attempt(self, draws: CounterRNG, index: NDArray[np.int64], split: str, seed: int) -> Questions:
+    def _draw_attempt(self, rng: CounterRNG, indices: NDArray[np.int64], split: str, seed: int) -> Questions:
         """With `auxiliary` the task of an index is that of every attempt: the one that holds rows out loses none."""
         if not self.auxiliary:
-            return self.draw(draws, index)
-        (word,) = CounterRNG(key("member", self, split, seed)).words(1)
-        return self._drawn(draws, index, mix(mix(index.astype(np.uint64) + word) ^ word) >> np.uint64(32))
+            return self.draw(rng, indices)
+        (word,) = CounterRNG(random_key("member", self, split, seed)).random_words(1)
+        return self._draw_from_tasks(
+            rng, indices, mix_bits(mix_bits(indices.astype(np.uint64) + word) ^ word) >> np.uint64(32)
+        )
 
-    def _drawn(self, draws: CounterRNG, index: NDArray[np.int64], chance: NDArray[Any]) -> Questions:
+    def _draw_from_tasks(self, rng: CounterRNG, indices: NDArray[np.int64], random_bits: NDArray[Any]) -> Questions:
         """A question for each index, of the task that its chance, 0 to 2**32 - 1, falls to."""
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
-        member = np.searchsorted(edges, chance.astype(np.uint64), side="right")
+        task_indices = np.searchsorted(edges, random_bits.astype(np.uint64), side="right")
         if self.task_index is not None:
-            member = np.full(len(index), self.task_index)
-        shared, parts, places = self._shared(), [], []
-        for number, task in enumerate(self.tasks):
-            here = np.flatnonzero(member == number)
-            if len(here):
-                drawn = task.draw(CounterRNG(key(draws.key, "member", number)), index[here])
-                parts.append(_of_member(drawn, number, shared))
-                places.append(here)
+            task_indices = np.full(len(indices), self.task_index)
+        shared_axes, parts, positions = self._shared_axes(), [], []
+        for task_index, task in enumerate(self.tasks):
+            rows = np.flatnonzero(task_indices == task_index)
+            if len(rows):
+                questions = task.draw(CounterRNG(random_key(rng.key, "member", task_index)), indices[rows])
+                parts.append(_with_task_index(questions, task_index, shared_axes))
+                positions.append(rows)
         if not parts:
-            return _of_member(self.tasks[0].draw(draws, index), 0, shared)
-        return Questions.concatenate(parts).take(np.argsort(np.concatenate(places), kind="stable"))
+            return _with_task_index(self.tasks[0].draw(rng, indices), 0, shared_axes)
+        return Questions.concatenate(parts).take(np.argsort(np.concatenate(positions), kind="stable"))
 
-    def _shared(self) -> tuple[str, ...]:
+    def _shared_axes(self) -> tuple[str, ...]:
         """The facts that the questions of every task have: those of the axes that all share."""
         return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
 
-    def _graded(self) -> range:
+    def _evaluated_task_indices(self) -> range:
         """The numbers of the evaluated tasks: all but auxiliary ones, or `task_index`."""
-        mains = 1 if self.auxiliary else len(self.tasks)
+        num_main_tasks = 1 if self.auxiliary else len(self.tasks)
         return (
-            range(mains)
-            if self.task_index is None or self.task_index < mains
+            range(num_main_tasks)
+            if self.task_index is None or self.task_index < num_main_tasks
             else range(self.task_index, self.task_index + 1)
         )
 
-    def _with(self, members: Sequence[Task]) -> Self:
+    def _with_tasks(self, tasks: Sequence[Task]) -> Self:
         """The same with the evaluated tasks replaced, and the rest left out."""
-        graded = self._graded()
+        graded = self._evaluated_task_indices()
         if graded.start:
-            return replace(self, tasks=(*self.tasks[: graded.start], *members, *self.tasks[graded.stop :]))
-        return replace(self, tasks=tuple(members), weights=self.weights[: len(members)], auxiliary=False)
+            return replace(self, tasks=(*self.tasks[: graded.start], *tasks, *self.tasks[graded.stop :]))
+        return replace(self, tasks=tuple(tasks), weights=self.weights[: len(tasks)], auxiliary=False)
 
-    def pinned(self, **cell: Any) -> Self:
+    def at_cell(self, **cell: Any) -> Self:
         """The same with fields of its own pinned, or those of the tasks that a grid is about; `task=1` is one of them
         by itself."""
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
             task = replace(task, task_index=cell.pop("task"))
-        return task._with([self.tasks[number].pinned(**cell) for number in task._graded()]) if cell else task
+        return (
+            task._with_tasks([self.tasks[number].at_cell(**cell) for number in task._evaluated_task_indices()])
+            if cell
+            else task
+        )
 
     def axes(self) -> tuple[str, ...]:
-        return self._shared()
+        return self._shared_axes()
 
-    def trained(self) -> dict[str, Span]:
-        spans = [self.tasks[number].trained() for number in self._graded()]
+    def training_spans(self) -> dict[str, Span]:
+        spans = [self.tasks[number].training_spans() for number in self._evaluated_task_indices()]
         return {
             axis: Span(min(span[axis].low for span in spans), max(span[axis].high for span in spans))
             for axis in self.axes()
         }
 
-    def trained_labels(self) -> int | None:
-        known = [self.tasks[number].trained_labels() for number in self._graded()]
+    def max_training_labels(self) -> int | None:
+        known = [self.tasks[number].max_training_labels() for number in self._evaluated_task_indices()]
         return max((count for count in known if count is not None), default=None)
 
-    def beyond(self) -> "Mixture | None":
+    def ood_validation_task(self) -> "Mixture | None":
         """The task of OOD validation of each task that a grid is about, None where one has none."""
-        bands = [self.tasks[number].beyond() for number in self._graded()]
-        found = [band for band in bands if band is not None]
-        return self._with(found) if len(found) == len(bands) else None
+        ood_tasks = [self.tasks[number].ood_validation_task() for number in self._evaluated_task_indices()]
+        existing_tasks = [band for band in ood_tasks if band is not None]
+        return self._with_tasks(existing_tasks) if len(existing_tasks) == len(ood_tasks) else None
 
     def cells(self) -> list[tuple[int, ...]] | None:
         """The cells that every task has that a grid is about."""
-        listed = [cells for number in self._graded() if (cells := self.tasks[number].cells()) is not None]
-        return [cell for cell in listed[0] if all(cell in cells for cells in listed)] if listed else None
+        cells_by_task = [
+            cells for number in self._evaluated_task_indices() if (cells := self.tasks[number].cells()) is not None
+        ]
+        return (
+            [cell for cell in cells_by_task[0] if all(cell in cells for cells in cells_by_task)]
+            if cells_by_task
+            else None
+        )
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every question of its one task, where it lists them; None where there are several."""
         number = 0 if len(self.tasks) == 1 else self.task_index
-        found = None if number is None else self.tasks[number].whole(split)
-        return None if number is None or found is None else _of_member(found, number, self._shared())
+        found = None if number is None else self.tasks[number].all_questions(split)
+        return None if number is None or found is None else _with_task_index(found, number, self._shared_axes())
 
-    def distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
+    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every question of each task once, with its probability; None where one of them has too many."""
         weights = self.weights or (1.0,) * len(self.tasks)
         known = [
-            (number, task.distribution()) for number, task in enumerate(self.tasks) if self.task_index in (None, number)
+            (number, task.question_distribution())
+            for number, task in enumerate(self.tasks)
+            if self.task_index in (None, number)
         ]
-        parts = [(_of_member(of[0], i, self._shared()), weights[i] * of[1]) for i, of in known if of is not None]
+        parts = [
+            (_with_task_index(of[0], i, self._shared_axes()), weights[i] * of[1]) for i, of in known if of is not None
+        ]
         if len(parts) < len(known):
             return None
-        chances = np.concatenate([chance for _, chance in parts])
-        return Questions.concatenate([questions for questions, _ in parts]), chances / chances.sum()
+        probabilities = np.concatenate([chance for _, chance in parts])
+        return Questions.concatenate([questions for questions, _ in parts]), probabilities / probabilities.sum()
 
-    def longest(self) -> Questions | None:
+    def longest_questions(self) -> Questions | None:
         """The longest question of each task that a grid is about; None where one does not say."""
-        known = [(number, self.tasks[number].longest()) for number in self._graded()]
-        found = [_of_member(longest, number, self._shared()) for number, longest in known if longest is not None]
-        return Questions.concatenate(found) if len(found) == len(known) else None
+        known = [(number, self.tasks[number].longest_questions()) for number in self._evaluated_task_indices()]
+        longest_by_task = [
+            _with_task_index(longest, number, self._shared_axes()) for number, longest in known if longest is not None
+        ]
+        return Questions.concatenate(longest_by_task) if len(longest_by_task) == len(known) else None
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64] | None:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64] | None:
         """Each task's own hashes, so that it has the same questions in the same split as by itself."""
         hashes = np.zeros(len(questions), dtype=np.uint64)
-        for number, rows in self._members(questions):
-            found = self.tasks[number].canonical(questions.take(rows))
-            if found is None:
+        for task_index, rows in self._rows_by_task(questions):
+            task_hashes = self.tasks[task_index].question_hashes(questions.take(rows))
+            if task_hashes is None:
                 return None
-            hashes[rows] = found
+            hashes[rows] = task_hashes
         return hashes
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
-        found = np.zeros(len(questions), dtype=np.bool_)
-        for number, rows in self._members(questions):
-            found[rows] = self.tasks[number].divided(questions.take(rows))
-        return found
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
+        mask = np.zeros(len(questions), dtype=np.bool_)
+        for task_index, rows in self._rows_by_task(questions):
+            mask[rows] = self.tasks[task_index].splittable_mask(questions.take(rows))
+        return mask
 
-    def _members(self, questions: Questions) -> list[tuple[int, NDArray[np.int64]]]:
-        task = questions.facts["task"]
+    def _rows_by_task(self, questions: Questions) -> list[tuple[int, NDArray[np.int64]]]:
+        task = questions.metadata["task"]
         return [(number, np.flatnonzero(task == number)) for number in range(len(self.tasks))]
 
-    def space(self) -> int | None:
-        spaces = [task.space() for number, task in enumerate(self.tasks) if self.task_index in (None, number)]
-        known = [space for space in spaces if space is not None]
-        return sum(known) if len(known) == len(spaces) else None
+    def num_questions(self) -> int | None:
+        counts = [task.num_questions() for number, task in enumerate(self.tasks) if self.task_index in (None, number)]
+        known = [space for space in counts if space is not None]
+        return sum(known) if len(known) == len(counts) else None
 
-    def held_out(self, split: str) -> bool:
-        return all(self.tasks[number].held_out(split) for number in self._graded())
+    def is_held_out(self, split: str) -> bool:
+        return all(self.tasks[number].is_held_out(split) for number in self._evaluated_task_indices())
 
     def alphabet(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """The question as read by the first task that can."""
-        refused = []
-        for number, task in enumerate(self.tasks):
+        errors = []
+        for task_index, task in enumerate(self.tasks):
             try:
-                return _of_member(task.read(text), number, self._shared())
+                return _with_task_index(task.parse_question(text), task_index, self._shared_axes())
             except UserError as error:
-                refused.append(str(error))
-        raise UserError(f"question: no task of the mixture reads it: {'; '.join(refused)}")
+                errors.append(str(error))
+        raise UserError(f"question: no task of the mixture reads it: {'; '.join(errors)}")
 
 
-def _of_member(drawn: Questions, number: int, shared: tuple[str, ...]) -> Questions:
-    facts = {name: drawn.facts[name] for name in shared}
-    return replace(drawn, facts={**facts, "task": np.full(len(drawn), number)})
+def _with_task_index(questions: Questions, task_index: int, shared_axes: tuple[str, ...]) -> Questions:
+    metadata = {name: questions.metadata[name] for name in shared_axes}
+    return replace(questions, metadata={**metadata, "task": np.full(len(questions), task_index)})

@@ -34,59 +34,59 @@ class Multiplication(Task):
     second_digits: int | Span | None = setting(None, "number of digits of the second factor; null: digits")
 
     def __post_init__(self) -> None:
-        _ = self._products
+        _ = self._arithmetic
 
     @property
-    def _products(self) -> Arithmetic:
+    def _arithmetic(self) -> Arithmetic:
         return Arithmetic("x", self.digits, self.first_digits, self.second_digits)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        return in_words(self._products.draw(draws, index))
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return products_to_words(self._arithmetic.draw(rng, indices))
 
-    def longest(self) -> Questions | None:
-        found = self._products.longest()
-        return None if found is None else in_words(found)
+    def longest_questions(self) -> Questions | None:
+        questions = self._arithmetic.longest_questions()
+        return None if questions is None else products_to_words(questions)
 
     def axes(self) -> tuple[str, ...]:
-        return self._products.axes()
+        return self._arithmetic.axes()
 
-    def trained(self) -> dict[str, Span]:
-        return self._products.trained()
+    def training_spans(self) -> dict[str, Span]:
+        return self._arithmetic.training_spans()
 
-    def beyond(self) -> "Multiplication":
+    def ood_validation_task(self) -> "Multiplication":
         """Both factors longer than any trained: `Span(1, 5)` is followed by 6."""
-        band = self._products.beyond()
+        band = self._arithmetic.ood_validation_task()
         return replace(self, first_digits=band.first_digits, second_digits=band.second_digits)
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the two factors, whose order does not count: the same as of `12x34=`."""
-        return self._products.canonical(questions)
+        return self._arithmetic.question_hashes(questions)
 
-    def space(self) -> int:
-        return self._products.space()
+    def num_questions(self) -> int:
+        return self._arithmetic.num_questions()
 
-    def held_out(self, split: str) -> bool:
-        return self._products.held_out(split)
+    def is_held_out(self, split: str) -> bool:
+        return self._arithmetic.is_held_out(split)
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
-        return self._products.divided(questions)
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
+        return self._arithmetic.splittable_mask(questions)
 
     def alphabet(self) -> tuple[str, ...]:
         return ALPHABET
 
-    def read(self, text: str) -> Questions:
-        found = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
-        if found is None:
+    def parse_question(self, text: str) -> Questions:
+        match = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
+        if match is None:
             raise UserError(f"question: {text!r} is no question of this task; it reads like What is 12 times 34?")
-        return in_words(self._products.read(f"{found[1]}x{found[2]}="))
+        return products_to_words(self._arithmetic.parse_question(f"{match[1]}x{match[2]}="))
 
 
-def in_words(products: Questions) -> Questions:
+def products_to_words(products: Questions) -> Questions:
     """Products as questions in words: `12x34=` becomes `What is 12 times 34?`."""
     rows = len(products)
     return replace(
         products,
         alphabet=ALPHABET,
         symbols=np.broadcast_to(_SYMBOLS, (rows, len(_SYMBOLS))),
-        prompt_length=np.broadcast_to(np.int64(5), (rows,)),
+        prompt_lengths=np.broadcast_to(np.int64(5), (rows,)),
     )

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, key
-from numerate.tasks.counting import HELPERS, MOST_NUMBER, WHOLE
+from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible, next_counts
+from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible_cells, ood_counts
 from numerate.tasks.task import Task
 
-FILLERS = {"none": "", "blank": "<b>", "null": "<null>"}
+FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 """The tokens that replace all but the first number of a line."""
 
 
-class _Steps(Task):
+class _StartAndCountTask(Task):
     """A task whose rows are steps from a number: all starts of all counts, each equally often. Nothing is held out:
     every row up to the trained counts is in training."""
 
@@ -28,89 +28,91 @@ class _Steps(Task):
 
     @property
     @abstractmethod
-    def allowed(self) -> Starts:
+    def allowed_starts(self) -> Starts:
         """The starts of each count."""
 
     @abstractmethod
-    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+    def build_rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         """The rows of these counts and starts."""
 
     @property
     def eval_span(self) -> Span:
         """The counts to evaluate."""
-        return Span.of(self.count if self.eval_count is None else self.eval_count)
+        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
 
-    def _check(self) -> None:
-        if not 1 <= self.allowed.max_number <= MOST_NUMBER:
-            raise UserError(f"max_number: {self.allowed.max_number} is not from 1 to {MOST_NUMBER}")
-        if self.allowed.span.low < 0:
-            raise UserError(f"starts: {self.allowed.span.low} is below 0, which no text stands for")
-        self.allowed.check(Span.of(self.count), "count")
-        self.allowed.check(self.eval_span, "eval_count")
-        self.allowed.check_ends(Span.of(self.count))
+    def _check_settings(self) -> None:
+        if not 1 <= self.allowed_starts.max_number <= MAX_NUMBER:
+            raise UserError(f"max_number: {self.allowed_starts.max_number} is not from 1 to {MAX_NUMBER}")
+        if self.allowed_starts.span.low < 0:
+            raise UserError(f"starts: {self.allowed_starts.span.low} is below 0, which no text stands for")
+        self.allowed_starts.check_counts(Span.from_value(self.count), "count")
+        self.allowed_starts.check_counts(self.eval_span, "eval_count")
+        self.allowed_starts.check_ends(Span.from_value(self.count))
 
     def _cells(self) -> Cells:
-        return self.allowed.cells(self.eval_span)
+        return self.allowed_starts.cells(self.eval_span)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         cells = self._cells()
-        return self.rows(*cells[draws.below(len(cells), (len(index),))].T)
+        return self.build_rows(*cells[rng.integers(len(cells), (len(indices),))].T)
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every row, smaller counts and smaller starts first; None for more than 20,000."""
         if split == "beyond-development":
-            band = self.beyond()
-            return None if band is None else band.whole()
+            ood_task = self.ood_validation_task()
+            return None if ood_task is None else ood_task.all_questions()
         cells = self._cells()
-        if len(cells) > WHOLE:
+        if len(cells) > MAX_LISTED_QUESTIONS:
             return None
-        return replace(self.rows(*cells.T), chance=CounterRNG(key(self, split, "whole")).words(len(cells)))
+        return replace(
+            self.build_rows(*cells.T), random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(cells))
+        )
 
-    def distribution(self) -> tuple[Questions, NDArray[np.float64]]:
+    def question_distribution(self) -> tuple[Questions, NDArray[np.float64]]:
         """Every row once, with its probability."""
         cells = self._cells()
-        return self.rows(*cells.T), np.full(len(cells), 1 / len(cells))
+        return self.build_rows(*cells.T), np.full(len(cells), 1 / len(cells))
 
-    def pinned(self, **cell: Any) -> Self:
+    def at_cell(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
-            return super().pinned(**cell)
+            return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
-        self.allowed.check(Span.of(cell["count"]), "count")
-        return super().pinned(**rest, eval_count=cell["count"])
+        self.allowed_starts.check_counts(Span.from_value(cell["count"]), "count")
+        return super().at_cell(**rest, eval_count=cell["count"])
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
 
-    def trained(self) -> dict[str, Span]:
+    def training_spans(self) -> dict[str, Span]:
         return {"count": self.eval_span}
 
-    def beyond(self) -> Self | None:
+    def ood_validation_task(self) -> Self | None:
         """The counts after the trained ones, a fifth more; None where the numbers end."""
-        band = next_counts(self.eval_span, self.allowed.furthest())
-        return None if band is None else replace(self, eval_count=band)  # type: ignore[type-var]
+        counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
+        return None if counts is None else replace(self, eval_count=counts)  # type: ignore[type-var]
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        return feasible(Span.of(self.count), self.allowed.furthest())
+        return feasible_cells(Span.from_value(self.count), self.allowed_starts.max_count())
 
-    def space(self) -> int:
+    def num_questions(self) -> int:
         return len(self._cells())
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of count and start."""
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        return cell_hashes(questions.facts["count"], table[questions.symbols[:, 0]])
+        return cell_hashes(questions.metadata["count"], table[questions.symbols[:, 0]])
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         return np.zeros(len(questions), dtype=np.bool_)
 
-    def held_out(self, split: str) -> bool:
-        return split != "train" and self.eval_span.low > Span.of(self.count).high
+    def is_held_out(self, split: str) -> bool:
+        return split != "train" and self.eval_span.low > Span.from_value(self.count).high
 
 
 @dataclass(frozen=True)
-class NumberLine(_Steps):
-    """Consecutive numbers, each labelled with its successor: `1 2 3` has the labels 2 3 4.
+class NumberLine(_StartAndCountTask):
+    """Consecutive numbers, each labeled with its successor: `1 2 3` has the labels 2 3 4.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. With a `filler` only the first
     number is shown, and is a label too: `1 <b> <b>` has 1 2 3. A line has `count` steps from one of `starts` to at most
@@ -127,53 +129,55 @@ class NumberLine(_Steps):
     eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
-        if self.filler not in FILLERS:
-            raise UserError(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLERS)}")
-        self._check()
+        if self.filler not in FILLER_CHOICES:
+            raise UserError(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLER_CHOICES)}")
+        self._check_settings()
 
     @property
-    def allowed(self) -> Starts:
-        return Starts(Span.of(self.starts), self.max_number, self.end)
+    def allowed_starts(self) -> Starts:
+        return Starts(Span.from_value(self.starts), self.max_number, self.end)
 
-    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
-        more = self.filler != "none"
-        place = np.arange(self.eval_span.high + more)
-        there = place < (count + more)[:, None]
-        line = start[:, None] + place
+    def build_rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+        has_filler = self.filler != "none"
+        positions = np.arange(self.eval_span.high + has_filler)
+        is_present = positions < (count + has_filler)[:, None]
+        line = start[:, None] + positions
         alphabet = self.alphabet()
-        shown = np.where(place == 0, line, alphabet.index(FILLERS[self.filler])) if more else line
-        symbols, labels = (np.where(there, part, EMPTY).astype(np.int16) for part in (shown, line + (not more)))
-        return Questions(alphabet, symbols, Numbers.none(len(count)), labels=labels, facts={"count": count})
+        inputs = np.where(positions == 0, line, alphabet.index(FILLER_CHOICES[self.filler])) if has_filler else line
+        symbols, labels = (
+            np.where(is_present, part, EMPTY).astype(np.int16) for part in (inputs, line + (not has_filler))
+        )
+        return Questions(alphabet, symbols, Numbers.empty(len(count)), labels=labels, metadata={"count": count})
 
-    def trained_labels(self) -> int:
+    def max_training_labels(self) -> int:
         """The most places that a training row asks about."""
-        return Span.of(self.count).high + (self.filler != "none")
+        return Span.from_value(self.count).high + (self.filler != "none")
 
     def alphabet(self) -> tuple[str, ...]:
-        return (*map(str, range(self.max_number + 1)), *(text for text in (FILLERS[self.filler],) if text))
+        return (*map(str, range(self.max_number + 1)), *(text for text in (FILLER_CHOICES[self.filler],) if text))
 
-    def longest(self) -> Questions:
+    def longest_questions(self) -> Questions:
         count = np.array([self.eval_span.high])
-        return self.rows(count, self.allowed.bounds(count)[0])
+        return self.build_rows(count, self.allowed_starts.bounds(count)[0])
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """From `7 8 9`, or `7 <b> <b>` where a line has a filler. Raises `UserError` for anything else."""
-        pieces, filler = text.split(), FILLERS[self.filler]
+        pieces, filler = text.split(), FILLER_CHOICES[self.filler]
         first = int(pieces[0]) if pieces and pieces[0].isdecimal() else -1
-        wanted = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
-        wanted = wanted or list(map(str, range(first, first + len(pieces))))
+        expected_pieces = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
+        expected_pieces = expected_pieces or list(map(str, range(first, first + len(pieces))))
         count = len(pieces) - bool(filler)
-        if first < 0 or count < 1 or pieces != wanted:
+        if first < 0 or count < 1 or pieces != expected_pieces:
             raise UserError(
                 f"question: {text!r} is no question of this task; it reads like 7 {filler or 8} {filler or 9}"
             )
         if first + count > self.max_number:
             raise UserError(f"question: its last label is above {self.max_number}, the largest number there is")
-        return replace(self, eval_count=count).rows(np.array([count]), np.array([first]))
+        return replace(self, eval_count=count).build_rows(np.array([count]), np.array([first]))
 
 
 @dataclass(frozen=True)
-class AdditionTable(_Steps):
+class AdditionTable(_StartAndCountTask):
     """Addition table: the label of the second number is the sum, `65 3` has the labels 65 68.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: all pairs from 1 on whose sum is at
@@ -190,39 +194,42 @@ class AdditionTable(_Steps):
     eval_count: int | Span | None = setting(None, "second numbers to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
-        if self.helper not in HELPERS:
-            raise UserError(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPERS)}")
-        self._check()
+        if self.helper not in HELPER_CHOICES:
+            raise UserError(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPER_CHOICES)}")
+        self._check_settings()
 
     @property
-    def allowed(self) -> Starts:
-        return Starts(Span.of(self.starts), self.max_number)
+    def allowed_starts(self) -> Starts:
+        return Starts(Span.from_value(self.starts), self.max_number)
 
-    def rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
+    def build_rows(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
         alphabet = self.alphabet()
         symbols, labels = np.stack([start, count], axis=1), np.stack([start, start + count], axis=1)
         if self.helper != "none":
-            helper, nothing = np.full_like(symbols, alphabet.index(HELPERS[self.helper])), np.full_like(labels, EMPTY)
+            helper, no_labels = (
+                np.full_like(symbols, alphabet.index(HELPER_CHOICES[self.helper])),
+                np.full_like(labels, EMPTY),
+            )
             symbols = np.stack([symbols, helper], axis=2).reshape(len(count), 4)
-            labels = np.stack([nothing, labels], axis=2).reshape(len(count), 4)
-        none = Numbers.none(len(count))
+            labels = np.stack([no_labels, labels], axis=2).reshape(len(count), 4)
+        no_numbers = Numbers.empty(len(count))
         return Questions(
-            alphabet, symbols.astype(np.int16), none, labels=labels.astype(np.int16), facts={"count": count}
+            alphabet, symbols.astype(np.int16), no_numbers, labels=labels.astype(np.int16), metadata={"count": count}
         )
 
-    def trained_labels(self) -> int:
+    def max_training_labels(self) -> int:
         """The most places that a training row asks about."""
         return 2
 
     def alphabet(self) -> tuple[str, ...]:
-        return (*map(str, range(self.max_number + 1)), *(text for text in (HELPERS[self.helper],) if text))
+        return (*map(str, range(self.max_number + 1)), *(text for text in (HELPER_CHOICES[self.helper],) if text))
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """From `65 3`; helpers may be left out. Raises `UserError` for anything else."""
-        pieces = [piece for piece in text.split() if piece != HELPERS[self.helper]]
+        pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
             raise UserError(f"question: {text!r} is no question of this task; it reads like 65 3")
         start, count = map(int, pieces)
         if start + count > self.max_number:
             raise UserError(f"question: the sum is above {self.max_number}, the largest number there is")
-        return self.rows(np.array([count]), np.array([start]))
+        return self.build_rows(np.array([count]), np.array([start]))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import mix
+from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.texts import Example as Example
 from numerate.tasks.texts import Texts, TextSource
 from numerate.tasks.token_rows import TokenRows as TokenRows
@@ -17,13 +17,12 @@ from numerate.tasks.token_rows import TokenRows as TokenRows
 EMPTY = -1000
 """A symbol or label that is not there."""
 
-RUNNING = (
-    "tokenizer: running text is tokens already, which no other tokenizer writes anew; "
-    "tokenizer=TokenIds layout=NextToken are right"
+LANGUAGE_MODELING_TOKENIZER_ERROR = (
+    "tokenizer: language modeling data is already tokenized; the tokenizer must be TokenIds and the layout NextToken"
 )
 """The error for running text with another tokenizer."""
 
-Rows = NDArray[Any] | slice
+RowSelection = NDArray[Any] | slice
 """What picks rows of a block: indices, a mask, or a slice."""
 
 
@@ -34,7 +33,7 @@ class Numbers:
     - `digits` uint8 `[rows, slots, columns]`, most significant first, units in the last column, zeros in front.
     - `lengths` int64 `[rows, slots]`: how many digits each has (leading zeros do not count; zero has one).
     - `negative` bool `[rows, slots]`, None where no number is.
-    - `point` int64 `[rows, slots]`: digits behind the decimal point, None where all are whole.
+    - `decimal_places` int64 `[rows, slots]`: digits behind the decimal point, None where all are whole.
 
     Stored units first (`digits` is then a reversed view), which suits carries and most number formats.
     """
@@ -42,10 +41,10 @@ class Numbers:
     digits: NDArray[np.uint8]
     lengths: NDArray[np.int64]
     negative: NDArray[np.bool_] | None = None
-    point: NDArray[np.int64] | None = None
+    decimal_places: NDArray[np.int64] | None = None
 
     @classmethod
-    def none(cls, rows: int) -> "Numbers":
+    def empty(cls, rows: int) -> "Numbers":
         """For questions without number slots."""
         return cls(np.zeros((rows, 0, 1), dtype=np.uint8), np.zeros((rows, 0), dtype=np.int64))
 
@@ -54,29 +53,29 @@ class Numbers:
         """The digits with the units in column 0."""
         return self.digits[..., ::-1]
 
-    def take(self, rows: Rows) -> "Numbers":
+    def take(self, rows: RowSelection) -> "Numbers":
         return Numbers(
             self.units_first[rows][..., ::-1],
             self.lengths[rows],
             None if self.negative is None else self.negative[rows],
-            None if self.point is None else self.point[rows],
+            None if self.decimal_places is None else self.decimal_places[rows],
         )
 
     def hashes(self, slots: int | None = None) -> NDArray[np.uint64]:
         """A 64-bit hash of each of the first `slots` numbers, `[rows, slots]`; zeros in front do not change it."""
         digits = self.units_first[:, :slots]
-        short = -digits.shape[-1] % 8
-        if short:
-            digits = np.pad(digits, ((0, 0), (0, 0), (0, short)))
+        padding = -digits.shape[-1] % 8
+        if padding:
+            digits = np.pad(digits, ((0, 0), (0, 0), (0, padding)))
         words = np.ascontiguousarray(digits).view("<u8")
         total = np.zeros(words.shape[:2], dtype=np.uint64)
-        for place, factor in enumerate(_odd_constants(words.shape[2])):
-            total += words[:, :, place] * factor
+        for word_index, factor in enumerate(_odd_constants(words.shape[2])):
+            total += words[:, :, word_index] * factor
         if self.negative is not None:
             total ^= self.negative[:, :slots] * np.uint64(0x5851F42D4C957F2D)
-        if self.point is not None:
-            total += self.point[:, :slots].astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
-        return mix(total)
+        if self.decimal_places is not None:
+            total += self.decimal_places[:, :slots].astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+        return mix_bits(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +83,15 @@ class Questions:
     """A block of questions before tokenization: numbers are slots, everything else is texts of an alphabet.
 
     - `symbols` int16 `[rows, pieces]`: `alphabet[s]` for s >= 0, number slot k for s = -1-k, `EMPTY` beyond the end.
-    - `prompt_length` int64 `[rows]`: how many pieces are the question, the others being the answer; None where answers
+    - `prompt_lengths` int64 `[rows]`: how many pieces are the question, the others being the answer; None where answers
       are labels.
     - `labels` int16 `[rows, pieces]`: index into the alphabet of the label of a piece, `EMPTY` for none; None if
       answers are continuations.
-    - `facts`: per question, what results are grouped by, such as `first_digits`.
-    - `chance` uint64 `[rows]`: a random word of each question, for random choices of a number format or a tokenizer
-      (the start of index hints, blanks); None if the question was not drawn, so that there are none.
-    - `texts`: questions and answers as texts, for subword tokenizers, without symbols and numbers; `in_pieces`
-      converts them. None for all other questions.
+    - `metadata`: per question, what results are grouped by, such as `first_digits`.
+    - `random_bits` uint64 `[rows]`: a random word of each question, for random choices of a number format or a
+      tokenizer (the start of index hints, blanks); None if the question was not drawn, so that there are none.
+    - `texts`: questions and answers as texts, for subword tokenizers, without symbols and numbers;
+      `split_into_characters` converts them. None for all other questions.
     - `tokens`: chunks of running text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
       is a target. None for all other questions.
 
@@ -102,10 +101,10 @@ class Questions:
     alphabet: tuple[str, ...]
     symbols: NDArray[np.int16]
     numbers: Numbers
-    prompt_length: NDArray[np.int64] | None = None
+    prompt_lengths: NDArray[np.int64] | None = None
     labels: NDArray[np.int16] | None = None
-    facts: dict[str, NDArray[Any]] = field(default_factory=dict)
-    chance: NDArray[np.uint64] | None = None
+    metadata: dict[str, NDArray[Any]] = field(default_factory=dict)
+    random_bits: NDArray[np.uint64] | None = None
     texts: Texts | None = None
     tokens: TokenRows | None = None
 
@@ -113,39 +112,48 @@ class Questions:
         return int(self.symbols.shape[0])
 
     @classmethod
-    def of_source(
-        cls, source: TextSource, rows: NDArray[np.int64], facts: dict[str, NDArray[Any]] | None = None
+    def from_source(
+        cls, source: TextSource, rows: NDArray[np.int64], metadata: dict[str, NDArray[Any]] | None = None
     ) -> "Questions":
         """The questions of a source of texts with these indices, read lazily."""
-        nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
-        return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, texts=Texts.of(source, rows))
+        no_symbols, zero_lengths = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
+        return cls(
+            (),
+            no_symbols,
+            Numbers.empty(len(rows)),
+            zero_lengths,
+            metadata=metadata or {},
+            texts=Texts.from_source(source, rows),
+        )
 
     @classmethod
-    def of_tokens(cls, rows: TokenRows, facts: dict[str, NDArray[Any]] | None = None) -> "Questions":
+    def from_tokens(cls, rows: TokenRows, metadata: dict[str, NDArray[Any]] | None = None) -> "Questions":
         """Chunks of running text, of which every token is a target."""
-        nothing, none = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
-        return cls((), nothing, Numbers.none(len(rows)), none, facts=facts or {}, tokens=rows)
+        no_symbols, zero_lengths = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
+        return cls((), no_symbols, Numbers.empty(len(rows)), zero_lengths, metadata=metadata or {}, tokens=rows)
 
-    def in_pieces(self) -> "Questions":
+    def split_into_characters(self) -> "Questions":
         """The same questions with a piece for each character of their texts; themselves where they have no texts.
 
         Raises `UserError` for running text, which is tokens already."""
         if self.tokens is not None:
-            raise UserError(RUNNING)
+            raise UserError(LANGUAGE_MODELING_TOKENIZER_ERROR)
         if self.texts is None:
             return self
-        return replace(Questions.of_texts(self.texts.pairs()), facts=self.facts, chance=self.chance)
+        return replace(
+            Questions.from_examples(self.texts.read_examples()), metadata=self.metadata, random_bits=self.random_bits
+        )
 
-    def take(self, rows: Rows) -> "Questions":
+    def take(self, rows: RowSelection) -> "Questions":
         """These rows, in this order."""
         return replace(
             self,
-            symbols=_rows_of(self.symbols, rows),
+            symbols=_select_rows(self.symbols, rows),
             numbers=self.numbers.take(rows),
-            prompt_length=None if self.prompt_length is None else _rows_of(self.prompt_length, rows),
+            prompt_lengths=None if self.prompt_lengths is None else _select_rows(self.prompt_lengths, rows),
             labels=None if self.labels is None else self.labels[rows],
-            facts={name: values[rows] for name, values in self.facts.items()},
-            chance=None if self.chance is None else self.chance[rows],
+            metadata={name: values[rows] for name, values in self.metadata.items()},
+            random_bits=None if self.random_bits is None else self.random_bits[rows],
             texts=None if self.texts is None else self.texts.take(rows),
             tokens=None if self.tokens is None else self.tokens.take(rows),
         )
@@ -157,8 +165,8 @@ class Questions:
         first = blocks[0]
         if len(blocks) == 1:
             return first
-        if any(set(block.facts) != set(first.facts) for block in blocks):
-            raise ValueError("blocks of questions with different facts cannot be joined")
+        if any(set(block.metadata) != set(first.metadata) for block in blocks):
+            raise ValueError("blocks must have the same metadata to be concatenated")
         if any((block.labels is None) != (first.labels is None) for block in blocks):
             raise ValueError("questions with labels and questions with continuations cannot be joined")
         tokens = [block.tokens for block in blocks if block.tokens is not None]
@@ -166,24 +174,26 @@ class Questions:
             raise ValueError("running text and questions cannot be joined")
         texts = [block.texts for block in blocks if block.texts is not None]
         if texts and len(texts) < len(blocks):
-            return Questions.concatenate([block.in_pieces() for block in blocks])
+            return Questions.concatenate([block.split_into_characters() for block in blocks])
         alphabet = tuple(dict.fromkeys(text for block in blocks for text in block.alphabet))
         return Questions(
             alphabet,
-            _joined([_respelled(block.symbols, block.alphabet, alphabet) for block in blocks]),
-            _joined_numbers([block.numbers for block in blocks]),
-            _joined_prompts([block.prompt_length for block in blocks]),
+            _concatenate_symbols([_remap_symbols(block.symbols, block.alphabet, alphabet) for block in blocks]),
+            _concatenate_numbers([block.numbers for block in blocks]),
+            _concatenate_prompt_lengths([block.prompt_lengths for block in blocks]),
             None
             if first.labels is None
-            else _joined([_respelled(b.labels, b.alphabet, alphabet) for b in blocks if b.labels is not None]),
-            {name: np.concatenate([block.facts[name] for block in blocks]) for name in first.facts},
-            _joined_chances(blocks),
+            else _concatenate_symbols(
+                [_remap_symbols(b.labels, b.alphabet, alphabet) for b in blocks if b.labels is not None]
+            ),
+            {name: np.concatenate([block.metadata[name] for block in blocks]) for name in first.metadata},
+            _concatenate_random_bits(blocks),
             Texts.concatenate(texts) if texts else None,
             TokenRows.concatenate(tokens) if tokens else None,
         )
 
     @staticmethod
-    def of_texts(examples: Sequence[Example]) -> "Questions":
+    def from_examples(examples: Sequence[Example]) -> "Questions":
         """Free text, one piece per character, with the facts that all of them have."""
         texts = [example.question + example.answer for example in examples]
         alphabet = tuple(sorted(set("".join(texts))))
@@ -191,10 +201,12 @@ class Questions:
         symbols = np.full((len(texts), max(map(len, texts), default=0)), EMPTY, dtype=np.int16)
         for row, text in enumerate(texts):
             symbols[row, : len(text)] = [ids[character] for character in text]
-        prompts = np.array([len(example.question) for example in examples], dtype=np.int64)
-        known = [name for name in examples[0].facts if all(name in one.facts for one in examples)] if examples else []
-        facts = {name: np.array([one.facts[name] for one in examples], dtype=np.int64) for name in known}
-        return Questions(alphabet, symbols, Numbers.none(len(texts)), prompts, facts=facts)
+        prompt_lengths = np.array([len(example.question) for example in examples], dtype=np.int64)
+        common_names = (
+            [name for name in examples[0].metadata if all(name in one.metadata for one in examples)] if examples else []
+        )
+        metadata = {name: np.array([one.metadata[name] for one in examples], dtype=np.int64) for name in common_names}
+        return Questions(alphabet, symbols, Numbers.empty(len(texts)), prompt_lengths, metadata=metadata)
 
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.
@@ -202,18 +214,18 @@ class Questions:
         if self.tokens is not None:
             return self.tokens.hashes()
         if self.texts is not None:
-            return np.array([text_hash(pair.question) for pair in self.texts.pairs()], dtype=np.uint64)
+            return np.array([text_hash(pair.question) for pair in self.texts.read_examples()], dtype=np.uint64)
         pieces = np.arange(self.symbols.shape[1])
-        shown = self.symbols != EMPTY
-        if self.prompt_length is not None:
-            shown &= pieces < self.prompt_length[:, None]
+        is_prompt = self.symbols != EMPTY
+        if self.prompt_lengths is not None:
+            is_prompt &= pieces < self.prompt_lengths[:, None]
         texts = np.array([*(text_hash(text) for text in self.alphabet), 0], dtype=np.uint64)
         values = texts[np.maximum(self.symbols, -1)]
         numbers = self.numbers.hashes()
         for slot in range(numbers.shape[1]):
             values = np.where(self.symbols == -1 - slot, numbers[:, slot, None], values)
-        placed = mix(values + shown.cumsum(axis=1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        return mix(np.where(shown, placed, np.uint64(0)).sum(axis=1, dtype=np.uint64))
+        position_hashes = mix_bits(values + is_prompt.cumsum(axis=1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        return mix_bits(np.where(is_prompt, position_hashes, np.uint64(0)).sum(axis=1, dtype=np.uint64))
 
 
 def text_hash(text: str) -> int:
@@ -223,10 +235,10 @@ def text_hash(text: str) -> int:
 
 def _odd_constants(count: int) -> NDArray[np.uint64]:
     steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return mix(steps) | np.uint64(1)
+    return mix_bits(steps) | np.uint64(1)
 
 
-def _rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
+def _select_rows(array: NDArray[Any], rows: RowSelection) -> NDArray[Any]:
     """`array[rows]`, but a row that is repeated without being stored stays so."""
     if array.strides[0] == 0 and array.shape[0]:
         count = np.empty(array.shape[0], dtype=np.bool_)[rows].shape[0]
@@ -234,45 +246,45 @@ def _rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
     return array[rows]
 
 
-def _respelled(symbols: NDArray[np.int16], old: tuple[str, ...], new: tuple[str, ...]) -> NDArray[np.int16]:
+def _remap_symbols(symbols: NDArray[np.int16], old: tuple[str, ...], new: tuple[str, ...]) -> NDArray[np.int16]:
     if old == new:
         return symbols
     table = np.array([*(new.index(text) for text in old), 0], dtype=np.int16)
     return np.where(symbols >= 0, table[np.maximum(symbols, -1)], symbols)
 
 
-def _joined(parts: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
+def _concatenate_symbols(parts: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
     columns = max(part.shape[1] for part in parts)
     first = parts[0][:1]
     if all(part.strides[0] == 0 and part.shape[0] and np.array_equal(part[:1], first) for part in parts):
         return np.broadcast_to(first, (sum(len(part) for part in parts), columns))
-    joined = np.full((sum(len(part) for part in parts), columns), EMPTY, dtype=np.int16)
+    result = np.full((sum(len(part) for part in parts), columns), EMPTY, dtype=np.int16)
     row = 0
     for part in parts:
-        joined[row : row + len(part), : part.shape[1]] = part
+        result[row : row + len(part), : part.shape[1]] = part
         row += len(part)
-    return joined
+    return result
 
 
-def _joined_prompts(parts: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
-    given = [part for part in parts if part is not None]
-    if len(given) != len(parts):
+def _concatenate_prompt_lengths(parts: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    arrays = [part for part in parts if part is not None]
+    if len(arrays) != len(parts):
         return None
-    if all(part.strides[0] == 0 and part.shape[0] and part[0] == given[0][0] for part in given):
-        return np.broadcast_to(given[0][:1], (sum(len(part) for part in given),))
-    return np.concatenate(given)
+    if all(part.strides[0] == 0 and part.shape[0] and part[0] == arrays[0][0] for part in arrays):
+        return np.broadcast_to(arrays[0][:1], (sum(len(part) for part in arrays),))
+    return np.concatenate(arrays)
 
 
-def _joined_chances(blocks: Sequence[Questions]) -> NDArray[np.uint64] | None:
+def _concatenate_random_bits(blocks: Sequence[Questions]) -> NDArray[np.uint64] | None:
     """One after the other; 0 where a block has none beside others that have."""
-    if all(block.chance is None for block in blocks):
+    if all(block.random_bits is None for block in blocks):
         return None
     return np.concatenate(
-        [np.zeros(len(block), dtype=np.uint64) if block.chance is None else block.chance for block in blocks]
+        [np.zeros(len(block), dtype=np.uint64) if block.random_bits is None else block.random_bits for block in blocks]
     )
 
 
-def _joined_numbers(parts: Sequence[Numbers]) -> Numbers:
+def _concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
     slots, columns = (max(part.digits.shape[axis] for part in parts) for axis in (1, 2))
     rows = sum(len(part.digits) for part in parts)
     if all(part.digits.shape[1:] == (slots, columns) for part in parts):
@@ -281,25 +293,25 @@ def _joined_numbers(parts: Sequence[Numbers]) -> Numbers:
         digits = np.zeros((rows, slots, columns), dtype=np.uint8)
         row = 0
         for part in parts:
-            _, held, wide = part.digits.shape
-            digits[row : row + len(part.digits), :held, :wide] = part.units_first
+            _, num_slots, num_columns = part.digits.shape
+            digits[row : row + len(part.digits), :num_slots, :num_columns] = part.units_first
             row += len(part.digits)
 
     def joined(name: str, fill: int) -> Any:
         arrays = [getattr(part, name) for part in parts]
         if all(array is None for array in arrays):
             return None
-        kind = next(array.dtype for array in arrays if array is not None)
+        dtype = next(array.dtype for array in arrays if array is not None)
         filled = [
-            np.full((len(part.digits), slots), fill, dtype=kind) if array is None else _widened(array, slots, fill)
+            np.full((len(part.digits), slots), fill, dtype=dtype) if array is None else _pad_slots(array, slots, fill)
             for part, array in zip(parts, arrays, strict=True)
         ]
         return np.concatenate(filled)
 
-    return Numbers(digits[..., ::-1], joined("lengths", 1), joined("negative", 0), joined("point", 0))
+    return Numbers(digits[..., ::-1], joined("lengths", 1), joined("negative", 0), joined("decimal_places", 0))
 
 
-def _widened(array: NDArray[Any], slots: int, fill: int) -> NDArray[Any]:
+def _pad_slots(array: NDArray[Any], slots: int, fill: int) -> NDArray[Any]:
     return (
         array if array.shape[1] == slots else np.pad(array, ((0, 0), (0, slots - array.shape[1])), constant_values=fill)
     )

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, key
-from numerate.tasks.counting import MOST_NUMBER
+from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import cell_hashes, feasible, next_counts
+from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
 from numerate.tasks.task import Task
 
-_BEGIN, _FIRST, _LAST, _GO, _COUNTED = range(5)
+_BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
 """The places of a block: `<sos>`, the two numbers, `<`, and the first of those counted."""
 
-FEWEST = 400
+MIN_STREAMS = 400
 """The fewest different streams: the smallest split has ten of them. Of fewer it may have none."""
 
 
@@ -48,171 +48,183 @@ class RaspCounting(Task):
     def __post_init__(self) -> None:
         if self.targets not in ("all", "determined"):
             raise UserError(f"targets: {self.targets!r} is neither 'all' nor 'determined'")
-        if not 2 <= self.max_number <= MOST_NUMBER:
-            raise UserError(f"max_number: {self.max_number} is not from 2 to {MOST_NUMBER}")
-        if not 8 <= self.sequence_length <= MOST_NUMBER:
+        if not 2 <= self.max_number <= MAX_NUMBER:
+            raise UserError(f"max_number: {self.max_number} is not from 2 to {MAX_NUMBER}")
+        if not 8 <= self.sequence_length <= MAX_NUMBER:
             raise UserError(
-                f"sequence_length: rows of {self.sequence_length} tokens are not from 8 to {MOST_NUMBER}; 256 is "
-                f"published"
+                f"sequence_length: must be from 8 to {MAX_NUMBER}, not {self.sequence_length}; the paper uses 256"
             )
-        for name, span in (("count", Span.of(self.count)), ("eval_count", self._counts)):
+        for name, span in (("count", Span.from_value(self.count)), ("eval_count", self._eval_span)):
             if span.low < 2 or span.high > self.max_number:
                 raise UserError(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
-        if self.packed and not self._streams_are_many(self._counts, self.sequence_length):
+        if self.packed and not self._has_enough_streams(self._eval_span, self.sequence_length):
             name, reason = (
                 ("count" if self.eval_count is None else "eval_count"),
                 "smaller counts, a wider span or packed=false are right",
             )
-            if self.sequence_length < self._counts.high + 5:
-                name, reason = "sequence_length", f"{self._counts.high + 5} tokens hold a block, and 256 are published"
+            if self.sequence_length < self._eval_span.high + 5:
+                name, reason = (
+                    "sequence_length",
+                    f"{self._eval_span.high + 5} tokens hold a block, and 256 are published",
+                )
             raise UserError(
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
-                f"{self._counts} "
+                f"{self._eval_span} "
                 f"numbers to hold any out; {reason}"
             )
 
-    def _streams_are_many(self, counts: Span, length: int) -> bool:
+    def _has_enough_streams(self, counts: Span, length: int) -> bool:
         """Whether every split has some of the different streams, by the blocks of which both numbers are seen."""
-        pairs, seen = len(_pairs(counts, 0, self.max_number)), 1 + (length - 3) // (counts.high + 5)
-        return bool(min(pairs, FEWEST) ** min(seen, FEWEST) >= FEWEST)
+        pairs, num_visible_blocks = len(_list_pairs(counts, 0, self.max_number)), 1 + (length - 3) // (counts.high + 5)
+        return bool(min(pairs, MIN_STREAMS) ** min(num_visible_blocks, MIN_STREAMS) >= MIN_STREAMS)
 
     @property
-    def _counts(self) -> Span:
-        return Span.of(self.count if self.eval_count is None else self.eval_count)
+    def _eval_span(self) -> Span:
+        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        rows = len(index)
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        rows = len(indices)
         if not self.packed:
-            pairs = _pairs(self._counts, 1, self.max_number)
-            return self.blocks(pairs[draws.below(len(pairs), (rows,))])
-        pairs = _pairs(self._counts, 0, self.max_number)
-        most = -(-(self.sequence_length + 1) // (self._counts.low + 5))
-        chosen = pairs[draws.below(len(pairs), (rows, most))]
-        length = chosen[..., 1] - chosen[..., 0] + 6
+            pairs = _list_pairs(self._eval_span, 1, self.max_number)
+            return self.build_blocks(pairs[rng.integers(len(pairs), (rows,))])
+        pairs = _list_pairs(self._eval_span, 0, self.max_number)
+        max_blocks = -(-(self.sequence_length + 1) // (self._eval_span.low + 5))
+        row_pairs = pairs[rng.integers(len(pairs), (rows, max_blocks))]
+        length = row_pairs[..., 1] - row_pairs[..., 0] + 6
         end = np.minimum(length.cumsum(axis=1), self.sequence_length)
         begin = np.concatenate([np.zeros((rows, 1), dtype=np.int64), end[:, :-1]], axis=1)
-        here = (end - begin).reshape(-1)
-        flat = chosen.reshape(-1, 2).repeat(here, axis=0).reshape(rows, self.sequence_length, 2)
-        within = np.arange(self.sequence_length) - begin.reshape(-1).repeat(here).reshape(rows, self.sequence_length)
-        tokens = self._tokens(flat[..., 0], flat[..., 1], within)
-        labels = self._labels(tokens[:, 1:], within[:, 1:])
+        block_lengths_in_row = (end - begin).reshape(-1)
+        pair_per_token = (
+            row_pairs.reshape(-1, 2).repeat(block_lengths_in_row, axis=0).reshape(rows, self.sequence_length, 2)
+        )
+        positions_in_block = np.arange(self.sequence_length) - begin.reshape(-1).repeat(block_lengths_in_row).reshape(
+            rows, self.sequence_length
+        )
+        tokens = self._tokens(pair_per_token[..., 0], pair_per_token[..., 1], positions_in_block)
+        labels = self._labels(tokens[:, 1:], positions_in_block[:, 1:])
         largest = np.where(end > begin, length - 5, 0).max(axis=1)
-        none = Numbers.none(rows)
-        return Questions(self.alphabet(), tokens[:, :-1], none, labels=labels, facts={"count": largest})
+        no_numbers = Numbers.empty(rows)
+        return Questions(self.alphabet(), tokens[:, :-1], no_numbers, labels=labels, metadata={"count": largest})
 
-    def blocks(self, pairs: NDArray[np.int64]) -> Questions:
+    def build_blocks(self, pairs: NDArray[np.int64]) -> Questions:
         """One block a row, of these pairs of numbers, `[rows, 2]`.
 
         >>> plain_text(RaspCounting(packed=False, targets="determined").blocks(np.array([[3, 5]])), 0)
         ('<sos> 3 5 < 3 4 5', '. . < 3 4 5 <eos>')
         """
         count = pairs[:, 1] - pairs[:, 0] + 1
-        within = np.tile(np.arange(max(self._counts.high, int(count.max(initial=2))) + 5), (len(pairs), 1))
-        tokens = self._tokens(pairs[:, :1], pairs[:, 1:], within)
-        there = within < count[:, None] + 5
-        labels = np.where(there[:, 1:], self._labels(tokens[:, 1:], within[:, 1:]), EMPTY).astype(np.int16)
-        symbols = np.where(there[:, 1:], tokens[:, :-1], EMPTY).astype(np.int16)
-        return Questions(self.alphabet(), symbols, Numbers.none(len(pairs)), labels=labels, facts={"count": count})
+        positions_in_block = np.tile(
+            np.arange(max(self._eval_span.high, int(count.max(initial=2))) + 5), (len(pairs), 1)
+        )
+        tokens = self._tokens(pairs[:, :1], pairs[:, 1:], positions_in_block)
+        is_present = positions_in_block < count[:, None] + 5
+        labels = np.where(is_present[:, 1:], self._labels(tokens[:, 1:], positions_in_block[:, 1:]), EMPTY).astype(
+            np.int16
+        )
+        symbols = np.where(is_present[:, 1:], tokens[:, :-1], EMPTY).astype(np.int16)
+        return Questions(self.alphabet(), symbols, Numbers.empty(len(pairs)), labels=labels, metadata={"count": count})
 
     def _tokens(
-        self, first: NDArray[np.int64], last: NDArray[np.int64], within: NDArray[np.int64]
+        self, first: NDArray[np.int64], last: NDArray[np.int64], positions_in_block: NDArray[np.int64]
     ) -> NDArray[np.int16]:
         """The tokens at these places within blocks from `first` to `last`."""
-        go, end, begin = (self.max_number + 1 + i for i in range(3))
-        counted = first + within - _COUNTED
-        tokens = np.where(counted <= last, counted, end)
-        for place, token in ((_BEGIN, begin), (_FIRST, first), (_LAST, last), (_GO, go)):
-            tokens = np.where(within == place, token, tokens)
+        separator, end, begin = (self.max_number + 1 + i for i in range(3))
+        counted_numbers = first + positions_in_block - _COUNTED
+        tokens = np.where(counted_numbers <= last, counted_numbers, end)
+        for place, token in ((_BEGIN, begin), (_FIRST, first), (_LAST, last), (_SEPARATOR, separator)):
+            tokens = np.where(positions_in_block == place, token, tokens)
         return tokens.astype(np.int16)
 
-    def _labels(self, tokens: NDArray[np.int16], within: NDArray[np.int64]) -> NDArray[np.int16]:
+    def _labels(self, tokens: NDArray[np.int16], positions_in_block: NDArray[np.int64]) -> NDArray[np.int16]:
         if self.targets == "all":
             return tokens
-        known = (within != _FIRST) & (within != _LAST)
-        return np.where(known, tokens, EMPTY).astype(np.int16)
+        is_determined = (positions_in_block != _FIRST) & (positions_in_block != _LAST)
+        return np.where(is_determined, tokens, EMPTY).astype(np.int16)
 
-    def pinned(self, **cell: Any) -> Self:
+    def at_cell(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` makes it one block of that many numbers with determined targets."""
         if "count" not in cell:
-            return super().pinned(**cell)
+            return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
-        return super().pinned(**{**rest, "eval_count": cell["count"], "packed": False, "targets": "determined"})
+        return super().at_cell(**{**rest, "eval_count": cell["count"], "packed": False, "targets": "determined"})
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
 
-    def trained(self) -> dict[str, Span]:
-        return {"count": self._counts}
+    def training_spans(self) -> dict[str, Span]:
+        return {"count": self._eval_span}
 
-    def trained_labels(self) -> int:
+    def max_training_labels(self) -> int:
         """The most places of a cell that training has had: `<` and the numbers of its longest block. (A row of the
         stream has several blocks.)"""
-        return Span.of(self.count).high + 1
+        return Span.from_value(self.count).high + 1
 
-    def beyond(self) -> "RaspCounting | None":
+    def ood_validation_task(self) -> "RaspCounting | None":
         """The counts after the trained ones, a fifth more, with determined targets; None if there are none, or too few
         for a stream."""
-        band = next_counts(self._counts, self.max_number)
-        if band is None or (self.packed and not self._streams_are_many(band, self.sequence_length)):
+        counts = ood_counts(self._eval_span, self.max_number)
+        if counts is None or (self.packed and not self._has_enough_streams(counts, self.sequence_length)):
             return None
-        return replace(self, eval_count=band, targets="determined")
+        return replace(self, eval_count=counts, targets="determined")
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        found = feasible(Span.of(self.count), self.max_number)
-        return None if found is None else found[1:]
+        cells = feasible_cells(Span.from_value(self.count), self.max_number)
+        return None if cells is None else cells[1:]
 
-    def space(self) -> int | None:
+    def num_questions(self) -> int | None:
         """How many blocks there are; None for a stream of them."""
-        return None if self.packed else len(_pairs(self._counts, 1, self.max_number))
+        return None if self.packed else len(_list_pairs(self._eval_span, 1, self.max_number))
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every block once, by its first and then by its second number; None for a stream."""
         if split == "beyond-development":
-            band = self.beyond()
-            return None if band is None else band.whole()
+            ood_task = self.ood_validation_task()
+            return None if ood_task is None else ood_task.all_questions()
         if self.packed:
             return None
-        pairs = _pairs(self._counts, 1, self.max_number)
-        return replace(self.blocks(pairs), chance=CounterRNG(key(self, split, "whole")).words(len(pairs)))
+        pairs = _list_pairs(self._eval_span, 1, self.max_number)
+        return replace(
+            self.build_blocks(pairs), random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(pairs))
+        )
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the whole row; of a block, of its numbers."""
         if self.packed:
             return questions.hashes()
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        return cell_hashes(questions.facts["count"], table[questions.symbols[:, 1]])
+        return cell_hashes(questions.metadata["count"], table[questions.symbols[:, 1]])
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         """Rows of a stream are held out by a hash; each block of the trained counts is in some row of training."""
         return np.full(len(questions), self.packed)
 
-    def held_out(self, split: str) -> bool:
-        return split != "train" and (self.packed or self._counts.low > Span.of(self.count).high)
+    def is_held_out(self, split: str) -> bool:
+        return split != "train" and (self.packed or self._eval_span.low > Span.from_value(self.count).high)
 
     def alphabet(self) -> tuple[str, ...]:
         return (*map(str, range(self.max_number + 1)), "<", "<eos>", "<sos>")
 
-    def longest(self) -> Questions | None:
-        return None if self.packed else self.blocks(np.array([[1, self._counts.high]]))
+    def longest_questions(self) -> Questions | None:
+        return None if self.packed else self.build_blocks(np.array([[1, self._eval_span.high]]))
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """From `3 5`, or `<sos> 3 5 <`: one block. Raises `UserError` for anything else."""
-        found = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
-        if found is None:
+        match = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
+        if match is None:
             raise UserError(f"question: {text!r} is no question of this task; it reads like 3 5")
-        first, last = int(found[1]), int(found[2])
+        first, last = int(match[1]), int(match[2])
         if not first < last <= self.max_number:
-            raise UserError(f"question: {first} to {last} does not go upwards and to at most {self.max_number}")
-        return replace(self, packed=False, targets="determined").blocks(np.array([[first, last]]))
+            raise UserError(f"question: {first} to {last} must be increasing and at most {self.max_number}")
+        return replace(self, packed=False, targets="determined").build_blocks(np.array([[first, last]]))
 
 
 @lru_cache(maxsize=32)
-def _pairs(counts: Span, low: int, most: int) -> NDArray[np.int64]:
-    """All pairs of numbers from `low` to `most` with so many numbers from the first to the second, in order."""
-    first = np.arange(low, most + 1)
-    nearest = first + counts.low - 1
-    width = np.clip(np.minimum(first + counts.high - 1, most) - nearest + 1, 0, None)
+def _list_pairs(counts: Span, low: int, max_number: int) -> NDArray[np.int64]:
+    """All pairs of numbers from `low` to `max_number` with so many numbers from the first to the second, in order."""
+    first = np.arange(low, max_number + 1)
+    min_last = first + counts.low - 1
+    width = np.clip(np.minimum(first + counts.high - 1, max_number) - min_last + 1, 0, None)
     pairs = np.empty((int(width.sum()), 2), dtype=np.int64)
     pairs[:, 0] = first.repeat(width)
-    pairs[:, 1] = np.arange(len(pairs)) + (nearest - (width.cumsum() - width)).repeat(width)
+    pairs[:, 1] = np.arange(len(pairs)) + (min_last - (width.cumsum() - width)).repeat(width)
     return pairs

@@ -1,4 +1,4 @@
-"""Sorting of labelled numbers."""
+"""Sorting of labeled numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks import decimals
-from numerate.tasks.counter_rng import CounterRNG, mix
+from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task, large_enough
-from numerate.vocabulary import LABELS
+from numerate.tasks.task import Task, can_be_split
+from numerate.vocabulary import ITEM_LABELS
 
-_COMMA, _COLON, _EQUALS = range(len(LABELS), len(LABELS) + 3)
-_ALPHABET = (*LABELS, ",", ":", "=")
+_COMMA, _COLON, _EQUALS = range(len(ITEM_LABELS), len(ITEM_LABELS) + 3)
+_ALPHABET = (*ITEM_LABELS, ",", ":", "=")
 
 
 @dataclass(frozen=True)
@@ -46,178 +46,183 @@ class Sorting(Task):
     def __post_init__(self) -> None:
         if self.lengths not in ("cycle", "uniform"):
             raise UserError(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
-        digits, items = self.spans
+        digits, items = self.digit_and_item_spans
         if digits.low < 1:
             raise UserError(f"digits: a number has at least 1 digit, not {digits.low}")
-        if digits.high > MOST_DIGITS:
-            raise UserError(f"digits: numbers of {digits.high} digits are too long; up to {MOST_DIGITS} are right")
+        if digits.high > MAX_DIGITS:
+            raise UserError(f"digits: numbers of {digits.high} digits are too long; up to {MAX_DIGITS} are right")
         if items.low < 1:
             raise UserError(f"items: a list has at least 1 item, not {items.low}")
-        if items.high > len(LABELS):
-            raise UserError(f"items: {items.high} items have no labels of their own; there are {len(LABELS)} labels")
+        if items.high > len(ITEM_LABELS):
+            raise UserError(
+                f"items: {items.high} items have no labels of their own; there are {len(ITEM_LABELS)} labels"
+            )
 
     @property
-    def spans(self) -> tuple[Span, Span]:
+    def digit_and_item_spans(self) -> tuple[Span, Span]:
         """The most digits of a list, and its number of items."""
-        return Span.of(self.digits), Span.of(self.items)
+        return Span.from_value(self.digits), Span.from_value(self.items)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        rows = len(index)
-        digits, items = self.spans
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        rows = len(indices)
+        digits, items = self.digit_and_item_spans
         if self.lengths == "cycle":
-            pair = index % (len(digits) * len(items))
-            most, count = digits.low + pair // len(items), items.low + pair % len(items)
+            pair = indices % (len(digits) * len(items))
+            max_digits, num_items = digits.low + pair // len(items), items.low + pair % len(items)
         else:
-            most = digits.low + draws.below(len(digits), (rows,))
-            count = items.low + draws.below(len(items), (rows,))
-        there = np.arange(items.high) < count[:, None]
-        lengths = np.where(there, 1 + draws.below(most[:, None], (rows, items.high)), 1)
-        width = decimals.width(digits.high)
-        numbers = draws.digits(rows * items.high, width).reshape(rows, items.high, width)
-        numbers *= decimals.masks(0, digits.high, width).take(lengths * there, axis=0)
-        leading = draws.below(9, (rows, items.high), np.uint8) + np.uint8(1)
-        np.put_along_axis(numbers, lengths[..., None] - 1, (leading * there)[..., None], axis=2)
-        labels = (draws.below(len(LABELS), (rows, 1)) + np.arange(items.high)) % len(LABELS)
-        return _questions(numbers, lengths, labels, most, count)
+            max_digits = digits.low + rng.integers(len(digits), (rows,))
+            num_items = items.low + rng.integers(len(items), (rows,))
+        is_present = np.arange(items.high) < num_items[:, None]
+        lengths = np.where(is_present, 1 + rng.integers(max_digits[:, None], (rows, items.high)), 1)
+        width = decimals.row_width(digits.high)
+        numbers = rng.random_digits(rows * items.high, width).reshape(rows, items.high, width)
+        numbers *= decimals.length_masks(0, digits.high, width).take(lengths * is_present, axis=0)
+        leading_digits = rng.integers(9, (rows, items.high), np.uint8) + np.uint8(1)
+        np.put_along_axis(numbers, lengths[..., None] - 1, (leading_digits * is_present)[..., None], axis=2)
+        labels = (rng.integers(len(ITEM_LABELS), (rows, 1)) + np.arange(items.high)) % len(ITEM_LABELS)
+        return _build_questions(numbers, lengths, labels, max_digits, num_items)
 
-    def longest(self) -> Questions:
+    def longest_questions(self) -> Questions:
         """The most items with the most digits, which is hardly ever drawn."""
-        digits, items = (np.array([span.high]) for span in self.spans)
-        numbers = np.zeros((1, int(items[0]), decimals.width(int(digits[0]))), dtype=np.uint8)
+        digits, items = (np.array([span.high]) for span in self.digit_and_item_spans)
+        numbers = np.zeros((1, int(items[0]), decimals.row_width(int(digits[0]))), dtype=np.uint8)
         numbers[:, :, : digits[0]] = 9
         lengths = np.broadcast_to(digits, (1, int(items[0])))
-        return _questions(numbers, lengths, np.arange(items[0])[None], digits, items)
+        return _build_questions(numbers, lengths, np.arange(items[0])[None], digits, items)
 
     def axes(self) -> tuple[str, ...]:
         return ("digits", "items")
 
-    def beyond(self) -> "Sorting | None":
+    def ood_validation_task(self) -> "Sorting | None":
         """Longer numbers and more of them than trained, by a fifth; None if labels run out."""
-        digits, items = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.spans)
-        if items.low > len(LABELS):
+        digits, items = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.digit_and_item_spans)
+        if items.low > len(ITEM_LABELS):
             return None
-        return replace(self, digits=digits, items=Span(items.low, min(items.high, len(LABELS))))
+        return replace(self, digits=digits, items=Span(items.low, min(items.high, len(ITEM_LABELS))))
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the numbers in order, without their labels."""
         hashes = questions.numbers.hashes()
-        places = np.arange(hashes.shape[1], dtype=np.uint64)
-        placed = mix(hashes + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
-        there = places < _items(questions).astype(np.uint64)[:, None]
-        return mix(np.where(there, placed, np.uint64(0)).sum(axis=1, dtype=np.uint64))
+        positions = np.arange(hashes.shape[1], dtype=np.uint64)
+        position_hashes = mix_bits(hashes + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
+        is_present = positions < _num_items(questions).astype(np.uint64)[:, None]
+        return mix_bits(np.where(is_present, position_hashes, np.uint64(0)).sum(axis=1, dtype=np.uint64))
 
-    def space(self) -> int:
-        digits, items = self.spans
+    def num_questions(self) -> int:
+        digits, items = self.digit_and_item_spans
         numbers: int = 10**digits.high - 1
         return sum(numbers**count for count in items)
 
-    def held_out(self, split: str) -> bool:
-        digits, items = self.spans
+    def is_held_out(self, split: str) -> bool:
+        digits, items = self.digit_and_item_spans
         return split != "train" and all(
-            _can_be_divided(most, count)
-            for most in range(1, min(digits.high, _SMALL) + 1)
-            for count in range(items.low, min(items.high, _SMALL) + 1)
+            _cell_can_be_split(most, count)
+            for most in range(1, min(digits.high, _MAX_SMALL_SIZE) + 1)
+            for count in range(items.low, min(items.high, _MAX_SMALL_SIZE) + 1)
         )
 
-    def divided(self, questions: Questions) -> NDArray[np.bool_]:
-        longest = np.minimum(questions.numbers.lengths.max(axis=1, initial=1), _SMALL) - 1
-        items = np.minimum(_items(questions), _SMALL) - 1
-        divided: NDArray[np.bool_] = _DIVIDED[longest, items]
-        return divided
+    def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
+        longest = np.minimum(questions.numbers.lengths.max(axis=1, initial=1), _MAX_SMALL_SIZE) - 1
+        items = np.minimum(_num_items(questions), _MAX_SMALL_SIZE) - 1
+        mask: NDArray[np.bool_] = _SPLITTABLE[longest, items]
+        return mask
 
     def alphabet(self) -> tuple[str, ...]:
         return _ALPHABET
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         pieces = text.strip().removesuffix("=").split(",")
         pairs = [piece.strip().partition(":") for piece in pieces]
-        names, values = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
-        if not all(value.isascii() and value.isdigit() for value in values):
+        names, number_texts = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
+        if not all(value.isascii() and value.isdigit() for value in number_texts):
             raise UserError(f"question: {text!r} is no question of this task; it reads like A:21,B:7,C:9=")
         for name in names:
-            if len(name) != 1 or name not in LABELS:
-                raise UserError(f"question: {name!r} is no label; a label is one character of {LABELS}")
+            if len(name) != 1 or name not in ITEM_LABELS:
+                raise UserError(f"question: {name!r} is no label; a label is one character of {ITEM_LABELS}")
         if len(set(names)) < len(names):
             raise UserError(f"question: the labels {' '.join(names)} are not all different")
-        values = [value.lstrip("0") or "0" for value in values]
-        most = max(map(len, values))
-        if most > MOST_DIGITS:
-            raise UserError(f"question: a number of {most} digits is too long; up to {MOST_DIGITS} are right")
-        width = decimals.width(most)
-        return _questions(
-            np.stack([decimals.parse(value, width) for value in values])[None],
-            np.array([[len(value) for value in values]]),
-            np.array([[LABELS.index(name) for name in names]]),
-            np.array([most]),
+        number_texts = [value.lstrip("0") or "0" for value in number_texts]
+        max_digits = max(map(len, number_texts))
+        if max_digits > MAX_DIGITS:
+            raise UserError(f"question: a number of {max_digits} digits is too long; up to {MAX_DIGITS} are right")
+        width = decimals.row_width(max_digits)
+        return _build_questions(
+            np.stack([decimals.parse_digits(value, width) for value in number_texts])[None],
+            np.array([[len(value) for value in number_texts]]),
+            np.array([[ITEM_LABELS.index(name) for name in names]]),
+            np.array([max_digits]),
             np.array([len(names)]),
         )
 
 
-MOST_DIGITS = 1_000
+MAX_DIGITS = 1_000
 """Longer numbers are refused as a likely typo."""
 
-_SMALL = 5
+_MAX_SMALL_SIZE = 5
 """Lists of so many items, or with so long a number, can be divided whatever else they are."""
 
 
-def _questions(
+def _build_questions(
     numbers: decimals.Digits,
     lengths: NDArray[np.int64],
     labels: NDArray[np.int64],
-    most: NDArray[np.int64],
-    count: NDArray[np.int64],
+    max_digits: NDArray[np.int64],
+    num_items: NDArray[np.int64],
 ) -> Questions:
-    """Lists of the first `count` of these numbers (rows x items x width, units first) under these labels.
+    """Lists of the first `num_items` of these numbers (rows x items x width, units first) under these labels.
 
     A row has the pieces of `items` items, `A : 21 ,` each (the last ends with `=`), then the labels of the answer;
     shorter lists are padded with `EMPTY`.
     """
     rows, items = lengths.shape
-    there = np.arange(items) < count[:, None]
+    is_present = np.arange(items) < num_items[:, None]
     symbols = np.full((rows, 6 * items), EMPTY, dtype=np.int16)
     prompt, answer = symbols[:, : 4 * items].reshape(rows, items, 4), symbols[:, 4 * items :].reshape(rows, items, 2)
-    last = np.arange(items) == count[:, None] - 1
-    prompt[..., 0] = np.where(there, labels, EMPTY)
-    prompt[..., 1] = np.where(there, _COLON, EMPTY)
-    prompt[..., 2] = np.where(there, -1 - np.arange(items), EMPTY)
-    prompt[..., 3] = np.where(last, _EQUALS, np.where(there, _COMMA, EMPTY))
-    answer[..., 0] = np.where(there, np.take_along_axis(labels, _order(numbers, there), axis=1), EMPTY)
-    answer[..., 1] = np.where(there & ~last, _COMMA, EMPTY)
+    is_last = np.arange(items) == num_items[:, None] - 1
+    prompt[..., 0] = np.where(is_present, labels, EMPTY)
+    prompt[..., 1] = np.where(is_present, _COLON, EMPTY)
+    prompt[..., 2] = np.where(is_present, -1 - np.arange(items), EMPTY)
+    prompt[..., 3] = np.where(is_last, _EQUALS, np.where(is_present, _COMMA, EMPTY))
+    answer[..., 0] = np.where(is_present, np.take_along_axis(labels, _sorted_order(numbers, is_present), axis=1), EMPTY)
+    answer[..., 1] = np.where(is_present & ~is_last, _COMMA, EMPTY)
     return Questions(
         _ALPHABET,
         symbols,
         Numbers(numbers[..., ::-1], lengths),
         np.broadcast_to(np.int64(4 * items), (rows,)),
-        facts={"digits": most, "items": count},
+        metadata={"digits": max_digits, "items": num_items},
     )
 
 
-def _items(questions: Questions) -> NDArray[np.int64]:
+def _num_items(questions: Questions) -> NDArray[np.int64]:
     """How many items each list has: as many as colons."""
     colon = questions.alphabet.index(":")
-    items: NDArray[np.int64] = (questions.symbols == colon).sum(axis=1, dtype=np.int64)
-    return items
+    num_items: NDArray[np.int64] = (questions.symbols == colon).sum(axis=1, dtype=np.int64)
+    return num_items
 
 
-def _order(numbers: decimals.Digits, there: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _sorted_order(numbers: decimals.Digits, is_present: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The items of each row from the smallest on, equal ones as they stand, those that are not there at the end.
 
     Digits, units first, make words that stand in the order of their numbers, eight digits each.
     """
     words = numbers.view("<u8")
-    first = np.where(there, words[..., -1], np.uint64(2**64 - 1))
+    first = np.where(is_present, words[..., -1], np.uint64(2**64 - 1))
     if words.shape[2] == 1:
         return np.argsort(first, axis=1, kind="stable")
     return np.lexsort((*np.moveaxis(words[..., :-1], 2, 0), first), axis=1)
 
 
-def _can_be_divided(digits: int, items: int) -> bool:
+def _cell_can_be_split(digits: int, items: int) -> bool:
     """Whether there are enough lists of so many items whose longest number has so many digits."""
     numbers: int = 10**digits - 1
-    return large_enough(numbers**items - (10 ** (digits - 1) - 1) ** items)
+    return can_be_split(numbers**items - (10 ** (digits - 1) - 1) ** items)
 
 
-_DIVIDED = np.array(
-    [[_can_be_divided(digits, items) for items in range(1, _SMALL + 1)] for digits in range(1, _SMALL + 1)]
+_SPLITTABLE = np.array(
+    [
+        [_cell_can_be_split(digits, items) for items in range(1, _MAX_SMALL_SIZE + 1)]
+        for digits in range(1, _MAX_SMALL_SIZE + 1)
+    ]
 )
 """Whether lists of i + 1 digits and j + 1 items can be divided."""

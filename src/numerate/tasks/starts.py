@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import mix
+from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.task import SPLITS
 
 Cells = NDArray[np.int64]
@@ -31,7 +31,7 @@ class Starts:
     max_number: int
     end: int | None = None
 
-    def of(self, count: int) -> Span | None:
+    def span_of_count(self, count: int) -> Span | None:
         """The starts of a count; None where it has none."""
         low, width = self.bounds(np.array([count]))
         return Span(int(low[0]), int(low[0] + width[0]) - 1) if width[0] else None
@@ -41,12 +41,12 @@ class Starts:
         low = np.full_like(counts, self.span.low)
         high = np.minimum(self.span.high, self.max_number - counts)
         if self.end is not None:
-            only = self.end - counts
-            there = (only >= low) & (only <= high)
-            low, high = np.where(there, only, low), np.where(there, only, high)
+            required_start = self.end - counts
+            is_possible = (required_start >= low) & (required_start <= high)
+            low, high = np.where(is_possible, required_start, low), np.where(is_possible, required_start, high)
         return low, np.maximum(high - low + 1, 0)
 
-    def furthest(self) -> int:
+    def max_count(self) -> int:
         """The largest count that has a start."""
         return self.max_number - self.span.low
 
@@ -72,65 +72,67 @@ class Starts:
                 f"{low} to {min(high, self.max_number)} can be reached"
             )
 
-    def check(self, counts: Span, name: str) -> None:
+    def check_counts(self, counts: Span, name: str) -> None:
         """Raises `UserError` for a count that has no start."""
         if counts.low < 1:
             raise UserError(f"{name}: {counts.low} symbols are no count; 1 or more is right")
-        if self.furthest() < 1:
+        if self.max_count() < 1:
             raise UserError(
                 f"starts: {self.span.low} leaves no number to count to, with max_number={self.max_number}; up to "
                 f"{self.max_number - 1} "
                 f"can be counted from, or max_number={counts.high + self.span.low} is right"
             )
-        if counts.high > self.furthest():
+        if counts.high > self.max_count():
             raise UserError(
                 f"{name}: {counts.high} counted on from {self.span.low} ends above max_number={self.max_number}; "
-                f"up to {self.furthest()} can be counted, or max_number={counts.high + self.span.low} is right"
+                f"up to {self.max_count()} can be counted, or max_number={counts.high + self.span.low} is right"
             )
 
 
-def next_counts(trained: Span, furthest: int) -> Span | None:
-    """The counts behind the trained ones, a fifth more of them, as far as there are any: 1 to 50 have 51 to 60."""
-    band = (trained.high + 1, min(trained.high + max(1, trained.high // 5), furthest))
-    return Span(*band) if band[0] <= band[1] else None
+def ood_counts(training_span: Span, max_count: int) -> Span | None:
+    """The counts after the trained ones, a fifth more of them, as far as there are any: 1 to 50 have 51 to 60."""
+    bounds = (training_span.high + 1, min(training_span.high + max(1, training_span.high // 5), max_count))
+    return Span(*bounds) if bounds[0] <= bounds[1] else None
 
 
-def feasible(trained: Span, furthest: int) -> list[tuple[int, ...]] | None:
+def feasible_cells(training_span: Span, max_count: int) -> list[tuple[int, ...]] | None:
     """The counts that there are where a grid of twice the trained ones would go too far, else None."""
-    return None if furthest >= 2 * trained.high else [(count,) for count in range(1, furthest + 1)]
+    return None if max_count >= 2 * training_span.high else [(count,) for count in range(1, max_count + 1)]
 
 
 @lru_cache(maxsize=32)
-def held_out(counts: Span, starts: Starts, held: int) -> NDArray[np.int8]:
+def held_out_splits(counts: Span, starts: Starts, num_held_out: int) -> NDArray[np.int8]:
     """Per count and start, 0 for training, 1 for test, 2 for development: `[counts.high + 1, starts.most + 1]`.
 
-    Of each count `held` starts are held out, those with the smallest hashes, a third of them for development. A count
-    that has not more than `held` starts has none.
+    Of each count `num_held_out` starts are held out, those with the smallest hashes, a third of them for development. A
+    count that has not more than `num_held_out` starts has none.
     """
     split = np.zeros((counts.high + 1, starts.max_number + 1), dtype=np.int8)
-    tested = held - max(1, held // 3)
-    for count in counts if held else ():
-        span = starts.of(count)
-        if span is None or len(span) <= held:
+    num_test = num_held_out - max(1, num_held_out // 3)
+    for count in counts if num_held_out else ():
+        span = starts.span_of_count(count)
+        if span is None or len(span) <= num_held_out:
             continue
         numbers = np.arange(span.low, span.high + 1)
-        chosen = numbers[np.argsort(cell_hashes(np.full_like(numbers, count), numbers), kind="stable")[:held]]
-        split[count, chosen] = np.where(np.arange(held) < tested, 1, 2)
+        held_out_starts = numbers[
+            np.argsort(cell_hashes(np.full_like(numbers, count), numbers), kind="stable")[:num_held_out]
+        ]
+        split[count, held_out_starts] = np.where(np.arange(num_held_out) < num_test, 1, 2)
     return split
 
 
 def cell_hashes(
-    counts: NDArray[np.int64], starts: NDArray[np.int64], kind: NDArray[np.int64] | int = 0
+    counts: NDArray[np.int64], starts: NDArray[np.int64], side: NDArray[np.int64] | int = 0
 ) -> NDArray[np.uint64]:
     """A 64-bit hash of each count with its start and the kind of its row."""
     packed = (counts.astype(np.uint64) << np.uint64(32)) + (starts.astype(np.uint64) << np.uint64(2))
-    return mix(packed + np.asarray(kind).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return mix_bits(packed + np.asarray(side).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
 
 
-def into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDArray[np.uint64]:
+def move_into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDArray[np.uint64]:
     """The hashes moved into the interval of the split of each, which a task's examples are divided by."""
-    edges = [SPLITS[name] for name in ("train", "test", "development")]
-    low = np.array([np.ceil(one * 2.0**32) for one, _ in edges], dtype=np.uint64)[split]
-    width = np.array([np.floor(other * 2.0**32) for _, other in edges], dtype=np.uint64)[split] - low
+    intervals = [SPLITS[name] for name in ("train", "test", "development")]
+    low = np.array([np.ceil(one * 2.0**32) for one, _ in intervals], dtype=np.uint64)[split]
+    width = np.array([np.floor(other * 2.0**32) for _, other in intervals], dtype=np.uint64)[split] - low
     half = np.uint64(32)
     return (low + ((hashes >> half) * width >> half) << half) | (hashes & np.uint64(0xFFFFFFFF))

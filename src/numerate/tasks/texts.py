@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 class Example:
     """One question and its answer in free text.
 
-    `facts` are properties by name; for a task with axes, the size along each.
+    `metadata` are properties by name; for a task with axes, the size along each.
 
     >>> Example("abca>", "acba", {"letters": 4}).facts["letters"]
     4
@@ -21,19 +21,19 @@ class Example:
 
     question: str
     answer: str
-    facts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    metadata: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 class TextSource(ABC):
-    """Questions with answers, read by index from 0 to `count - 1`."""
+    """Questions with answers, read by index from 0 to `num_examples - 1`."""
 
-    count: int
+    num_examples: int
 
-    cut: Literal["left", "right"] = "right"
+    truncation_side: Literal["left", "right"] = "right"
     """The side on which too long questions are truncated."""
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """The file, for messages."""
         return "in memory"
 
@@ -43,33 +43,33 @@ class TextSource(ABC):
         """A hash of all its texts, or of what determines them, which names cache entries."""
 
     @abstractmethod
-    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
         """The questions with these indices. Raises `UserError`, with file and line, for one that cannot be read."""
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """The file and line of a question, for messages."""
         return f"question {row}"
 
 
 @dataclass(frozen=True, eq=False)
-class Listed(TextSource):
+class InMemorySource(TextSource):
     """A few examples in memory."""
 
     examples: tuple[Example, ...]
-    cut: Literal["left", "right"] = "right"
+    truncation_side: Literal["left", "right"] = "right"
 
     @property
-    def count(self) -> int:  # type: ignore[override]
+    def num_examples(self) -> int:  # type: ignore[override]
         return len(self.examples)
 
     @property
     def fingerprint(self) -> str:
         import hashlib
 
-        whole = "".join(f"{len(text)}:{text}" for pair in self.examples for text in (pair.question, pair.answer))
-        return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        joined = "".join(f"{len(text)}:{text}" for pair in self.examples for text in (pair.question, pair.answer))
+        return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
-    def pairs(self, rows: NDArray[np.int64]) -> list[Example]:
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
         return [self.examples[row] for row in rows.tolist()]
 
 
@@ -77,39 +77,42 @@ class Listed(TextSource):
 class Texts:
     """The texts of a block of questions: of each, which of the `sources` it stands in and at which row.
 
-    >>> texts = Texts.of(Listed((Example("1+1=", "2"), Example("2+2=", "4"))), np.array([1, 0]))
+    >>> texts = Texts.from_source(Listed((Example("1+1=", "2"), Example("2+2=", "4"))), np.array([1, 0]))
     >>> [pair.answer for pair in texts.pairs()]
     ['4', '2']
     """
 
     sources: tuple[TextSource, ...]
-    source: NDArray[np.int16]
-    rows: NDArray[np.int64]
+    source_indices: NDArray[np.int16]
+    row_indices: NDArray[np.int64]
 
     @classmethod
-    def of(cls, source: TextSource, rows: NDArray[np.int64]) -> "Texts":
+    def from_source(cls, source: TextSource, rows: NDArray[np.int64]) -> "Texts":
         return cls((source,), np.zeros(len(rows), dtype=np.int16), rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.row_indices)
 
-    def take(self, chosen: "NDArray[np.int64] | NDArray[np.bool_] | slice") -> "Texts":
-        return Texts(self.sources, self.source[chosen], self.rows[chosen])
+    def take(self, selection: "NDArray[np.int64] | NDArray[np.bool_] | slice") -> "Texts":
+        return Texts(self.sources, self.source_indices[selection], self.row_indices[selection])
 
     @staticmethod
     def concatenate(parts: "Sequence[Texts]") -> "Texts":
         """Concatenates texts; common sources are kept once."""
         sources = tuple(dict.fromkeys(source for part in parts for source in part.sources))
-        places = [
-            np.array([sources.index(source) for source in part.sources], dtype=np.int16)[part.source] for part in parts
+        source_indices = [
+            np.array([sources.index(source) for source in part.sources], dtype=np.int16)[part.source_indices]
+            for part in parts
         ]
-        return Texts(sources, np.concatenate(places), np.concatenate([part.rows for part in parts]))
+        return Texts(sources, np.concatenate(source_indices), np.concatenate([part.row_indices for part in parts]))
 
-    def pairs(self) -> list[Example]:
+    def read_examples(self) -> list[Example]:
         """Question and answer of each, in order."""
-        found: list[Example | None] = [None] * len(self)
-        for number, source in enumerate(self.sources):
-            chosen = np.flatnonzero(self.source == number)
-            for place, pair in zip(chosen.tolist(), source.pairs(self.rows[chosen]), strict=True):
-                found[place] = pair
-        return [pair for pair in found if pair is not None]
+        examples: list[Example | None] = [None] * len(self)
+        for source_index, source in enumerate(self.sources):
+            positions = np.flatnonzero(self.source_indices == source_index)
+            for position, pair in zip(
+                positions.tolist(), source.read_examples(self.row_indices[positions]), strict=True
+            ):
+                examples[position] = pair
+        return [pair for pair in examples if pair is not None]

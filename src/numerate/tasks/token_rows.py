@@ -1,4 +1,4 @@
-"""Rows of running text that are tokens already: chunks of a corpus, as a task of language modelling gives them."""
+"""Rows of token ids: chunks of a corpus for language modeling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.counter_rng import mix
+from numerate.tasks.counter_rng import mix_bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class TokenRows:
 
     def hashes(self) -> NDArray[np.uint64]:
         """A 64-bit hash of the tokens of each row; zeros behind them do not change it."""
-        there = np.arange(self.ids.shape[1]) <= self.lengths[:, None]
-        places = np.arange(1, self.ids.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        words = mix(self.ids.astype(np.uint64) + places)
-        return mix(np.where(there, words, np.uint64(0)).sum(axis=1, dtype=np.uint64))
+        is_token = np.arange(self.ids.shape[1]) <= self.lengths[:, None]
+        position_keys = np.arange(1, self.ids.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = mix_bits(self.ids.astype(np.uint64) + position_keys)
+        return mix_bits(np.where(is_token, words, np.uint64(0)).sum(axis=1, dtype=np.uint64))

@@ -1,6 +1,6 @@
 """Tokenizers, number formats, and layouts, which build model inputs and targets."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "NumberFormat": {"Digits": "number_formats"},
@@ -23,8 +23,8 @@ CATALOGUE = {
         "Continuation": "layout",
         "TokenClassification": "layout",
         "Seq2Seq": "layout",
-        "Masked": "layout",
+        "MaskedLM": "layout",
         "NextToken": "layout",
     },
 }
-__getattr__ = lazily("tokenizers", CATALOGUE)
+__getattr__ = lazy_getattr("tokenizers", CATALOGUE)

@@ -6,24 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def places(lengths: NDArray[np.int64], before: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The new columns of tokens after inserting `before[row, time]` tokens before each, and the new row lengths.
+def columns_after_insertion(
+    lengths: NDArray[np.int64], num_inserted: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The new columns of tokens after inserting `num_inserted[row, time]` tokens before each, and the new row lengths.
 
     Tokens beyond a row's length have the column -1.
 
     >>> places(np.array([2]), np.array([[1, 0, 3]]))
     (array([[ 1,  2, -1]]), array([3]))
     """
-    time = np.arange(before.shape[1])
-    inside = time < lengths[:, None]
-    added = np.where(inside, before, 0).cumsum(axis=1, dtype=np.int64)
-    total = added[:, -1] if before.shape[1] else np.zeros(len(lengths), dtype=np.int64)
-    return np.where(inside, time + added, -1), lengths + total
+    time = np.arange(num_inserted.shape[1])
+    valid_mask = time < lengths[:, None]
+    cumulative_inserted = np.where(valid_mask, num_inserted, 0).cumsum(axis=1, dtype=np.int64)
+    total = cumulative_inserted[:, -1] if num_inserted.shape[1] else np.zeros(len(lengths), dtype=np.int64)
+    return np.where(valid_mask, time + cumulative_inserted, -1), lengths + total
 
 
-def moved(values: NDArray[Any], to: NDArray[np.int64], columns: int) -> NDArray[Any]:
-    """Rows of `columns` columns with the values at their new columns, and zeros elsewhere."""
-    wide = np.zeros((len(values), columns), dtype=values.dtype)
-    rows, time = np.nonzero(to >= 0)
-    wide[rows, to[rows, time]] = values[rows, time]
-    return wide
+def scatter_columns(values: NDArray[Any], new_columns: NDArray[np.int64], num_columns: int) -> NDArray[Any]:
+    """Rows of `num_columns` columns with the values at their new columns, and zeros elsewhere."""
+    scattered = np.zeros((len(values), num_columns), dtype=values.dtype)
+    rows, time = np.nonzero(new_columns >= 0)
+    scattered[rows, new_columns[rows, time]] = values[rows, time]
+    return scattered

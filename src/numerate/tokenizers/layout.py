@@ -8,25 +8,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from numerate.batch import IGNORE, Batch, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.tokenizers.number_formats import Ids
-from numerate.tokenizers.tokenizer import Rows
-from numerate.vocabulary import BEGIN, END, PAD, UNKNOWN
+from numerate.tokenizers.tokenizer import TokenizedExamples
+from numerate.vocabulary import BOS, EOS, PAD, UNK
 
 
 class Layout(ABC):
     """Builds model inputs and targets from tokenized questions and answers."""
 
-    continues: ClassVar[bool] = True
+    is_autoregressive: ClassVar[bool] = True
     """Whether answers are generated token by token (autoregressively); False: one prediction per position."""
 
-    masks: ClassVar[bool] = False
+    has_mask_tokens: ClassVar[bool] = False
     """Whether mask tokens replace the answer in the input, so that attention may be bidirectional."""
 
     @abstractmethod
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         """The batch of these rows; `row_index` is the global index of each. Raises `UserError` for unsuitable rows."""
 
 
@@ -44,26 +44,25 @@ class Continuation(Layout):
         if self.targets not in ("answer", "all"):
             raise UserError(f"targets: {self.targets!r} is neither 'answer' nor 'all'")
 
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError(
-                "layout: a Continuation lays out answers that follow their questions; for labels take "
-                "TokenClassification"
-            )
+            raise UserError("layout: Continuation does not support a label per token; use layout=TokenClassification")
         lengths = rows.lengths - 1
         longest = int(lengths.max(initial=0))
-        read = np.arange(longest) < lengths[:, None]
-        ids = np.where(read, rows.ids[:, :longest], rows.ids.dtype.type(PAD))
-        target_mask = rows.target_mask[:, 1 : longest + 1] if self.targets == "answer" else read
-        batch = _batch(ids, lengths, target_mask, rows.ids[:, 1 : longest + 1], row_index)
-        if rows.values is None:
+        input_mask = np.arange(longest) < lengths[:, None]
+        ids = np.where(input_mask, rows.ids[:, :longest], rows.ids.dtype.type(PAD))
+        target_mask = rows.target_mask[:, 1 : longest + 1] if self.targets == "answer" else input_mask
+        batch = _build_batch(ids, lengths, target_mask, rows.ids[:, 1 : longest + 1], row_index)
+        if rows.number_values is None:
             return batch
-        return _with_values(batch, np.where(read, rows.values[:, :longest], 1), rows.values[:, 1 : longest + 1])
+        return _with_number_values(
+            batch, np.where(input_mask, rows.number_values[:, :longest], 1), rows.number_values[:, 1 : longest + 1]
+        )
 
 
 @dataclass(frozen=True)
 class NextToken(Layout):
-    """Causal language modeling on running text: every next token is a target.
+    """Causal language modeling on a corpus: every next token is a target.
 
     The input is `[BOS] Once upon a time` without its last token; its targets are `Once`, `upon`, `a` and `time`. Rows
     are chunks of a corpus; stories may cross chunk boundaries, and attention is not masked between two stories.
@@ -71,30 +70,29 @@ class NextToken(Layout):
     Raises `UserError` for questions with answers.
     """
 
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError("layout: NextToken lays out running text; for labels take TokenClassification")
+            raise UserError("layout: NextToken does not support a label per token; use layout=TokenClassification")
         lengths = rows.lengths - 1
         if int(rows.target_mask.sum()) < int(lengths.sum()):
             raise UserError(
-                "layout: NextToken is for running text, of which every token is a target; for questions with answers "
-                "layout=Continuation is right"
+                "layout: NextToken supports language modeling only; for questions with answers use layout=Continuation"
             )
         longest = int(lengths.max(initial=0))
-        read = np.arange(longest) < lengths[:, None]
-        targets = np.where(read, rows.ids[:, 1 : longest + 1].astype(np.int64), IGNORE)
-        count, target_ids = int(lengths.sum()), _tensor(targets)
+        input_mask = np.arange(longest) < lengths[:, None]
+        targets = np.where(input_mask, rows.ids[:, 1 : longest + 1].astype(np.int64), IGNORE_INDEX)
+        num_targets, target_ids = int(lengths.sum()), _to_tensor(targets)
         return Batch(
             Tokens(
-                _tensor(np.where(read, rows.ids[:, :longest].astype(np.int64), PAD)),
-                _tensor(lengths.copy()),
-                _tensor(row_index.copy()),
+                _to_tensor(np.where(input_mask, rows.ids[:, :longest].astype(np.int64), PAD)),
+                _to_tensor(lengths.copy()),
+                _to_tensor(row_index.copy()),
             ),
             targets=target_ids,
-            target_positions=_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
+            target_positions=_to_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
             target_ids=target_ids,
-            counts={"tokens": count, "examples": len(lengths)},
-            real=count,
+            counts={"tokens": num_targets, "examples": len(lengths)},
+            num_input_tokens=num_targets,
         )
 
 
@@ -106,53 +104,59 @@ class Seq2Seq(Layout):
     and the decoder input `[PAD] 1 2` with the targets `1`, `2` and `[EOS]`. T5 starts with its padding token;
     `decoder_start_token="bos"` makes that [BOS]. `source_eos=False` leaves out the source's [EOS].
 
-    `sentinel="<extra_id_0>"` is T5's pretraining format: the sentinel token follows the question in the source and
-    starts the answer. Raises `UserError` for a sentinel that is not in the vocabulary.
+    `sentinel_token="<extra_id_0>"` is T5's pretraining format: the sentinel token follows the question in the source
+    and starts the answer. Raises `UserError` for a sentinel that is not in the vocabulary.
     """
 
     decoder_start_token: Literal["pad", "bos"] = setting("pad", "first decoder input: [PAD] as in T5, or [BOS]")
     source_eos: bool = setting(True, "whether the source ends with [EOS]")
-    sentinel: str | None = setting(
+    sentinel_token: str | None = setting(
         None, "a mask token that replaces the answer in the source and starts it in the target; null: none"
     )
 
     def __post_init__(self) -> None:
         if self.decoder_start_token not in ("pad", "bos"):
-            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} is neither 'pad' nor 'bos'")
+            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} must be 'pad' or 'bos'")
 
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
-            raise UserError(
-                "layout: Seq2Seq lays out answers that follow their questions; for labels take TokenClassification"
+            raise UserError("layout: Seq2Seq does not support a label per token; use layout=TokenClassification")
+        sentinel_ids = [] if self.sentinel_token is None else [_token_id(rows, self.sentinel_token, "sentinel_token")]
+        answer_starts = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
+        answer_lengths = rows.lengths - answer_starts
+        suffix = [*sentinel_ids, *([EOS] if self.source_eos else [])]
+        source_ids, source_number_values = _slice_rows(rows, np.zeros_like(answer_starts), answer_starts)
+        source_ids, source_lengths = _append_suffix(source_ids, answer_starts, suffix)
+        answer_ids, answer_number_values = _slice_rows(rows, answer_starts, answer_lengths)
+        target_mask = _slice_array_rows(rows.target_mask, answer_starts, answer_lengths)
+        if sentinel_ids:
+            answer_ids, target_mask, answer_lengths = (
+                _prepend(sentinel_ids[0], answer_ids),
+                _prepend(True, target_mask),
+                answer_lengths + 1,
             )
-        mask = [] if self.sentinel is None else [_id_of(rows, self.sentinel, "sentinel")]
-        answer_start = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
-        answers = rows.lengths - answer_start
-        suffix = [*mask, *([END] if self.source_eos else [])]
-        source, source_values = _moved(rows, np.zeros_like(answer_start), answer_start)
-        source, source_lengths = _ending_with(source, answer_start, suffix)
-        answer_ids, answer_values = _moved(rows, answer_start, answers)
-        target_mask = _shifted(rows.target_mask, answer_start, answers)
-        if mask:
-            answer_ids, target_mask, answers = (
-                _prepended(mask[0], answer_ids),
-                _prepended(True, target_mask),
-                answers + 1,
+            answer_number_values = None if answer_number_values is None else _prepend(1, answer_number_values)
+        decoder_ids = _prepend(PAD if self.decoder_start_token == "pad" else BOS, answer_ids)[:, :-1]
+        input_mask = np.arange(answer_ids.shape[1]) < answer_lengths[:, None]
+        batch = _build_batch(np.where(input_mask, decoder_ids, PAD), answer_lengths, target_mask, answer_ids, row_index)
+        source_tokens = Tokens(
+            _to_tensor(source_ids.astype(np.int64)), _to_tensor(source_lengths), batch.tokens.example_indices
+        )
+        if source_number_values is not None and answer_number_values is not None:
+            padded_source_values = np.pad(
+                source_number_values,
+                ((0, 0), (0, source_ids.shape[1] - source_number_values.shape[1])),
+                constant_values=1,
             )
-            answer_values = None if answer_values is None else _prepended(1, answer_values)
-        decoder_ids = _prepended(PAD if self.decoder_start_token == "pad" else BEGIN, answer_ids)[:, :-1]
-        read = np.arange(answer_ids.shape[1]) < answers[:, None]
-        batch = _batch(np.where(read, decoder_ids, PAD), answers, target_mask, answer_ids, row_index)
-        tokens = Tokens(_tensor(source.astype(np.int64)), _tensor(source_lengths), batch.tokens.row)
-        if source_values is not None and answer_values is not None:
-            filled = np.pad(source_values, ((0, 0), (0, source.shape[1] - source_values.shape[1])), constant_values=1)
-            tokens = replace(tokens, values=_tensor(filled))
-            batch = _with_values(batch, np.where(read, _prepended(1, answer_values)[:, :-1], 1), answer_values)
-        return replace(batch, source=tokens, real=batch.real + int(source_lengths.sum()))
+            source_tokens = replace(source_tokens, number_values=_to_tensor(padded_source_values))
+            batch = _with_number_values(
+                batch, np.where(input_mask, _prepend(1, answer_number_values)[:, :-1], 1), answer_number_values
+            )
+        return replace(batch, source=source_tokens, num_input_tokens=batch.num_input_tokens + int(source_lengths.sum()))
 
 
 @dataclass(frozen=True)
-class Masked(Layout):
+class MaskedLM(Layout):
     """Masked language modeling: the answer's tokens are replaced by mask tokens and predicted in parallel.
 
     `2 1 + 9 = 1 2 [EOS]` is read as `2 1 + 9 =` and three masks with the targets `1`, `2` and `[EOS]` (Devlin et al.,
@@ -162,8 +166,8 @@ class Masked(Layout):
     the answer's end have no target. Raises `UserError` for longer answers.
     """
 
-    continues: ClassVar[bool] = False
-    masks: ClassVar[bool] = True
+    is_autoregressive: ClassVar[bool] = False
+    has_mask_tokens: ClassVar[bool] = True
 
     mask_token: str | None = setting(None, "the mask token; null: [UNK]")
     num_masks: int | None = setting(None, "mask tokens after every question; null: the number of answer tokens")
@@ -174,31 +178,33 @@ class Masked(Layout):
                 f"num_masks: {self.num_masks} masks leave no room for an answer; 1 or more is right, or null"
             )
 
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
             raise UserError(
-                "layout: Masked masks answers that follow their questions; for labels take TokenClassification"
+                "layout: MaskedLM masks answers that follow their questions; for labels use layout=TokenClassification"
             )
-        mask = UNKNOWN if self.mask_token is None else _id_of(rows, self.mask_token, "mask_token")
-        ids, masked, ends = rows.ids, rows.target_mask, rows.lengths
+        mask_id = UNK if self.mask_token is None else _token_id(rows, self.mask_token, "mask_token")
+        ids, masked_positions, input_lengths = rows.ids, rows.target_mask, rows.lengths
         if self.num_masks is not None:
-            first = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
-            longest = int((ends - first).max(initial=0))
-            if longest > self.num_masks:
+            answer_starts = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
+            max_answer_length = int((input_lengths - answer_starts).max(initial=0))
+            if max_answer_length > self.num_masks:
                 raise UserError(
-                    f"layout.num_masks: an answer has {longest} tokens, and there are {self.num_masks} masks"
+                    f"layout.num_masks: an answer has {max_answer_length} tokens, and there are {self.num_masks} masks"
                 )
-            ends = first + self.num_masks
-            ids = np.pad(ids, ((0, 0), (0, max(0, int(ends.max(initial=0)) - ids.shape[1]))))
-            columns = np.arange(ids.shape[1])
-            masked = (columns >= first[:, None]) & (columns < ends[:, None])
-        more = ids.shape[1] - rows.ids.shape[1]
-        target_mask = np.pad(rows.target_mask, ((0, 0), (0, more)))
-        batch = _batch(np.where(masked, ids.dtype.type(mask), ids), ends, target_mask, ids, row_index)
-        if rows.values is None:
+            input_lengths = answer_starts + self.num_masks
+            ids = np.pad(ids, ((0, 0), (0, max(0, int(input_lengths.max(initial=0)) - ids.shape[1]))))
+            positions = np.arange(ids.shape[1])
+            masked_positions = (positions >= answer_starts[:, None]) & (positions < input_lengths[:, None])
+        num_extra_columns = ids.shape[1] - rows.ids.shape[1]
+        target_mask = np.pad(rows.target_mask, ((0, 0), (0, num_extra_columns)))
+        batch = _build_batch(
+            np.where(masked_positions, ids.dtype.type(mask_id), ids), input_lengths, target_mask, ids, row_index
+        )
+        if rows.number_values is None:
             return batch
-        values = np.pad(rows.values, ((0, 0), (0, more)), constant_values=1)
-        return _with_values(batch, np.where(masked, 1, values), values)
+        number_values = np.pad(rows.number_values, ((0, 0), (0, num_extra_columns)), constant_values=1)
+        return _with_number_values(batch, np.where(masked_positions, 1, number_values), number_values)
 
 
 @dataclass(frozen=True)
@@ -210,73 +216,79 @@ class TokenClassification(Layout):
     (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). Only attention mixers support this.
     """
 
-    continues: ClassVar[bool] = False
+    is_autoregressive: ClassVar[bool] = False
 
-    blocked_tokens: tuple[str, ...] = setting((), "tokens that no query may attend to", later=True)
+    blocked_tokens: tuple[str, ...] = setting((), "tokens that no query may attend to", added_later=True)
 
-    def batch(self, rows: Rows, row_index: NDArray[np.int64]) -> Batch:
+    def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:
             raise UserError(
-                "layout: TokenClassification needs a label per token, which this task has not; take Continuation"
+                "layout: TokenClassification needs a label per token, and this task has none; use layout=Continuation"
             )
-        batch = _batch(rows.ids, rows.lengths, rows.target_mask, rows.labels, row_index)
+        batch = _build_batch(rows.ids, rows.lengths, rows.target_mask, rows.labels, row_index)
         if not self.blocked_tokens:
             return batch
-        hidden = np.any([rows.ids == i for i in self._hidden_ids(rows)], axis=0)
-        if not bool(hidden.any()):
+        blocked_mask = np.any([rows.ids == i for i in self._blocked_ids(rows)], axis=0)
+        if not bool(blocked_mask.any()):
             return batch
-        return replace(batch, tokens=replace(batch.tokens, blocked_keys=_tensor(hidden)))
+        return replace(batch, tokens=replace(batch.tokens, blocked_keys=_to_tensor(blocked_mask)))
 
-    def _hidden_ids(self, rows: Rows) -> list[int]:
-        return [_id_of(rows, text, "blocked_tokens") for text in self.blocked_tokens]
+    def _blocked_ids(self, rows: TokenizedExamples) -> list[int]:
+        return [_token_id(rows, text, "blocked_tokens") for text in self.blocked_tokens]
 
 
-def _id_of(rows: Rows, text: str, field: str) -> int:
+def _token_id(rows: TokenizedExamples, token: str, setting_name: str) -> int:
     """The id of a token of the rows' vocabulary."""
     if rows.vocabulary is None:
-        raise UserError(f"layout.{field}: these rows do not say which texts their tokens are, so {text!r} is not known")
-    known = rows.vocabulary.ids
-    if text not in known:
-        names = rows.vocabulary.symbols[4:]
-        some = f"{', '.join(names[:100])}{' ...' if len(names) > 100 else ''}"
-        raise UserError(f"layout.{field}: the task has no text {text!r}; it has: {some}")
-    return known[text]
+        raise UserError(
+            f"layout.{setting_name}: these rows do not say which texts their tokens are, so {token!r} is not known"
+        )
+    ids = rows.vocabulary.token_to_id
+    if token not in ids:
+        tokens = rows.vocabulary.tokens[4:]
+        token_list = f"{', '.join(tokens[:100])}{' ...' if len(tokens) > 100 else ''}"
+        raise UserError(f"layout.{setting_name}: the task has no text {token!r}; it has: {token_list}")
+    return ids[token]
 
 
-def _moved(rows: Rows, first: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[Ids, NDArray[np.float32] | None]:
-    """The ids and values of each row from its own `first` on, padded with PAD and 1."""
-    ids = _shifted(rows.ids, first, lengths, PAD)
-    return ids, None if rows.values is None else _shifted(rows.values, first, lengths, 1)
+def _slice_rows(
+    rows: TokenizedExamples, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Ids, NDArray[np.float32] | None]:
+    """The ids and values of each row from its own `starts` on, padded with PAD and 1."""
+    ids = _slice_array_rows(rows.ids, starts, lengths, PAD)
+    return ids, None if rows.number_values is None else _slice_array_rows(rows.number_values, starts, lengths, 1)
 
 
-def _shifted(part: NDArray[Any], first: NDArray[np.int64], lengths: NDArray[np.int64], fill: int = 0) -> NDArray[Any]:
-    """`lengths` entries of each row from its own `first` on, padded with `fill`."""
+def _slice_array_rows(
+    array: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], fill_value: int = 0
+) -> NDArray[Any]:
+    """`lengths` entries of each row from its own `starts` on, padded with `fill_value`."""
     columns = np.arange(int(lengths.max(initial=0)))
-    there = columns < lengths[:, None]
-    positions = np.where(there, first[:, None] + columns, 0)
-    return np.where(there, np.take_along_axis(part, positions, axis=1), part.dtype.type(fill))
+    valid_mask = columns < lengths[:, None]
+    positions = np.where(valid_mask, starts[:, None] + columns, 0)
+    return np.where(valid_mask, np.take_along_axis(array, positions, axis=1), array.dtype.type(fill_value))
 
 
-def _prepended(first: int, part: NDArray[Any]) -> NDArray[Any]:
-    """Every row with `first` prepended."""
-    return np.pad(part, ((0, 0), (1, 0)), constant_values=first)
+def _prepend(value: int, array: NDArray[Any]) -> NDArray[Any]:
+    """Every row with `value` prepended."""
+    return np.pad(array, ((0, 0), (1, 0)), constant_values=value)
 
 
-def _ending_with(ids: Ids, lengths: NDArray[np.int64], suffix: list[int]) -> tuple[Ids, NDArray[np.int64]]:
+def _append_suffix(ids: Ids, lengths: NDArray[np.int64], suffix: list[int]) -> tuple[Ids, NDArray[np.int64]]:
     """Rows with `suffix` appended to each."""
     ids = np.pad(ids, ((0, 0), (0, len(suffix))))
-    for number, token in enumerate(suffix):
-        ids[np.arange(len(ids)), lengths + number] = token
+    for offset, token_id in enumerate(suffix):
+        ids[np.arange(len(ids)), lengths + offset] = token_id
     return ids, lengths + len(suffix)
 
 
-def _with_values(batch: Batch, values: NDArray[Any], target_values: NDArray[Any]) -> Batch:
-    """A batch with input `values` and `target_values`."""
-    tokens = replace(batch.tokens, values=_tensor(values.astype(np.float32)))
-    return replace(batch, tokens=tokens, target_values=_tensor(target_values.astype(np.float32)))
+def _with_number_values(batch: Batch, number_values: NDArray[Any], target_number_values: NDArray[Any]) -> Batch:
+    """A batch with input `number_values` and `target_number_values`."""
+    tokens = replace(batch.tokens, number_values=_to_tensor(number_values.astype(np.float32)))
+    return replace(batch, tokens=tokens, target_number_values=_to_tensor(target_number_values.astype(np.float32)))
 
 
-def _batch(
+def _build_batch(
     ids: Ids,
     lengths: NDArray[np.int64],
     target_mask: NDArray[np.bool_],
@@ -284,38 +296,42 @@ def _batch(
     row_index: NDArray[np.int64],
 ) -> Batch:
     """A batch of inputs `ids` with the targets `labels` where `target_mask` is true, all `[rows, time]`."""
-    targets = np.where(target_mask, labels.astype(np.int64), IGNORE)
-    counts = target_mask.sum(axis=1)
-    positions, target_ids = _target_positions(target_mask, targets, counts)
+    targets = np.where(target_mask, labels.astype(np.int64), IGNORE_INDEX)
+    num_targets = target_mask.sum(axis=1)
+    target_positions, target_ids = _target_positions(target_mask, targets, num_targets)
     return Batch(
-        Tokens(_tensor(ids.astype(np.int64)), _tensor(lengths.copy()), _tensor(row_index.copy())),
-        targets=_tensor(targets),
-        target_positions=_tensor(positions),
-        target_ids=_tensor(target_ids),
-        counts={"tokens": int(counts.sum()), "examples": len(ids)},
-        real=int(lengths.sum()),
+        Tokens(_to_tensor(ids.astype(np.int64)), _to_tensor(lengths.copy()), _to_tensor(row_index.copy())),
+        targets=_to_tensor(targets),
+        target_positions=_to_tensor(target_positions),
+        target_ids=_to_tensor(target_ids),
+        counts={"tokens": int(num_targets.sum()), "examples": len(ids)},
+        num_input_tokens=int(lengths.sum()),
     )
 
 
 def _target_positions(
-    target_mask: NDArray[np.bool_], targets: NDArray[np.int64], counts: NDArray[np.int64]
+    target_mask: NDArray[np.bool_], targets: NDArray[np.int64], num_targets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The target positions of each row, padded with the last one, and the target ids there, padded with IGNORE."""
-    nth = np.arange(int(counts.max(initial=0)))
-    last = np.maximum(counts - 1, 0)[:, None]
-    upto = np.minimum(nth, last)
-    filled = nth > last
-    rows = np.arange(len(targets))[:, None] * targets.shape[1]
-    positions = upto + target_mask.argmax(axis=1)[:, None] if len(nth) else upto
-    gathered = targets.take(rows + positions)
+    target_index = np.arange(int(num_targets.max(initial=0)))
+    last_index = np.maximum(num_targets - 1, 0)[:, None]
+    clipped_index = np.minimum(target_index, last_index)
+    padding_mask = target_index > last_index
+    row_offsets = np.arange(len(targets))[:, None] * targets.shape[1]
+    positions = clipped_index + target_mask.argmax(axis=1)[:, None] if len(target_index) else clipped_index
+    target_ids = targets.take(row_offsets + positions)
     # Usually the targets of a row are contiguous, which is what was gathered; otherwise some positions have no target.
-    if np.count_nonzero(gathered == IGNORE) and bool(((gathered == IGNORE) & (nth < counts[:, None])).any()):
-        found = np.append(np.nonzero(target_mask)[1], 0)  # an entry for rows without a target
-        positions = np.where(counts[:, None] > 0, found[(counts.cumsum() - counts)[:, None] + upto], 0)
-        gathered = targets.take(rows + positions)
-    gathered[filled] = IGNORE
-    return positions, gathered
+    if np.count_nonzero(target_ids == IGNORE_INDEX) and bool(
+        ((target_ids == IGNORE_INDEX) & (target_index < num_targets[:, None])).any()
+    ):
+        target_columns = np.append(np.nonzero(target_mask)[1], 0)  # an entry for rows without a target
+        positions = np.where(
+            num_targets[:, None] > 0, target_columns[(num_targets.cumsum() - num_targets)[:, None] + clipped_index], 0
+        )
+        target_ids = targets.take(row_offsets + positions)
+    target_ids[padding_mask] = IGNORE_INDEX
+    return positions, target_ids
 
 
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
+def _to_tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))

@@ -15,48 +15,49 @@ from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.questions import Numbers
 from numerate.tokenizers import insertion
-from numerate.vocabulary import HINTS, Vocabulary
+from numerate.vocabulary import INDEX_HINTS, Vocabulary
 
 Ids = NDArray[Any]
 """Token ids, uint8 where the vocabulary allows it, otherwise uint16, or int32 beyond 65,536 tokens."""
 
 
-def id_type(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
+def id_dtype(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
     """The smallest type that holds every id."""
     return np.uint8 if vocabulary.size <= 256 else np.uint16 if vocabulary.size <= 65_536 else np.int32
 
 
 class NumberFormat(ABC):
-    """How numbers become tokens. `write` converts whole blocks, `spell` one number, with equal results; `read` is the
-    inverse. `answer` says whether a number is in the answer, `chance` is the random word of its question."""
+    """How numbers become tokens. `encode_numbers` converts whole blocks, `format_number` one number, with equal
+    results; `parse_number` is the inverse. `answer` says whether a number is in the answer, `random_bits` are the
+    random bits of its question."""
 
     @abstractmethod
-    def texts(self) -> tuple[str, ...]:
+    def extra_symbols(self) -> tuple[str, ...]:
         """The texts that it uses beside the ten digits."""
 
     @abstractmethod
-    def write(
+    def encode_numbers(
         self,
         numbers: Numbers,
         slot: int,
         vocabulary: Vocabulary,
         *,
-        answer: bool = False,
-        chance: NDArray[np.uint64] | None = None,
+        is_answer: bool = False,
+        random_bits: NDArray[np.uint64] | None = None,
     ) -> tuple[Ids, NDArray[np.int64]]:
         """The ids of one slot of every row, padded with PAD, `[rows, columns]`, and the number of ids of each row.
         `columns` is a multiple of eight."""
 
     @abstractmethod
-    def spell(self, number: Decimal | int, *, answer: bool = False, chance: int = 0) -> list[str]:
+    def format_number(self, number: Decimal | int, *, is_answer: bool = False, random_bits: int = 0) -> list[str]:
         """The symbols of one number, in the order of the tokens."""
 
     @abstractmethod
-    def read(self, symbols: Sequence[str], *, answer: bool = False) -> Decimal | None:
+    def parse_number(self, symbols: Sequence[str], *, is_answer: bool = False) -> Decimal | None:
         """The number of these symbols, None if they are no number."""
 
     @abstractmethod
-    def plain(self, text: str, *, answer: bool = False) -> str:
+    def normalize_numbers(self, text: str, *, is_answer: bool = False) -> str:
         """A text with its numbers converted to normal digit order."""
 
 
@@ -85,161 +86,169 @@ class Digits(NumberFormat):
     )
     leading_zeros: int = setting(0, "zeros before every number")
     answer_leading_zeros: int | None = setting(
-        None, "zeros before the numbers of the answer; null: leading_zeros", later=True
+        None, "zeros before the numbers of the answer; null: leading_zeros", added_later=True
     )
     min_digits: int = setting(
-        0, "pad numbers of the question with zeros to this many digits; 0: no padding", later=True
+        0, "pad numbers of the question with zeros to this many digits; 0: no padding", added_later=True
     )
-    index_hints: bool = setting(False, "whether a character before each digit marks its power of ten", later=True)
+    index_hints: bool = setting(False, "whether a character before each digit marks its power of ten", added_later=True)
 
     def __post_init__(self) -> None:
         if self.digit_order not in ("reversed", "normal", "answer reversed"):
-            raise UserError(
-                f"digit_order: {self.digit_order!r} is neither 'reversed' nor 'normal' nor 'answer reversed'"
-            )
+            raise UserError(f"digit_order: {self.digit_order!r} must be 'reversed', 'normal' or 'answer reversed'")
         for name in ("leading_zeros", "answer_leading_zeros"):
             if (getattr(self, name) or 0) < 0:
                 raise UserError(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
         if self.min_digits < 0:
             raise UserError(f"min_digits: {self.min_digits} places cannot be filled; 0 or more can")
 
-    def texts(self) -> tuple[str, ...]:
-        return ("-", ".", *HINTS) if self.index_hints else ("-", ".")
+    def extra_symbols(self) -> tuple[str, ...]:
+        return ("-", ".", *INDEX_HINTS) if self.index_hints else ("-", ".")
 
-    def _reversed(self, answer: bool) -> bool:
-        return self.digit_order == "reversed" or (self.digit_order == "answer reversed" and answer)
+    def _is_reversed(self, is_answer: bool) -> bool:
+        return self.digit_order == "reversed" or (self.digit_order == "answer reversed" and is_answer)
 
-    def _zeros(self, answer: bool) -> int:
-        return self.leading_zeros if self.answer_leading_zeros is None or not answer else self.answer_leading_zeros
+    def _num_leading_zeros(self, is_answer: bool) -> int:
+        return self.leading_zeros if self.answer_leading_zeros is None or not is_answer else self.answer_leading_zeros
 
-    def write(
+    def encode_numbers(
         self,
         numbers: Numbers,
         slot: int,
         vocabulary: Vocabulary,
         *,
-        answer: bool = False,
-        chance: NDArray[np.uint64] | None = None,
+        is_answer: bool = False,
+        random_bits: NDArray[np.uint64] | None = None,
     ) -> tuple[Ids, NDArray[np.int64]]:
-        point = None if numbers.point is None else numbers.point[:, slot]
+        point_positions = None if numbers.decimal_places is None else numbers.decimal_places[:, slot]
         lengths = numbers.lengths[:, slot]
-        if point is not None:
-            lengths = np.maximum(lengths, point + 1)
-        if self.min_digits and not answer:
-            self._check_fits(int(lengths.max(initial=0)))
+        if point_positions is not None:
+            lengths = np.maximum(lengths, point_positions + 1)
+        if self.min_digits and not is_answer:
+            self._check_num_digits(int(lengths.max(initial=0)))
             lengths = np.maximum(lengths, self.min_digits)
-        if self._zeros(answer):
-            lengths = lengths + self._zeros(answer)
+        if self._num_leading_zeros(is_answer):
+            lengths = lengths + self._num_leading_zeros(is_answer)
         longest = int(lengths.max(initial=0))
         # One column more has room for a sign or a point, and whole words are fast to copy.
-        columns = decimals.width(longest + (point is not None) + (numbers.negative is not None))
-        ids = np.zeros((len(lengths), columns), dtype=id_type(vocabulary))
-        held = numbers.units_first[:, slot, :columns]
-        np.add(held, ids.dtype.type(vocabulary.ids["0"]), out=ids[:, : held.shape[1]])
-        ids[:, held.shape[1] :] = vocabulary.ids["0"]
-        ids *= decimals.masks(0, longest, columns).view(np.bool_).take(lengths, axis=0)
-        if point is not None:
-            ids, lengths = _with_point(ids, lengths, point, vocabulary.ids["."])
-        if numbers.negative is not None and (negative := numbers.negative[:, slot]).any():
-            ids[negative, lengths[negative]] = vocabulary.ids["-"]
-            lengths = lengths + negative
-        if not self._reversed(answer):
-            ids = _turned(ids, lengths)
-        return self._hinted(ids, lengths, point, vocabulary, answer, chance) if self.index_hints else (ids, lengths)
+        num_columns = decimals.row_width(longest + (point_positions is not None) + (numbers.negative is not None))
+        ids = np.zeros((len(lengths), num_columns), dtype=id_dtype(vocabulary))
+        digits = numbers.units_first[:, slot, :num_columns]
+        np.add(digits, ids.dtype.type(vocabulary.token_to_id["0"]), out=ids[:, : digits.shape[1]])
+        ids[:, digits.shape[1] :] = vocabulary.token_to_id["0"]
+        ids *= decimals.length_masks(0, longest, num_columns).view(np.bool_).take(lengths, axis=0)
+        if point_positions is not None:
+            ids, lengths = _insert_point(ids, lengths, point_positions, vocabulary.token_to_id["."])
+        if numbers.negative is not None and (negative_mask := numbers.negative[:, slot]).any():
+            ids[negative_mask, lengths[negative_mask]] = vocabulary.token_to_id["-"]
+            lengths = lengths + negative_mask
+        if not self._is_reversed(is_answer):
+            ids = _reverse_rows(ids, lengths)
+        return (
+            self._insert_hints(ids, lengths, point_positions, vocabulary, is_answer, random_bits)
+            if self.index_hints
+            else (ids, lengths)
+        )
 
-    def _check_fits(self, digits: int) -> None:
-        if digits > self.min_digits:
+    def _check_num_digits(self, num_digits: int) -> None:
+        if num_digits > self.min_digits:
             raise UserError(
-                f"min_digits: a number of {digits} digits does not fit into {self.min_digits} places; "
-                f"tokenizer.number_format.min_digits={digits} holds it"
+                f"min_digits: a number of {num_digits} digits does not fit into {self.min_digits} places; "
+                f"tokenizer.number_format.min_digits={num_digits} holds it"
             )
 
-    def _hinted(
+    def _insert_hints(
         self,
         ids: Ids,
         lengths: NDArray[np.int64],
-        point: NDArray[np.int64] | None,
+        point_positions: NDArray[np.int64] | None,
         vocabulary: Vocabulary,
-        answer: bool,
-        chance: NDArray[np.uint64] | None,
+        is_answer: bool,
+        random_bits: NDArray[np.uint64] | None,
     ) -> tuple[Ids, NDArray[np.int64]]:
         """Written rows with a hint before each digit."""
-        digit = (ids >= vocabulary.ids["0"]) & (ids <= vocabulary.ids["9"])
-        power = digit.cumsum(axis=1) - 1
-        if not self._reversed(answer):
-            power = power[:, -1:] - power
-        if point is not None:
-            power -= point[:, None]
-        first = np.zeros(len(ids), dtype=np.int64) if chance is None else hint_start(chance)
-        hints = np.array([vocabulary.ids[hint] for hint in HINTS], dtype=ids.dtype)
-        to, long = insertion.places(lengths, digit)
-        columns = decimals.width(int(long.max(initial=0)))
-        wide = insertion.moved(ids, to, columns)
-        chosen = hints[(first[:, None] + power) % len(HINTS)]
-        return wide + insertion.moved(chosen, np.where(digit, to - 1, -1), columns), long
+        digit_mask = (ids >= vocabulary.token_to_id["0"]) & (ids <= vocabulary.token_to_id["9"])
+        exponents = digit_mask.cumsum(axis=1) - 1
+        if not self._is_reversed(is_answer):
+            exponents = exponents[:, -1:] - exponents
+        if point_positions is not None:
+            exponents -= point_positions[:, None]
+        first_hints = np.zeros(len(ids), dtype=np.int64) if random_bits is None else first_hint_index(random_bits)
+        all_hint_ids = np.array([vocabulary.token_to_id[hint] for hint in INDEX_HINTS], dtype=ids.dtype)
+        new_columns, new_lengths = insertion.columns_after_insertion(lengths, digit_mask)
+        num_columns = decimals.row_width(int(new_lengths.max(initial=0)))
+        spaced_ids = insertion.scatter_columns(ids, new_columns, num_columns)
+        hint_ids = all_hint_ids[(first_hints[:, None] + exponents) % len(INDEX_HINTS)]
+        return spaced_ids + insertion.scatter_columns(
+            hint_ids, np.where(digit_mask, new_columns - 1, -1), num_columns
+        ), new_lengths
 
-    def spell(self, number: Decimal | int, *, answer: bool = False, chance: int = 0) -> list[str]:
+    def format_number(self, number: Decimal | int, *, is_answer: bool = False, random_bits: int = 0) -> list[str]:
         # copy_abs keeps every digit, where abs() rounds to the precision of the moment.
         text = format(number.copy_abs(), "f") if isinstance(number, Decimal) else str(abs(number))
-        filled = self._zeros(answer)
-        if self.min_digits and not answer:
-            digits = len(text.replace(".", ""))
-            self._check_fits(digits)
-            filled += self.min_digits - digits
-        symbols = [*"0" * filled, *text]
+        num_zeros = self._num_leading_zeros(is_answer)
+        if self.min_digits and not is_answer:
+            num_digits = len(text.replace(".", ""))
+            self._check_num_digits(num_digits)
+            num_zeros += self.min_digits - num_digits
+        symbols = [*"0" * num_zeros, *text]
         if self.index_hints:
-            behind = len(text.partition(".")[2])
-            powers = iter(range(sum(symbol != "." for symbol in symbols) - 1 - behind, -1 - behind, -1))
-            first = int(hint_start(np.array([chance], dtype=np.uint64))[0])
-            symbols = [s if s == "." else HINTS[(first + next(powers)) % len(HINTS)] + s for s in symbols]
+            num_decimals = len(text.partition(".")[2])
+            exponents = iter(range(sum(symbol != "." for symbol in symbols) - 1 - num_decimals, -1 - num_decimals, -1))
+            first_hint = int(first_hint_index(np.array([random_bits], dtype=np.uint64))[0])
+            symbols = [
+                s if s == "." else INDEX_HINTS[(first_hint + next(exponents)) % len(INDEX_HINTS)] + s for s in symbols
+            ]
         symbols = [*("-" if number < 0 else ""), *symbols]
-        return [*"".join(symbols[::-1] if self._reversed(answer) else symbols)]
+        return [*"".join(symbols[::-1] if self._is_reversed(is_answer) else symbols)]
 
-    def read(self, symbols: Sequence[str], *, answer: bool = False) -> Decimal | None:
+    def parse_number(self, symbols: Sequence[str], *, is_answer: bool = False) -> Decimal | None:
         if any(len(symbol) != 1 for symbol in symbols):
             return None
         text = "".join(symbols)
         if self.index_hints:
-            digits = sum(symbol in "0123456789" for symbol in symbols)
-            text, hinted = _HINTED.subn(r"\1", text)
-            if hinted != digits:
+            num_digits = sum(symbol in "0123456789" for symbol in symbols)
+            text, num_hinted_digits = _HINTED_DIGIT_PATTERN.subn(r"\1", text)
+            if num_hinted_digits != num_digits:
                 return None
-        text = text[::-1] if self._reversed(answer) else text
-        return Decimal(text) if _NUMBER.fullmatch(text) else None
+        text = text[::-1] if self._is_reversed(is_answer) else text
+        return Decimal(text) if _NUMBER_PATTERN.fullmatch(text) else None
 
-    def plain(self, text: str, *, answer: bool = False) -> str:
-        digits = f"(?:{_HINTED.pattern})+" if self.index_hints else "[0-9]+"
-        written = rf"{digits}(?:\.{digits})?"
+    def normalize_numbers(self, text: str, *, is_answer: bool = False) -> str:
+        digits_pattern = f"(?:{_HINTED_DIGIT_PATTERN.pattern})+" if self.index_hints else "[0-9]+"
+        number_pattern = rf"{digits_pattern}(?:\.{digits_pattern})?"
 
-        def number(found: re.Match[str]) -> str:
-            value = self.read(found[0], answer=answer)
+        def normalize(found: re.Match[str]) -> str:
+            value = self.parse_number(found[0], is_answer=is_answer)
             return found[0] if value is None else format(value, "f")
 
-        return re.sub(f"{written}-?" if self._reversed(answer) else f"-?{written}", number, text)
+        return re.sub(f"{number_pattern}-?" if self._is_reversed(is_answer) else f"-?{number_pattern}", normalize, text)
 
 
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_HINTED = re.compile(f"[{re.escape(HINTS)}]([0-9])")
+_NUMBER_PATTERN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_HINTED_DIGIT_PATTERN = re.compile(f"[{re.escape(INDEX_HINTS)}]([0-9])")
 
 
-def hint_start(chance: NDArray[np.uint64]) -> NDArray[np.int64]:
+def first_hint_index(random_bits: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Where in the circle the hints of each question start: the hint of the units."""
-    return ((chance >> np.uint64(32)) * np.uint64(len(HINTS)) >> np.uint64(32)).astype(np.int64)
+    return ((random_bits >> np.uint64(32)) * np.uint64(len(INDEX_HINTS)) >> np.uint64(32)).astype(np.int64)
 
 
-def _with_point(
-    ids: Ids, lengths: NDArray[np.int64], point: NDArray[np.int64], dot: int
+def _insert_point(
+    ids: Ids, lengths: NDArray[np.int64], point_positions: NDArray[np.int64], point_id: int
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """Rows with units first, with the dot inserted after `point` digits."""
+    """Rows with units first, with the dot inserted after `point_positions` digits."""
     columns = np.arange(ids.shape[1])
-    at = point[:, None]
-    wanted = columns - ((columns > at) & (at > 0))
-    spread = np.take_along_axis(ids, wanted, axis=1)
-    spread[(columns == at) & (at > 0)] = dot
-    return spread, lengths + (point > 0)
+    point_columns = point_positions[:, None]
+    source_columns = columns - ((columns > point_columns) & (point_columns > 0))
+    shifted_ids = np.take_along_axis(ids, source_columns, axis=1)
+    shifted_ids[(columns == point_columns) & (point_columns > 0)] = point_id
+    return shifted_ids, lengths + (point_positions > 0)
 
 
-def _turned(ids: Ids, lengths: NDArray[np.int64]) -> Ids:
+def _reverse_rows(ids: Ids, lengths: NDArray[np.int64]) -> Ids:
     """Each row's own ids in opposite order, the padding behind them as before."""
-    back = lengths[:, None] - 1 - np.arange(ids.shape[1])
-    return np.where(back >= 0, np.take_along_axis(ids, np.maximum(back, 0), axis=1), 0).astype(ids.dtype)
+    source_columns = lengths[:, None] - 1 - np.arange(ids.shape[1])
+    return np.where(source_columns >= 0, np.take_along_axis(ids, np.maximum(source_columns, 0), axis=1), 0).astype(
+        ids.dtype
+    )

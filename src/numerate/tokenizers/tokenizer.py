@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import mix
+from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers import insertion
-from numerate.tokenizers.number_formats import Digits, Ids, NumberFormat, id_type
-from numerate.vocabulary import BEGIN, END, PAD, PUBLISHED, UNKNOWN, Vocabulary
+from numerate.tokenizers.number_formats import Digits, Ids, NumberFormat, id_dtype
+from numerate.vocabulary import BOS, EOS, PAD, PUBLISHED_SYMBOLS, UNK, Vocabulary
 
-DEFAULT_TEXTS = ("+", "-", "x", "=", " ", ".")
+DEFAULT_SYMBOLS = ("+", "-", "x", "=", " ", ".")
 """The first texts of every character vocabulary, so that ids 0 to 18 are the published ones."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TokenizedExamples:
     """Tokenized questions, the input of a layout.
 
     - `ids` uint8, uint16 or int32 `[rows, time]`, padded with PAD; `lengths` int64 `[rows]`.
     - `target_mask` bool `[rows, time]`: the tokens of the answer including its [EOS]; with `labels`, the positions that
       have a label.
     - `labels` `[rows, time]`: the label of each position, None if answers are continuations.
-    - `values` float32 `[rows, time]`: the number that a token carries, None if tokens carry none.
+    - `number_values` float32 `[rows, time]`: the number that a token carries, None if tokens carry none.
     - `vocabulary`: the vocabulary of the ids, if known.
     """
 
@@ -37,33 +37,33 @@ class Rows:
     lengths: NDArray[np.int64]
     target_mask: NDArray[np.bool_]
     labels: Ids | None = None
-    values: NDArray[np.float32] | None = None
+    number_values: NDArray[np.float32] | None = None
     vocabulary: Vocabulary | None = None
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
-    def take(self, rows: NDArray[Any] | slice) -> "Rows":
+    def take(self, indices: NDArray[Any] | slice) -> "TokenizedExamples":
         """These rows in this order, truncated to the longest of them."""
-        lengths = self.lengths[rows]
+        lengths = self.lengths[indices]
         longest = int(lengths.max(initial=0))
-        return Rows(
-            self.ids[rows, :longest],
+        return TokenizedExamples(
+            self.ids[indices, :longest],
             lengths,
-            self.target_mask[rows, :longest],
-            None if self.labels is None else self.labels[rows, :longest],
-            None if self.values is None else self.values[rows, :longest],
+            self.target_mask[indices, :longest],
+            None if self.labels is None else self.labels[indices, :longest],
+            None if self.number_values is None else self.number_values[indices, :longest],
             self.vocabulary,
         )
 
 
 class Tokenizer(ABC):
-    """How questions become tokens. The vocabulary belongs to the task and is passed as an argument."""
+    """Converts questions to token ids and back. The vocabulary depends on the task and is passed as an argument."""
 
-    unique: ClassVar[bool] = True
+    has_unique_tokenization: ClassVar[bool] = True
     """Whether an answer has exactly one tokenization, so that exact match can be computed from one forward pass."""
 
-    between: ClassVar[str] = ""
+    separator: ClassVar[str] = ""
     """The separator between tokens in a text: none, or the space of a word tokenizer."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Tokenizer(ABC):
         """The vocabulary for a task, or for texts."""
 
     @abstractmethod
-    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+    def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
         """The questions with their answers as rows of ids."""
 
     @abstractmethod
@@ -82,7 +82,9 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
         """The text of ids, without the text of [PAD], [BOS] and [EOS]."""
 
-    def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
+    def decode_with_number_values(
+        self, ids: Sequence[int], number_values: Sequence[float], vocabulary: Vocabulary
+    ) -> str:
         """The text of ids that may carry numbers; the same as `decode` if tokens carry none."""
         return self.decode(ids, vocabulary)
 
@@ -115,136 +117,151 @@ class Characters(Tokenizer):
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
-        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens", later=True
+        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens", added_later=True
     )
-    space_probability: float = setting(0.0, "probability of a space before a character", later=True)
+    space_probability: float = setting(0.0, "probability of a space before a character", added_later=True)
     interleave_operands: bool = setting(
-        False, "whether the digits of the two operands alternate, without an operator", later=True
+        False, "whether the digits of the two operands alternate, without an operator", added_later=True
     )
 
     def __post_init__(self) -> None:
-        if self.vocabulary not in ("default", *PUBLISHED):
-            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: default, {', '.join(PUBLISHED)}")
+        if self.vocabulary not in ("default", *PUBLISHED_SYMBOLS):
+            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: default, {', '.join(PUBLISHED_SYMBOLS)}")
         if not 0 <= self.space_probability <= 1:
-            raise UserError(f"space_probability: {self.space_probability} is no probability; 0 to 1 are")
+            raise UserError(f"space_probability: {self.space_probability} must be a probability from 0 to 1")
         if isinstance(self.number_format, Digits) and self.number_format.index_hints:
             if self.vocabulary in ("pad", "sort"):
                 raise UserError(
-                    f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; 'index' and "
-                    f"'default' have"
+                    f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; vocabulary must be "
+                    "'index' or 'default'"
                 )
             if self.interleave_operands:
-                raise UserError(
-                    "interleave_operands: operands with index hints cannot alternate; leave one of the two out"
-                )
+                raise UserError("interleave_operands: must be false with index_hints")
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that are not in the
         published vocabulary; in texts these are unknown."""
         texts = task.alphabet() if isinstance(task, Task) else task
         if self.vocabulary != "default":
-            published = Vocabulary.published(self.vocabulary)
-            missing = {character for text in texts for character in text} - set(published.ids)
-            if missing and isinstance(task, Task):
+            published_vocabulary = Vocabulary.from_published(self.vocabulary)
+            missing_characters = {character for text in texts for character in text} - set(
+                published_vocabulary.token_to_id
+            )
+            if missing_characters and isinstance(task, Task):
                 raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no "
-                    f"{' '.join(sorted(missing))}, which "
+                    f"{' '.join(sorted(missing_characters))}, which "
                     f"{type(task).__name__} needs; 'default' has whatever a task needs"
                 )
-            return published
-        return Vocabulary.of(
-            [*DEFAULT_TEXTS, *self.number_format.texts(), *(character for text in texts for character in text)]
+            return published_vocabulary
+        return Vocabulary.with_digits(
+            [
+                *DEFAULT_SYMBOLS,
+                *self.number_format.extra_symbols(),
+                *(character for text in texts for character in text),
+            ]
         )
 
-    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+    def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
         if not isinstance(questions, Questions):
-            questions = Questions.of_texts(questions)
-        questions = questions.in_pieces()
+            questions = Questions.from_examples(questions)
+        questions = questions.split_into_characters()
         if any(len(text) != 1 for text in questions.alphabet):
-            questions = _by_character(questions)
-        rows = _Writer(questions, self.number_format, vocabulary, self.add_bos_token, self.interleave_operands).rows()
-        rows = replace(rows, vocabulary=vocabulary)
-        if not self.space_probability or questions.chance is None:
-            return rows
-        return _with_blanks(rows, questions.chance, self.space_probability, vocabulary.ids[" "], self.add_bos_token)
+            questions = _split_into_characters(questions)
+        encoded = _BlockEncoder(
+            questions, self.number_format, vocabulary, self.add_bos_token, self.interleave_operands
+        ).encode()
+        encoded = replace(encoded, vocabulary=vocabulary)
+        if not self.space_probability or questions.random_bits is None:
+            return encoded
+        return _insert_spaces(
+            encoded, questions.random_bits, self.space_probability, vocabulary.token_to_id[" "], self.add_bos_token
+        )
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
-        return [vocabulary.ids.get(character, UNKNOWN) for character in text]
+        return [vocabulary.token_to_id.get(character, UNK) for character in text]
 
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
-        silent = (PAD, BEGIN, END)
-        return "".join(vocabulary.symbols[i] for i in map(int, ids) if i not in silent)
+        special_ids = (PAD, BOS, EOS)
+        return "".join(vocabulary.tokens[i] for i in map(int, ids) if i not in special_ids)
 
 
-def blanks_before(chance: NDArray[np.uint64], time: int, share: float) -> NDArray[np.int64]:
-    """The number of spaces before each of `time` characters of every row, rows x time, a function of its `chance`.
+def num_spaces_before(random_bits: NDArray[np.uint64], num_characters: int, probability: float) -> NDArray[np.int64]:
+    """The number of spaces before each of `num_characters` characters of every row, rows x time, a function of its
+    `random_bits`.
 
-    One with probability `share`, a second then with `share / 10`, a third then with `share / 100`.
+    One with probability `probability`, a second then with `probability / 10`, a third then with `probability / 100`.
     """
-    characters = np.arange(1, time + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    drawn = mix(chance[:, None] + characters) >> np.uint64(11)
-    count = np.zeros(drawn.shape, dtype=np.int64)
-    most, once_more = share, share
-    while most * 2**53 >= 1:
-        count += drawn < np.uint64(most * 2**53)
-        once_more /= 10
-        most *= once_more
-    return count
+    character_keys = np.arange(1, num_characters + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    random_values = mix_bits(random_bits[:, None] + character_keys) >> np.uint64(11)
+    num_spaces = np.zeros(random_values.shape, dtype=np.int64)
+    cumulative_probability, next_probability = probability, probability
+    while cumulative_probability * 2**53 >= 1:
+        num_spaces += random_values < np.uint64(cumulative_probability * 2**53)
+        next_probability /= 10
+        cumulative_probability *= next_probability
+    return num_spaces
 
 
-def _with_blanks(rows: Rows, chance: NDArray[np.uint64], share: float, blank: int, begin: bool) -> Rows:
+def _insert_spaces(
+    rows: TokenizedExamples, random_bits: NDArray[np.uint64], probability: float, space_id: int, has_bos: bool
+) -> TokenizedExamples:
     """Rows with spaces inserted before their characters; those before the answer belong to it."""
     time = rows.ids.shape[1]
-    before = blanks_before(chance, time, share)
-    if begin:
-        before = np.concatenate([np.zeros_like(before[:, :1]), before[:, :-1]], axis=1)
+    num_spaces = num_spaces_before(random_bits, time, probability)
+    if has_bos:
+        num_spaces = np.concatenate([np.zeros_like(num_spaces[:, :1]), num_spaces[:, :-1]], axis=1)
     if rows.labels is None:
-        before[np.arange(len(rows)), rows.lengths - 1] = 0  # the end is no character
-    to, lengths = insertion.places(rows.lengths, before)
-    columns = int(lengths.max(initial=0))
-    positions = np.arange(columns)
-    inside = positions < lengths[:, None]
-    taken = insertion.moved(np.ones_like(rows.target_mask), to, columns)
-    ids = insertion.moved(rows.ids, to, columns)
-    ids[inside & ~taken] = blank
+        num_spaces[np.arange(len(rows)), rows.lengths - 1] = 0  # the end is no character
+    new_columns, lengths = insertion.columns_after_insertion(rows.lengths, num_spaces)
+    num_columns = int(lengths.max(initial=0))
+    positions = np.arange(num_columns)
+    valid_mask = positions < lengths[:, None]
+    original_mask = insertion.scatter_columns(np.ones_like(rows.target_mask), new_columns, num_columns)
+    ids = insertion.scatter_columns(rows.ids, new_columns, num_columns)
+    ids[valid_mask & ~original_mask] = space_id
     if rows.labels is not None:
-        target_mask = insertion.moved(rows.target_mask, to, columns)
-        labels = insertion.moved(rows.labels, to, columns)
-        return Rows(ids, lengths, target_mask, labels, vocabulary=rows.vocabulary)
-    question = (np.arange(time) < rows.lengths[:, None]) & ~rows.target_mask
-    ends = np.where(question, to, -1).max(axis=1, initial=-1)
-    return Rows(ids, lengths, inside & (positions > ends[:, None]), vocabulary=rows.vocabulary)
-
-
-def _by_character(questions: Questions) -> Questions:
-    """The same questions with a single-character alphabet; a label belongs to the last character of its piece."""
-    alphabet = tuple(dict.fromkeys(character for text in questions.alphabet for character in text))
-    widest = max(1, *map(len, questions.alphabet))
-    table = np.full((len(questions.alphabet) + 1, widest), EMPTY, dtype=np.int16)
-    for i, text in enumerate(questions.alphabet):
-        table[i, widest - len(text) :] = [alphabet.index(character) for character in text]
-    symbols = table[np.maximum(questions.symbols, -1)]
-    special = questions.symbols < 0
-    symbols[special, -1] = questions.symbols[special]
-    labels: NDArray[np.int16] | None = None
-    if questions.labels is not None:
-        names = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
-        for text in names:
-            if len(text) != 1:
-                raise UserError(f"tokenizer: the label {text!r} is no single character, and a label is one token")
-        at_end = np.full(symbols.shape, EMPTY, dtype=np.int16)
-        at_end[..., -1] = np.where(questions.labels >= 0, table[np.maximum(questions.labels, -1), -1], EMPTY)
-        labels = at_end.reshape(len(at_end), symbols.shape[1] * widest)
-    return replace(
-        questions,
-        alphabet=alphabet,
-        symbols=symbols.reshape(len(symbols), symbols.shape[1] * widest),
-        labels=labels,
-        prompt_length=None if questions.prompt_length is None else questions.prompt_length * widest,
+        target_mask = insertion.scatter_columns(rows.target_mask, new_columns, num_columns)
+        labels = insertion.scatter_columns(rows.labels, new_columns, num_columns)
+        return TokenizedExamples(ids, lengths, target_mask, labels, vocabulary=rows.vocabulary)
+    question_mask = (np.arange(time) < rows.lengths[:, None]) & ~rows.target_mask
+    question_ends = np.where(question_mask, new_columns, -1).max(axis=1, initial=-1)
+    return TokenizedExamples(
+        ids, lengths, valid_mask & (positions > question_ends[:, None]), vocabulary=rows.vocabulary
     )
 
 
-class _Writer:
+def _split_into_characters(questions: Questions) -> Questions:
+    """The same questions with a single-character alphabet; a label belongs to the last character of its piece."""
+    alphabet = tuple(dict.fromkeys(character for text in questions.alphabet for character in text))
+    max_length = max(1, *map(len, questions.alphabet))
+    character_table = np.full((len(questions.alphabet) + 1, max_length), EMPTY, dtype=np.int16)
+    for i, text in enumerate(questions.alphabet):
+        character_table[i, max_length - len(text) :] = [alphabet.index(character) for character in text]
+    symbols = character_table[np.maximum(questions.symbols, -1)]
+    special_mask = questions.symbols < 0
+    symbols[special_mask, -1] = questions.symbols[special_mask]
+    labels: NDArray[np.int16] | None = None
+    if questions.labels is not None:
+        label_texts = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
+        for text in label_texts:
+            if len(text) != 1:
+                raise UserError(f"tokenizer: the label {text!r} is no single character, and a label is one token")
+        character_labels = np.full(symbols.shape, EMPTY, dtype=np.int16)
+        character_labels[..., -1] = np.where(
+            questions.labels >= 0, character_table[np.maximum(questions.labels, -1), -1], EMPTY
+        )
+        labels = character_labels.reshape(len(character_labels), symbols.shape[1] * max_length)
+    return replace(
+        questions,
+        alphabet=alphabet,
+        symbols=symbols.reshape(len(symbols), symbols.shape[1] * max_length),
+        labels=labels,
+        prompt_lengths=None if questions.prompt_lengths is None else questions.prompt_lengths * max_length,
+    )
+
+
+class _BlockEncoder:
     """Writes the rows of one block piece by piece, from left to right, all rows at once.
 
     Numbers are copied in words of eight bytes. The last word may extend past the number's end with zeros, which the
@@ -252,132 +269,149 @@ class _Writer:
     """
 
     def __init__(
-        self, questions: Questions, number_format: NumberFormat, vocabulary: Vocabulary, begin: bool, interleave: bool
+        self,
+        questions: Questions,
+        number_format: NumberFormat,
+        vocabulary: Vocabulary,
+        add_bos_token: bool,
+        interleave_operands: bool,
     ) -> None:
-        self.questions, self.begin = questions, int(begin)
-        self.type = np.dtype(id_type(vocabulary))
-        self.text_ids = np.array([vocabulary.ids.get(text, UNKNOWN) for text in questions.alphabet], dtype=self.type)
-        symbols, slots = _slots(questions)
+        self.questions, self.bos_length = questions, int(add_bos_token)
+        self.dtype = np.dtype(id_dtype(vocabulary))
+        self.text_ids = np.array(
+            [vocabulary.token_to_id.get(text, UNK) for text in questions.alphabet], dtype=self.dtype
+        )
+        symbols, slots = _number_slots(questions)
         self.number_ids = [
-            number_format.write(questions.numbers, slot, vocabulary, answer=answer, chance=questions.chance)
+            number_format.encode_numbers(
+                questions.numbers, slot, vocabulary, is_answer=answer, random_bits=questions.random_bits
+            )
             for slot, answer in slots
         ]
-        if interleave:
-            symbols = self._interleaved(symbols)
+        if interleave_operands:
+            symbols = self._interleave_operands(symbols)
         # Without numbers every piece is one token.
-        self.plain = None if self.number_ids else symbols
-        self.columns = [_Column.of(symbols[:, piece]) for piece in range(symbols.shape[1] if self.number_ids else 0)]
+        self.text_symbols = None if self.number_ids else symbols
+        self.columns = [
+            _Column.from_symbols(symbols[:, piece]) for piece in range(symbols.shape[1] if self.number_ids else 0)
+        ]
 
-    def _interleaved(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
+    def _interleave_operands(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
         """The operands merged into one number of alternating digits, without the operator."""
-        operands = symbols.shape[1] > 2 and bool(((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all())
-        if not operands:
+        has_two_operands = symbols.shape[1] > 2 and bool(
+            ((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all()
+        )
+        if not has_two_operands:
+            raise UserError("interleave_operands: questions must have two operands with an operator between them")
+        (first_ids, lengths), (second_ids, second_lengths) = self.number_ids[:2]
+        unequal_rows = np.flatnonzero(lengths != second_lengths)
+        if len(unequal_rows):
             raise UserError(
-                "interleave_operands: only questions of two operands with an operator between them can alternate"
+                f"interleave_operands: operands of {lengths[unequal_rows[0]]} and {second_lengths[unequal_rows[0]]} "
+                "digits must have the same number of digits; set tokenizer.number_format.min_digits"
             )
-        (first, lengths), (second, others) = self.number_ids[:2]
-        unequal = np.flatnonzero(lengths != others)
-        if len(unequal):
-            raise UserError(
-                f"interleave_operands: operands of {lengths[unequal[0]]} and {others[unequal[0]]} digits would be "
-                "ambiguous; give them as many with tokenizer.number_format.min_digits"
-            )
-        columns = min(first.shape[1], second.shape[1])
-        both = np.stack([first[:, :columns], second[:, :columns]], axis=2).reshape(len(first), 2 * columns)
-        self.number_ids[0] = both, lengths + others
+        num_columns = min(first_ids.shape[1], second_ids.shape[1])
+        interleaved_ids = np.stack([first_ids[:, :num_columns], second_ids[:, :num_columns]], axis=2).reshape(
+            len(first_ids), 2 * num_columns
+        )
+        self.number_ids[0] = interleaved_ids, lengths + second_lengths
         return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
 
-    def rows(self) -> Rows:
+    def encode(self) -> TokenizedExamples:
         labels = self.questions.labels
-        starts, lengths = self._starts()
+        starts, lengths = self._piece_starts()
         if labels is None:
             lengths = lengths + 1
         longest = int(lengths.max(initial=0))
-        count = len(lengths)
-        spare = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
-        written = np.zeros((count, longest + spare), dtype=self.type)
-        if self.begin:
-            written[:, 0] = BEGIN
-        self._write(written, starts)
-        ids = written[:, :longest]
+        num_rows = len(lengths)
+        num_extra_columns = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
+        padded_ids = np.zeros((num_rows, longest + num_extra_columns), dtype=self.dtype)
+        if self.bos_length:
+            padded_ids[:, 0] = BOS
+        self._write_pieces(padded_ids, starts)
+        ids = padded_ids[:, :longest]
         if labels is None:
-            ids[np.arange(count), lengths - 1] = END
-            first = self._prompt_ends(starts, lengths)
+            ids[np.arange(num_rows), lengths - 1] = EOS
+            answer_starts = self._answer_starts(starts, lengths)
             # The narrowest integers that hold a position: this compares every token of the block.
-            narrow = np.int16 if longest < 2**15 else np.int64
-            positions = np.arange(longest, dtype=narrow)
-            target_mask = np.greater_equal(positions, first.astype(narrow)[:, None])
-            target_mask &= np.less(positions, lengths.astype(narrow)[:, None])
-            return Rows(ids, lengths, target_mask)
-        ends = np.stack([*starts[1:], lengths], axis=1)
+            position_dtype = np.int16 if longest < 2**15 else np.int64
+            positions = np.arange(longest, dtype=position_dtype)
+            target_mask = np.greater_equal(positions, answer_starts.astype(position_dtype)[:, None])
+            target_mask &= np.less(positions, lengths.astype(position_dtype)[:, None])
+            return TokenizedExamples(ids, lengths, target_mask)
+        piece_ends = np.stack([*starts[1:], lengths], axis=1)
         row, piece = np.nonzero(labels >= 0)
-        place = ends[row, piece] - 1
+        label_columns = piece_ends[row, piece] - 1
         target_mask = np.zeros(ids.shape, dtype=np.bool_)
-        target_mask[row, place] = True
+        target_mask[row, label_columns] = True
         label_ids = np.zeros_like(ids)
-        label_ids[row, place] = self.text_ids[labels[row, piece]]
-        return Rows(ids, lengths, target_mask, label_ids)
+        label_ids[row, label_columns] = self.text_ids[labels[row, piece]]
+        return TokenizedExamples(ids, lengths, target_mask, label_ids)
 
-    def _starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    def _piece_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """Where each piece starts in each row, and where each row ends."""
-        place = np.full(len(self.questions), self.begin, dtype=np.int64)
-        if self.plain is not None:
-            ends = place[:, None] + (self.plain >= 0).cumsum(axis=1, dtype=np.int64)
-            return [place, *ends.T[:-1]][: ends.shape[1]], ends[:, -1] if ends.shape[1] else place
+        position = np.full(len(self.questions), self.bos_length, dtype=np.int64)
+        if self.text_symbols is not None:
+            ends = position[:, None] + (self.text_symbols >= 0).cumsum(axis=1, dtype=np.int64)
+            return [position, *ends.T[:-1]][: ends.shape[1]], ends[:, -1] if ends.shape[1] else position
         starts = []
         for column in self.columns:
-            starts.append(place)
-            if column.alike is None:
-                sizes = (column.symbols >= 0).astype(np.int64)
+            starts.append(position)
+            if column.common_symbol is None:
+                piece_lengths = (column.symbols >= 0).astype(np.int64)
                 for slot in column.slots:
-                    sizes += np.where(column.symbols == -1 - slot, self.number_ids[slot][1], 0)
-                place = place + sizes
-            elif column.alike >= 0:
-                place = place + 1
-            elif column.alike != EMPTY:
-                place = place + self.number_ids[-1 - column.alike][1]
-        return starts, place
+                    piece_lengths += np.where(column.symbols == -1 - slot, self.number_ids[slot][1], 0)
+                position = position + piece_lengths
+            elif column.common_symbol >= 0:
+                position = position + 1
+            elif column.common_symbol != EMPTY:
+                position = position + self.number_ids[-1 - column.common_symbol][1]
+        return starts, position
 
-    def _write(self, written: Ids, starts: list[NDArray[np.int64]]) -> None:
-        if self.plain is not None:
-            row, piece = np.nonzero(self.plain >= 0)
-            written[row, np.stack(starts, axis=1)[row, piece]] = self.text_ids[self.plain[row, piece]]
+    def _write_pieces(self, padded_ids: Ids, starts: list[NDArray[np.int64]]) -> None:
+        if self.text_symbols is not None:
+            row, piece = np.nonzero(self.text_symbols >= 0)
+            padded_ids[row, np.stack(starts, axis=1)[row, piece]] = self.text_ids[self.text_symbols[row, piece]]
             return
-        flat = written.reshape(-1)
+        flat_ids = padded_ids.reshape(-1)
         # Eight bytes from every position on: a view without alignment.
         windows: NDArray[np.uint64] = np.ndarray(
-            (max(0, flat.size - 8 // self.type.itemsize + 1),), "<u8", flat.data, 0, (self.type.itemsize,)
+            (max(0, flat_ids.size - 8 // self.dtype.itemsize + 1),), "<u8", flat_ids.data, 0, (self.dtype.itemsize,)
         )
-        base = np.arange(len(written)) * written.shape[1]
+        row_offsets = np.arange(len(padded_ids)) * padded_ids.shape[1]
         for column, start in zip(self.columns, starts, strict=True):
-            at = base + start
-            if column.alike is None:
-                texts = column.symbols >= 0
-                flat[at[texts]] = self.text_ids[column.symbols[texts]]
+            positions = row_offsets + start
+            if column.common_symbol is None:
+                text_mask = column.symbols >= 0
+                flat_ids[positions[text_mask]] = self.text_ids[column.symbols[text_mask]]
                 for slot in column.slots:
-                    here = column.symbols == -1 - slot
-                    self._place(windows, at[here], self.number_ids[slot][0][here])
-            elif column.alike >= 0:
-                flat[at] = self.text_ids[column.alike]
-            elif column.alike != EMPTY:
-                self._place(windows, at, self.number_ids[-1 - column.alike][0])
+                    slot_mask = column.symbols == -1 - slot
+                    self._copy_numbers(windows, positions[slot_mask], self.number_ids[slot][0][slot_mask])
+            elif column.common_symbol >= 0:
+                flat_ids[positions] = self.text_ids[column.common_symbol]
+            elif column.common_symbol != EMPTY:
+                self._copy_numbers(windows, positions, self.number_ids[-1 - column.common_symbol][0])
 
-    def _place(self, windows: NDArray[np.uint64], at: NDArray[np.int64], ids: Ids) -> None:
+    def _copy_numbers(self, windows: NDArray[np.uint64], positions: NDArray[np.int64], ids: Ids) -> None:
         words = np.ascontiguousarray(ids).view("<u8")
         for word in range(words.shape[1]):
-            windows[at] = words[:, word]
-            at = at + 8 // self.type.itemsize
+            windows[positions] = words[:, word]
+            positions = positions + 8 // self.dtype.itemsize
 
-    def _prompt_ends(self, starts: list[NDArray[np.int64]], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _answer_starts(self, starts: list[NDArray[np.int64]], ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the answer of each row starts."""
-        prompt = self.questions.prompt_length
-        if prompt is None:
+        prompt_lengths = self.questions.prompt_lengths
+        if prompt_lengths is None:
             raise ValueError("questions have either labels or a prompt")
-        if not len(prompt):
+        if not len(prompt_lengths):
             return ends
-        places = [*starts, ends - 1]
-        alike = _alike(prompt)
-        return places[alike] if alike is not None else np.stack(places, axis=1)[np.arange(len(prompt)), prompt]
+        piece_starts = [*starts, ends - 1]
+        common_length = _common_value(prompt_lengths)
+        return (
+            piece_starts[common_length]
+            if common_length is not None
+            else np.stack(piece_starts, axis=1)[np.arange(len(prompt_lengths)), prompt_lengths]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,46 +419,48 @@ class _Column:
     """One piece of every row: its symbols, the common one (None if they differ), and the slots among them."""
 
     symbols: NDArray[np.int16]
-    alike: int | None
+    common_symbol: int | None
     slots: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, symbols: NDArray[np.int16]) -> "_Column":
-        alike = _alike(symbols)
-        if alike is not None:
-            return cls(symbols, alike)
-        negative = symbols[(symbols < 0) & (symbols > EMPTY)]
-        if len(negative) and (negative == negative[0]).all():
-            negative = negative[:1]
-        return cls(symbols, None, tuple(-1 - int(symbol) for symbol in np.unique(negative)))
+    def from_symbols(cls, symbols: NDArray[np.int16]) -> "_Column":
+        common_symbol = _common_value(symbols)
+        if common_symbol is not None:
+            return cls(symbols, common_symbol)
+        number_symbols = symbols[(symbols < 0) & (symbols > EMPTY)]
+        if len(number_symbols) and (number_symbols == number_symbols[0]).all():
+            number_symbols = number_symbols[:1]
+        return cls(symbols, None, tuple(-1 - int(symbol) for symbol in np.unique(number_symbols)))
 
 
-def _slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[int, bool]]]:
+def _number_slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[int, bool]]]:
     """The symbols, and the number slots with whether each is in the answer. A slot in both question and answer becomes
     two, the answer's being appended."""
-    symbols, prompt = questions.symbols, questions.prompt_length
-    count = questions.numbers.lengths.shape[1]
-    if prompt is None or not count or not len(symbols):
-        return symbols, [(slot, False) for slot in range(count)]
-    shown = symbols[:1] if symbols.strides[0] == 0 and prompt.strides[0] == 0 else symbols
-    alike = _alike(prompt)
-    if alike is not None:
-        before, behind = shown[:, :alike], shown[:, alike:]
+    symbols, prompt_lengths = questions.symbols, questions.prompt_lengths
+    num_slots = questions.numbers.lengths.shape[1]
+    if prompt_lengths is None or not num_slots or not len(symbols):
+        return symbols, [(slot, False) for slot in range(num_slots)]
+    distinct_symbols = symbols[:1] if symbols.strides[0] == 0 and prompt_lengths.strides[0] == 0 else symbols
+    common_length = _common_value(prompt_lengths)
+    if common_length is not None:
+        question_symbols, answer_symbols = distinct_symbols[:, :common_length], distinct_symbols[:, common_length:]
     else:
-        answer_mask = np.arange(shown.shape[1]) >= prompt[:, None]
-        before, behind = shown[~answer_mask], shown[answer_mask]
-    in_answer, in_question = (set(np.unique(part[(part < 0) & (part > EMPTY)]).tolist()) for part in (behind, before))
-    slots = [(slot, -1 - slot in in_answer - in_question) for slot in range(count)]
-    if both := in_answer & in_question:
-        positions = np.arange(symbols.shape[1]) >= prompt[:, None]
+        answer_mask = np.arange(distinct_symbols.shape[1]) >= prompt_lengths[:, None]
+        question_symbols, answer_symbols = distinct_symbols[~answer_mask], distinct_symbols[answer_mask]
+    in_answer, in_question = (
+        set(np.unique(part[(part < 0) & (part > EMPTY)]).tolist()) for part in (answer_symbols, question_symbols)
+    )
+    slots = [(slot, -1 - slot in in_answer - in_question) for slot in range(num_slots)]
+    if shared_symbols := in_answer & in_question:
+        in_answer_mask = np.arange(symbols.shape[1]) >= prompt_lengths[:, None]
         symbols = symbols.copy()
-        for symbol in sorted(both, reverse=True):
-            symbols[positions & (questions.symbols == symbol)] = -1 - len(slots)
+        for symbol in sorted(shared_symbols, reverse=True):
+            symbols[in_answer_mask & (questions.symbols == symbol)] = -1 - len(slots)
             slots.append((-1 - symbol, True))
     return symbols, slots
 
 
-def _alike(column: NDArray[Any]) -> int | None:
+def _common_value(column: NDArray[Any]) -> int | None:
     """The single value of a column, None if there are several."""
     if not len(column):
         return EMPTY

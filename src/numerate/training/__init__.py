@@ -1,6 +1,6 @@
 """One loop for every run, and the folder it leaves."""
 
-from numerate.catalogue import lazily
+from numerate.catalogue import lazy_getattr
 
 CATALOGUE = {
     "Objective": {"Progressive": "objective", "Supervised": "objective"},
@@ -14,4 +14,4 @@ CATALOGUE = {
         "Plateau": "schedule",
     },
 }
-__getattr__ = lazily("training", CATALOGUE)
+__getattr__ = lazy_getattr("training", CATALOGUE)

@@ -1,4 +1,4 @@
-"""Which step of a run is its best: by accuracy, or by the development loss."""
+"""Which step of a run is its best: by accuracy, or by the validation loss."""
 
 import math
 import sys
@@ -8,56 +8,58 @@ from typing import Literal, NamedTuple
 
 from numerate.evaluation.evaluation_data import EvaluationData
 
-By = Literal["accuracy", "loss"]
+BestMetric = Literal["accuracy", "loss"]
 
 
-class Score(NamedTuple):
+class ValidationScore(NamedTuple):
     """The score of a step: its `value` on `split`, and the development `loss` where that decides among equals."""
 
-    by: By
+    metric: BestMetric
     split: str
     value: float
     loss: float | None = None
 
 
 @dataclass(frozen=True)
-class Criterion:
+class BestStepRule:
     """How the best step is chosen: the highest accuracy, or the lowest development loss; of equals the later step.
 
-    Accuracy is that of OOD validation where there is one. With `ties` the lower development loss decides
+    Accuracy is that of OOD validation where there is one. With `loss_breaks_ties` the lower development loss decides
     between steps of the same accuracy before the later one does.
     """
 
-    by: By
-    ties: bool = False
+    metric: BestMetric
+    loss_breaks_ties: bool = False
 
     @classmethod
-    def of(cls, wanted: By | None, exam: EvaluationData) -> "Criterion":
+    def from_metric(cls, best_metric: BestMetric | None, evaluation_data: EvaluationData) -> "BestStepRule":
         """As set; by default by the loss for answers with numbers beside their tokens, which are hardly ever
-        exactly right, and for running text; else by accuracy, with ties for answers that are texts."""
-        by: By = wanted or ("loss" if exam.carries or exam.running else "accuracy")
-        return cls(by, by == "accuracy" and (wanted is not None or exam.texts))
+        an exact match, and for language modeling; else by accuracy, with ties for answers that are texts."""
+        metric: BestMetric = best_metric or (
+            "loss" if evaluation_data.has_number_tokens or evaluation_data.is_language_modeling else "accuracy"
+        )
+        return cls(metric, metric == "accuracy" and (best_metric is not None or evaluation_data.has_text_answers))
 
     @property
-    def measures_loss(self) -> bool:
+    def needs_loss(self) -> bool:
         """Whether it needs the development loss."""
-        return self.by == "loss" or self.ties
+        return self.metric == "loss" or self.loss_breaks_ties
 
-    def score(self, accuracy: Mapping[str, float], loss: float | None) -> Score:
+    def score(self, accuracy: Mapping[str, float], loss: float | None) -> ValidationScore:
         """The score of a step. A loss that is not finite is the worst."""
-        finite = None if loss is None else loss if math.isfinite(loss) else sys.float_info.max
-        if self.by == "loss":
-            assert finite is not None, "it was measured"
-            return Score("loss", "development", finite)
+        finite_loss = None if loss is None else loss if math.isfinite(loss) else sys.float_info.max
+        if self.metric == "loss":
+            assert finite_loss is not None, "the loss must be computed"
+            return ValidationScore("loss", "development", finite_loss)
         split = "beyond-development" if "beyond-development" in accuracy else "development"
-        return Score("accuracy", split, accuracy[split], finite if self.ties else None)
+        return ValidationScore("accuracy", split, accuracy[split], finite_loss if self.loss_breaks_ties else None)
 
-    def prefers(self, new: Score, known: Score | None) -> bool:
+    def is_improvement(self, new: ValidationScore, best: ValidationScore | None) -> bool:
         """Whether a later step replaces the best one known; a score by another criterion is always replaced."""
-        if known is None or known.by != self.by:
+        if best is None or best.metric != self.metric:
             return True
-        if self.by == "loss":
-            return new.value <= known.value
-        if new.value != known.value or new.loss is None or known.loss is None:
-            return new.value >= known.value
-        return new.loss <= known.loss
+        if self.metric == "loss":
+            return new.value <= best.value
+        if new.value != best.value or new.loss is None or best.loss is None:
+            return new.value >= best.value
+        return new.loss <= best.loss

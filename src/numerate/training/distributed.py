@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
 
-_ENDED = "ended"
-_joins = 0
-_launched: Any = None
+_ERROR_KEY = "ended"
+_num_joins = 0
+_rendezvous_result: Any = None
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class World:
     """This process among those of the run; alone it is rank 0 of 1.
 
     Small values that must never wait for a device (counts, flags, texts) go over gloo; gradients and weights on CUDA
-    devices go over `group` (NCCL).
+    devices go over `nccl_group` (NCCL).
     """
 
     device: torch.device
     rank: int = 0
     size: int = 1
-    group: Any = None
+    nccl_group: Any = None
     store: Any = None
-    launcher: int = 0
+    launcher_pid: int = 0
 
     @classmethod
     def join(cls, device: str = "auto") -> "World":
@@ -39,30 +39,32 @@ class World:
         Raises `UserError`, in all of them, where the device is missing in one of them.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(device_of(device))
+            return cls(resolve_device(device))
         store, rank, size = _rendezvous()
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         try:
-            found, problem = device_of(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
+            resolved_device, problem = resolve_device(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
         except UserError as failure:
-            found, problem = torch.device("cpu"), str(failure)
-        world = cls(found, rank, size, None, store, os.getppid())
-        kinds: list[tuple[str, str]] = world.all_gather((found.type, problem))
-        problems = [text for _, text in kinds if text]
-        if not problems and len({kind for kind, _ in kinds}) > 1:
-            problems = [f"device: the processes have different ones ({', '.join(kind for kind, _ in kinds)})"]
+            resolved_device, problem = torch.device("cpu"), str(failure)
+        world = cls(resolved_device, rank, size, None, store, os.getppid())
+        devices_and_problems: list[tuple[str, str]] = world.all_gather((resolved_device.type, problem))
+        problems = [text for _, text in devices_and_problems if text]
+        if not problems and len({kind for kind, _ in devices_and_problems}) > 1:
+            problems = [
+                f"device: must be of one type in all processes ({', '.join(kind for kind, _ in devices_and_problems)})"
+            ]
         if problems:
             error = world.shared_error(UserError(problems[0]))
             world.leave()
             raise error
-        if found.type == "cuda":
-            torch.cuda.set_device(found)
-            world = cls(found, rank, size, dist.new_group(backend="nccl"), store, os.getppid())
+        if resolved_device.type == "cuda":
+            torch.cuda.set_device(resolved_device)
+            world = cls(resolved_device, rank, size, dist.new_group(backend="nccl"), store, os.getppid())
         return world
 
     @classmethod
     @contextlib.contextmanager
-    def joined(cls, device: str = "auto") -> Iterator["World"]:
+    def connect(cls, device: str = "auto") -> Iterator["World"]:
         """Joins and leaves. An error in one process ends all of them, and is reported by one."""
         world = cls.join(device)
         try:
@@ -77,7 +79,7 @@ class World:
 
     def shared_error(self, error: BaseException) -> BaseException:
         """Shares the error that ends this process. Returns what to raise: `error` itself, if this process failed first;
-        else the error of the first one, which only that one reports (`error.speaker` is False)."""
+        else the error of the first one, which only that process reports (`error.is_reporter` is False)."""
         if self.size == 1:
             return error
         kind = "UserError" if isinstance(error, UserError) else "OperationalError"
@@ -88,16 +90,16 @@ class World:
                 "the same command resumes from the last checkpoint"
             )
             text = str(error)
-        own = json.dumps([self.rank, kind, text])
-        first = own
+        own_message = json.dumps([self.rank, kind, text])
+        first_message = own_message
         with contextlib.suppress(RuntimeError):  # the launcher, which keeps the store, may be gone
-            first = self.store.compare_set(_ENDED, "", own).decode()
-        speaker = first == own
-        if not speaker:
-            _, kind, text = json.loads(first)
+            first_message = self.store.compare_set(_ERROR_KEY, "", own_message).decode()
+        is_reporter = first_message == own_message
+        if not is_reporter:
+            _, kind, text = json.loads(first_message)
             error = UserError(text) if kind == "UserError" else OperationalError(text)
         if isinstance(error, UserError | OperationalError):
-            error.speaker = speaker
+            error.should_print = is_reporter
         return error
 
     def leave(self) -> None:
@@ -106,17 +108,17 @@ class World:
             dist.destroy_process_group()
 
     @property
-    def first(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
 
     @property
-    def orphaned(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether the launcher is gone: nothing else would then end this process."""
-        return self.size > 1 and os.getppid() != self.launcher
+        return self.size > 1 and os.getppid() != self.launcher_pid
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Whole numbers by name, summed over all processes."""
+        """Integers by name, summed over all processes."""
         if self.size == 1:
             return dict(counts)
         total = torch.tensor(list(counts.values()), dtype=torch.int64)
@@ -131,35 +133,35 @@ class World:
         dist.all_reduce(total)
         return dict(zip(values, total.tolist(), strict=True))
 
-    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Adds the gradients of all processes: one all-reduce of all of them end to end, in parameter order.
 
         The order never depends on when a gradient was ready, so a resumed run adds in the same order as before.
         """
         if self.size == 1:
             return
-        own = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flat = torch.cat([gradient.flatten() for gradient in own])
-        dist.all_reduce(flat, group=self.group)
-        parts = torch.split(flat, [p.numel() for p in parameters])
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flat_gradient = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat_gradient, group=self.nccl_group)
+        parts = torch.split(flat_gradient, [p.numel() for p in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def highest(self, number: int) -> int:
+    def max_over_processes(self, number: int) -> int:
         """The highest of the numbers of all processes."""
         if self.size == 1:
             return number
-        found = torch.tensor([number])
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found.item())
+        maximum = torch.tensor([number])
+        dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return int(maximum.item())
 
-    def said_by_first(self, value: Any) -> Any:
-        """The value of rank 0, broadcast to all."""
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, broadcast to all processes."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def all_gather(self, value: Any) -> list[Any]:
         """The value of each process, in the order of ranks."""
@@ -169,7 +171,7 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """A barrier: returns once all processes are here."""
         if self.size > 1:
             dist.barrier()
@@ -177,12 +179,12 @@ class World:
 
 def _rendezvous() -> tuple[Any, int, int]:
     """The store that the launcher keeps (or rank 0, where it keeps none), with keys of its own for every join."""
-    global _joins, _launched
-    if _launched is None:
-        _launched = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
-    store, rank, size = _launched
-    _joins += 1
-    return dist.PrefixStore(f"numerate-{_joins}", store), rank, size  # type: ignore[attr-defined]
+    global _num_joins, _rendezvous_result
+    if _rendezvous_result is None:
+        _rendezvous_result = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
+    store, rank, size = _rendezvous_result
+    _num_joins += 1
+    return dist.PrefixStore(f"numerate-{_num_joins}", store), rank, size  # type: ignore[attr-defined]
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -190,8 +192,8 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
-def device_of(text: str, local: int | None = None) -> torch.device:
-    """The device a setting names; with `local`, the device of that process of several on a machine.
+def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
+    """The device a setting names; with `local_rank`, the device of that process of several on a machine.
 
     Raises `UserError` if it is not there.
     """
@@ -200,23 +202,23 @@ def device_of(text: str, local: int | None = None) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise UserError(f"device: {text!r} is no device; cpu, cuda, cuda:1 and mps are, or auto") from error
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}") from error
     if device.type == "cuda":
-        if local is not None and device.index is not None:
+        if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        index = device.index if device.index is not None else (local or 0)
+        index = device.index if device.index is not None else (local_rank or 0)
         if index >= count:
-            there = "no CUDA device is visible"
+            available = "no CUDA device is visible"
             if count:
-                there = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})"
-            many = f" for process {index} of this machine" if local else ""
-            raise UserError(f"device: {text}{many}: {there}; device=cpu works everywhere")
+                available = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})"
+            process_text = f" for process {index} of this machine" if local_rank else ""
+            raise UserError(f"device: {text}{process_text}: {available}; device=cpu works everywhere")
         return torch.device("cuda", index)
-    if device.type == "mps" and local is not None:
+    if device.type == "mps" and local_rank is not None:
         raise UserError("device: mps is one device, and several processes cannot share it; device=cpu works everywhere")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device: {text!r} is not supported; cpu, cuda, cuda:1 and mps are")
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}")
     return device

@@ -12,16 +12,16 @@ from typing import Any
 from weakref import WeakSet
 
 from numerate.errors import OperationalError, UserError
-from numerate.records.reading import record_of
+from numerate.records.reading import parse_record
 from numerate.training import disk
 
-_all: "WeakSet[Lock]" = WeakSet()
-_BUSY = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
-_CANNOT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_open_locks: "WeakSet[Lock]" = WeakSet()
+_LOCKED_ERRNOS = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
+_UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-class Locked(UserError):
-    """Another process writes the folder at this moment; the same may be right a little later."""
+class LockedError(UserError):
+    """Another process writes the folder at this moment; trying again later may work."""
 
 
 class Lock:
@@ -35,16 +35,16 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._open: list[int] = []
+        self._fds: list[int] = []
         self._depth = 0
-        _all.add(self)
+        _open_locks.add(self)
 
     @contextlib.contextmanager
-    def hold(self, doing: str) -> Iterator[bool]:
+    def hold(self, activity: str) -> Iterator[bool]:
         """Holds the lock; yields True for the outermost hold of this object. Raises `UserError` naming who has it."""
         if self._depth == 0:
-            with disk.explained(self.path):
-                self._take(doing)
+            with disk.convert_os_errors(self.path):
+                self._acquire(activity)
         self._depth += 1
         try:
             yield self._depth == 1
@@ -52,85 +52,85 @@ class Lock:
             if self._depth:  # 0 in a forked child, which holds nothing
                 self._depth -= 1
                 if self._depth == 0:
-                    self._give_back()
+                    self._release()
 
-    def _take(self, doing: str) -> None:
+    def _acquire(self, activity: str) -> None:
         try:
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            self._open.append(folder)
+            folder_fd = os.open(self.path.parent, os.O_RDONLY)
+            self._fds.append(folder_fd)
             try:
-                _take_soon(folder)
+                _flock_with_retries(folder_fd)
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-                    raise self._refusal() from error  # other errors: this file system locks files only
-            number = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._open.append(number)
+                    raise self._locked_error() from error  # other errors: this file system locks files only
+            file_fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._fds.append(file_fd)
             try:
-                _take_soon(number)
+                _flock_with_retries(file_fd)
             except OSError as error:
-                if error.errno in _CANNOT:
+                if error.errno in _UNSUPPORTED_ERRNOS:
                     raise OperationalError(
                         f"{self.path}: this file system cannot lock files, so two processes could write one run; "
-                        "give runs_dir= on another one."
+                        "set runs_dir= to a folder on another one."
                     ) from error
-                if error.errno in _BUSY:
-                    raise self._refusal() from error
+                if error.errno in _LOCKED_ERRNOS:
+                    raise self._locked_error() from error
                 raise
         except BaseException:
             self._close()
             raise
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": _now(), "doing": doing}
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": _now(), "doing": activity}
         with contextlib.suppress(OSError):  # a full disk: then a second process is refused without a name
-            os.ftruncate(number, 0)
-            os.pwrite(number, json.dumps(holder).encode() + b"\n", 0)
+            os.ftruncate(file_fd, 0)
+            os.pwrite(file_fd, json.dumps(holder).encode() + b"\n", 0)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(self._open[-1], 0)
+            os.ftruncate(self._fds[-1], 0)
         self._close()
 
     def _close(self) -> None:
-        while self._open:
-            os.close(self._open.pop())
+        while self._fds:
+            os.close(self._fds.pop())
 
-    def forget(self) -> None:
+    def release_after_fork(self) -> None:
         """In a forked child: the parent's lock is not ours. Closing a copy leaves the parent's in place."""
         self._close()
         self._depth = 0
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether any process holds it now. While this checks, no other process can take it."""
         import fcntl
 
         try:
-            number = os.open(self.path, os.O_RDONLY)
+            fd = os.open(self.path, os.O_RDONLY)
         except OSError:
             return False
         try:
-            fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            return error.errno in _BUSY
+            return error.errno in _LOCKED_ERRNOS
         finally:
-            os.close(number)
+            os.close(fd)
         return False
 
     def holder(self) -> dict[str, Any] | None:
         """The holder by the file, `{"host", "pid", ...}`: None where there is none, or where that process is gone."""
         try:
-            found = record_of(self.path.read_bytes())
+            record = parse_record(self.path.read_bytes())
         except OSError:
             return None
-        return found if found is not None and {"host", "pid"} <= set(found) and not gone(found) else None
+        return record if record is not None and {"host", "pid"} <= set(record) and not has_ended(record) else None
 
-    def _refusal(self) -> Locked:
-        holder = self._holder()
+    def _locked_error(self) -> LockedError:
+        holder = self._wait_for_holder()
         if holder is None:
             who = "another process"
         else:
             who = f"process {holder['pid']} on {holder['host']} ({holder.get('doing')}, since {holder.get('started')})"
-        return Locked(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
+        return LockedError(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
 
-    def _holder(self) -> dict[str, Any] | None:
+    def _wait_for_holder(self) -> dict[str, Any] | None:
         """The last holder by the file, with a moment for a process that just took the lock and is about to write."""
         for _ in range(10):
             if (found := self.holder()) is not None:
@@ -139,22 +139,23 @@ class Lock:
         return None
 
 
-def _take_soon(number: int) -> None:
+def _flock_with_retries(fd: int) -> None:
     """Locks an open file or folder, trying for about 50 ms: `held` takes it for a moment."""
     import fcntl
 
     for wait in (0.005, 0.015, 0.03, None):
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if wait is None or error.errno not in _BUSY:
+            if wait is None or error.errno not in _LOCKED_ERRNOS:
                 raise
             time.sleep(wait)
 
 
-def gone(process: Mapping[str, Any]) -> bool:
-    """Whether a process, known by its `host` and `pid`, has certainly ended: it was of this machine and is no more."""
+def has_ended(process: Mapping[str, Any]) -> bool:
+    """Whether a process, known by its `host` and `pid`, has certainly ended: it ran on this machine and no longer
+    exists."""
     if process["host"] != socket.gethostname():
         return False
     try:
@@ -172,8 +173,8 @@ def _now() -> str:
 
 
 def _after_fork() -> None:
-    for lock in list(_all):
-        lock.forget()
+    for lock in list(_open_locks):
+        lock.release_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

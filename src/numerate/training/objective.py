@@ -13,12 +13,12 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
-from numerate.positions.counter import drawn
+from numerate.positions.counter import random_integers
 from numerate.vocabulary import Vocabulary
 
 
-class ObjectivePart(nn.Module, ABC):
-    """The module of an objective. What it draws depends on (seed, step), never on the rank."""
+class ObjectiveModule(nn.Module, ABC):
+    """The module of an objective. Its random numbers depend on (seed, step), never on the rank."""
 
     weights: Mapping[str, float]
 
@@ -27,17 +27,17 @@ class ObjectivePart(nn.Module, ABC):
         """Per term: what its sum is divided by, for this part of a batch, known before the forward."""
 
     @abstractmethod
-    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
-        """Per term: the sum over this part of a batch. The batch's tokens have been placed."""
+    def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
+        """Per term: the sum over this part of a batch. The batch's tokens have position ids."""
 
-    def form(self, model: Model, draw: StepContext) -> Hashable:
-        """A key of the forwards of a step, whatever the weights and tokens: runs with equal keys can be stacked. By
+    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
+        """A hashable key: runs whose keys are equal at a step can be stacked. By
         default no two runs have equal keys."""
-        return draw
+        return step_context
 
-    def flops(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
+    def flops(self, model: Model, batch: Batch, step_context: StepContext | None = None) -> int:
         """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
-        costs twice as much. With `draw` those of that step, without it the expectation over steps."""
+        costs twice as much. With `step_context` those of that step, without it the expectation over steps."""
         rows, time = batch.tokens.ids.shape
         source = 0 if batch.source is None else model.source_flops(rows, time, batch.source.ids.shape[1])
         return 3 * (model.flops(rows, time) + source)
@@ -47,7 +47,7 @@ class Objective(ABC):
     """The description of an objective in a recipe: a frozen dataclass."""
 
     @abstractmethod
-    def build(self, vocabulary: Vocabulary) -> ObjectivePart: ...
+    def build(self, vocabulary: Vocabulary) -> ObjectiveModule: ...
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Supervised(Objective):
     loss: Loss = setting(CrossEntropy(), "which loss")
     targets_only: bool = setting(True, "compute the end of the last block and the output head at target positions only")
 
-    def build(self, vocabulary: Vocabulary) -> ObjectivePart:
-        return SupervisedPart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> ObjectiveModule:
+        return SupervisedModule(self, vocabulary)
 
 
-class SupervisedPart(ObjectivePart):
+class SupervisedModule(ObjectiveModule):
     """The module of `Supervised`."""
 
     def __init__(self, spec: Supervised, vocabulary: Vocabulary) -> None:
@@ -73,13 +73,15 @@ class SupervisedPart(ObjectivePart):
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
 
-    def form(self, model: Model, draw: StepContext) -> Hashable:
+    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
         return None
 
-    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
-        output = model(batch.tokens, batch.source, target_positions=batch.fewer if self.targets_only else None)
-        terms: dict[str, Tensor] = self.loss(output, batch)
-        return terms
+    def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
+        output = model(
+            batch.tokens, batch.source, target_positions=batch.target_positions_or_none if self.targets_only else None
+        )
+        loss_terms: dict[str, Tensor] = self.loss(output, batch)
+        return loss_terms
 
 
 @dataclass(frozen=True)
@@ -116,32 +118,34 @@ class Progressive(Objective):
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise UserError(
-                f"alpha: {self.alpha} is not a share; from 0 (all loops only) to 1 (drawn loops only) is right"
-            )
+            raise UserError(f"alpha: must be from 0 (all loops only) to 1 (drawn loops only), not {self.alpha}")
         if self.max_grad_loops is not None and self.max_grad_loops < 1:
-            raise UserError(f"max_grad_loops: with {self.max_grad_loops} loops nothing learns; 1 or more, or null")
+            raise UserError(f"max_grad_loops: must be at least 1, or null; it is {self.max_grad_loops}")
 
-    def build(self, vocabulary: Vocabulary) -> "ProgressivePart":
-        return ProgressivePart(self, vocabulary)
+    def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":
+        return ProgressiveModule(self, vocabulary)
 
-    def most(self, loops: int) -> int:
+    def resolve_max_grad_loops(self, loops: int) -> int:
         """How many of `loops` have a gradient at most."""
         return min(self.max_grad_loops or max(loops // 2, 1), loops)
 
-    def some(self, loops: int, draw: StepContext) -> tuple[int, int]:
+    def sample_loops(self, loops: int, step_context: StepContext) -> tuple[int, int]:
         """The loops without and with a gradient of one step."""
-        nothing = torch.zeros(1, dtype=torch.long)
-        without = int(drawn(draw, nothing, loops, salt=0x20))
-        return without, 1 + int(drawn(draw, nothing, min(loops - without, self.most(loops)), salt=0x21))
+        row_zero = torch.zeros(1, dtype=torch.long)
+        no_grad_loops = int(random_integers(step_context, row_zero, loops, salt=0x20))
+        return no_grad_loops, 1 + int(
+            random_integers(
+                step_context, row_zero, min(loops - no_grad_loops, self.resolve_max_grad_loops(loops)), salt=0x21
+            )
+        )
 
-    def factor(self, loops: int) -> float:
+    def loss_factor(self, loops: int) -> float:
         """What the loss is multiplied by."""
-        most = self.most(loops)
-        return (1 + min(loops / 4, most / 2)) / most if self.throttle == "published" else 1.0
+        max_grad_loops = self.resolve_max_grad_loops(loops)
+        return (1 + min(loops / 4, max_grad_loops / 2)) / max_grad_loops if self.throttle == "published" else 1.0
 
 
-class ProgressivePart(ObjectivePart):
+class ProgressiveModule(ObjectiveModule):
     """The module of `Progressive`."""
 
     def __init__(self, spec: Progressive, vocabulary: Vocabulary) -> None:
@@ -153,52 +157,67 @@ class ProgressivePart(ObjectivePart):
     def counts(self, batch: Batch) -> dict[str, int]:
         return self.loss.counts(batch)
 
-    def form(self, model: Model, draw: StepContext) -> Hashable:
-        return tuple(self._forwards(model.loops(), draw))
+    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
+        return tuple(self._forwards(model.default_num_loops(), step_context))
 
-    def forward(self, model: nn.Module, batch: Batch, draw: StepContext) -> dict[str, Tensor]:
-        target_positions, all_loops = batch.fewer if self.spec.targets_only else None, loops_of(model)
-        factor, terms = self.spec.factor(all_loops), dict[str, Tensor]()
-        for share, loops in self._forwards(all_loops, draw):
-            divided = Loops(*loops, divided=self.spec.throttle == "described")
-            output = model(batch.tokens, batch.source, target_positions=target_positions, loops=divided)
+    def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
+        target_positions, num_loops = (
+            batch.target_positions_or_none if self.spec.targets_only else None,
+            default_loops(model),
+        )
+        factor, loss_terms = self.spec.loss_factor(num_loops), dict[str, Tensor]()
+        for weight, loops in self._forwards(num_loops, step_context):
+            scaled_loops = Loops(*loops, average_gradients=self.spec.throttle == "described")
+            output = model(batch.tokens, batch.source, target_positions=target_positions, loops=scaled_loops)
             for term, value in self.loss(output, batch).items():
-                part = value if share * factor == 1.0 else share * factor * value
-                terms[term] = terms[term] + part if term in terms else part
-        return terms
+                weighted_value = value if weight * factor == 1.0 else weight * factor * value
+                loss_terms[term] = loss_terms[term] + weighted_value if term in loss_terms else weighted_value
+        return loss_terms
 
-    def flops(self, model: Model, batch: Batch, draw: StepContext | None = None) -> int:
+    def flops(self, model: Model, batch: Batch, step_context: StepContext | None = None) -> int:
         rows, time = batch.tokens.ids.shape
-        all_loops, one = model.loops(), model.flops(rows, time, 1)
-        if all_loops == 1:
-            return 3 * one
-        each = model.flops(rows, time, 2) - one
-        made: Sequence[tuple[float, float]] = self._expected(all_loops)
-        if draw is not None:
-            made = [loops for _, loops in self._forwards(all_loops, draw)]
+        num_loops, single_loop_flops = model.default_num_loops(), model.flops(rows, time, 1)
+        if num_loops == 1:
+            return 3 * single_loop_flops
+        flops_per_loop = model.flops(rows, time, 2) - single_loop_flops
+        loop_counts: Sequence[tuple[float, float]] = self._expected_loops(num_loops)
+        if step_context is not None:
+            loop_counts = [loops for _, loops in self._forwards(num_loops, step_context)]
         # A forward of all loops, and twice as much back through those with a gradient.
-        return round(sum(3 * one + each * (without + 3 * (learning - 1)) for without, learning in made))
+        return round(
+            sum(
+                3 * single_loop_flops + flops_per_loop * (no_grad_loops + 3 * (grad_loops - 1))
+                for no_grad_loops, grad_loops in loop_counts
+            )
+        )
 
-    def _forwards(self, loops: int, draw: StepContext) -> list[tuple[float, tuple[int, int]]]:
+    def _forwards(self, loops: int, step_context: StepContext) -> list[tuple[float, tuple[int, int]]]:
         """The forwards of a step: the share of each in the loss, and its loops without and with a gradient."""
-        alpha, most = self.spec.alpha, self.spec.most(loops)
+        alpha, max_grad_loops = self.spec.alpha, self.spec.resolve_max_grad_loops(loops)
         if loops == 1:
             return [(1.0, (0, 1))]
-        made = [(1 - alpha, (loops - most, most)), (alpha, self.spec.some(loops, draw))]
-        return [forward for forward in made if forward[0] > 0]
+        forwards = [
+            (1 - alpha, (loops - max_grad_loops, max_grad_loops)),
+            (alpha, self.spec.sample_loops(loops, step_context)),
+        ]
+        return [forward for forward in forwards if forward[0] > 0]
 
-    def _expected(self, loops: int) -> list[tuple[float, float]]:
+    def _expected_loops(self, loops: int) -> list[tuple[float, float]]:
         """The loops without and with a gradient of each forward, on average over all steps."""
-        most, alpha = self.spec.most(loops), self.spec.alpha
-        mean = sum(1 + min(loops - without, most) for without in range(loops)) / (2 * loops)
-        return [(loops - most, most)] * (alpha < 1) + [((loops - 1) / 2, mean)] * (alpha > 0)
+        max_grad_loops, alpha = self.spec.resolve_max_grad_loops(loops), self.spec.alpha
+        mean_grad_loops = sum(1 + min(loops - no_grad_loops, max_grad_loops) for no_grad_loops in range(loops)) / (
+            2 * loops
+        )
+        return [(loops - max_grad_loops, max_grad_loops)] * (alpha < 1) + [((loops - 1) / 2, mean_grad_loops)] * (
+            alpha > 0
+        )
 
 
-def loops_of(model: nn.Module) -> int:
-    """How often a model loops by default, be it compiled or wrapped for many processes."""
+def default_loops(model: nn.Module) -> int:
+    """Default number of loops of a model, also of a compiled or wrapped one."""
     while not isinstance(model, Model):
-        inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
-        if inner is None:
+        wrapped = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+        if wrapped is None:
             return 1
-        model = inner
-    return model.loops()
+        model = wrapped
+    return model.default_num_loops()

@@ -13,18 +13,18 @@ from numerate.errors import UserError
 
 
 class Optimizer(ABC):
-    """The description of an optimiser in a recipe: a frozen dataclass."""
+    """The description of an optimizer in a recipe: a frozen dataclass."""
 
     learning_rate: float
     max_grad_norm: float | None
 
-    def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
-        """Per parameter name: (factor of the rate, whether it decays), as the model's parts wish."""
-        return dict(model.settings_by_parameter())
+    def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
+        """Per parameter name: (factor of the rate, whether it decays), as the modules of the model set them."""
+        return dict(model.optimizer_options_by_parameter())
 
     @abstractmethod
-    def build(self, model: nn.Module, settings: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
-        """`settings` are per parameter name (factor of the rate, whether it decays). Groups carry `factor`."""
+    def build(self, model: nn.Module, options: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
+        """`options` are per parameter name (factor of the rate, whether it decays). Groups carry `factor`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AdamW(Optimizer):
     Matrices and tables decay, embeddings among them; biases and norms do not, nor what a module exempts. With
     `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, without exemptions: as
     in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `UserError`
-    for settings that cannot be.
+    for invalid settings.
     """
 
     learning_rate: float = setting(1e-3, "peak learning rate")
@@ -48,40 +48,37 @@ class AdamW(Optimizer):
         "parts",
         "parameters with weight decay: parts (matrices and embeddings without exempted ones), or all of 2 "
         "dimensions or more",
-        later=True,
+        added_later=True,
     )
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
             raise UserError(
-                f"learning_rate: {self.learning_rate} learns nothing; a number above 0 is right, 1e-3 is usual "
-                f"for small ones"
+                f"learning_rate: must be above 0; it is {self.learning_rate} (1e-3 is usual for small models)"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"betas: {self.betas}: each is from 0 to below 1")
+            raise UserError(f"betas: must each be at least 0 and below 1; they are {self.betas}")
         if self.eps < 0:
-            raise UserError(f"eps: {self.eps} is negative; 0 or more is right, 1e-8 is usual")
+            raise UserError(f"eps: must be 0 or more; it is {self.eps} (1e-8 is usual)")
         if self.weight_decay < 0:
-            raise UserError(f"weight_decay: {self.weight_decay} is negative; 0 or more is right")
+            raise UserError(f"weight_decay: must be 0 or more; it is {self.weight_decay}")
         if self.max_grad_norm is not None and self.max_grad_norm <= 0:
-            raise UserError(
-                f"max_grad_norm: {self.max_grad_norm} would stop all learning; a number above 0, or null for none"
-            )
+            raise UserError(f"max_grad_norm: must be above 0, or null for none; it is {self.max_grad_norm}")
 
-    def settings_of(self, model: Model) -> dict[str, tuple[float, bool]]:
-        found = super().settings_of(model)
+    def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
+        options = super().parameter_options(model)
         if self.decay_parameters == "parts":
-            return found
-        return {name: (found[name][0], own.dim() >= 2) for name, own in model.named_parameters()}
+            return options
+        return {name: (options[name][0], parameter.dim() >= 2) for name, parameter in model.named_parameters()}
 
-    def build(self, model: nn.Module, settings: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
-        kinds: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    def build(self, model: nn.Module, options: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
+        parameters_by_options: dict[tuple[float, bool], list[nn.Parameter]] = {}
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                kinds.setdefault(settings[name], []).append(parameter)
+                parameters_by_options.setdefault(options[name], []).append(parameter)
         groups = [
-            {"params": members, "factor": factor, "weight_decay": self.weight_decay if decays else 0.0}
-            for (factor, decays), members in kinds.items()
+            {"params": parameters, "factor": lr_factor, "weight_decay": self.weight_decay if has_weight_decay else 0.0}
+            for (lr_factor, has_weight_decay), parameters in parameters_by_options.items()
         ]
         fused = all(p.device.type in ("cpu", "cuda") and type(p) is nn.Parameter for p in model.parameters())
         return torch.optim.AdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=fused)

@@ -1,9 +1,9 @@
-"""What a device can compute at most, to say which share of it a run uses.
+"""Peak FLOP/s of a device, for the model FLOPs utilization (MFU) of a run.
 
 For GPUs what their makers state for dense products of matrices, without sparsity, at full clock: NVIDIA's data sheets
 of each (https://www.nvidia.com/en-us/data-center/, and the architecture papers of Ampere, Ada, Hopper and Blackwell).
 GeForce and RTX values are those with float32 accumulation. Of a CPU nothing of the kind is stated for what is there: a
-product of matrices is measured, once in a process.
+product of matrices is timed, once per process.
 """
 
 import time
@@ -13,12 +13,12 @@ from typing import Literal
 
 import torch
 
-from numerate.training.precision import HALF
+from numerate.training.precision import HALF_DTYPES
 
-Products = Literal["bf16", "fp16", "tf32", "fp32"]
+MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
 """What products of matrices are computed in."""
 
-STATED: dict[str, tuple[float, float, float]] = {
+VENDOR_TFLOPS: dict[str, tuple[float, float, float]] = {
     "B200": (2250, 1125, 75),
     "H200 NVL": (835, 418, 60),
     "H200": (989, 494, 67),
@@ -40,46 +40,48 @@ STATED: dict[str, tuple[float, float, float]] = {
 }
 """Teraflop/s with bf16 (or fp16), TF32 and float32 products, by part of a device's name; the first that fits."""
 
-HALF_ONLY: dict[str, tuple[float, float]] = {"V100": (125, 15.7), "T4": (65, 8.1)}
+VENDOR_TFLOPS_FP16_ONLY: dict[str, tuple[float, float]] = {"V100": (125, 15.7), "T4": (65, 8.1)}
 """The same with fp16 and float32 for devices that have neither bf16 nor TF32."""
 
-_SIZE, _SECONDS, _LEAST = 512, 0.03, 10
+_MATRIX_SIZE, _MIN_SECONDS, _MIN_REPEATS = 512, 0.03, 10
 
 
 @dataclass(frozen=True)
-class Limit:
+class PeakFlops:
     """Floating-point operations per second at most, and where that is from: `stated` by its maker, or `measured`."""
 
     flops: float
     source: Literal["stated", "measured"]
 
 
-def limit_of(device: torch.device, products: Products) -> Limit | None:
+def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakFlops | None:
     """The limit of a device, in floating-point operations per second; None where it is not known here.
 
-    >>> limit_of(torch.device("cuda"), "bf16")  # on an A100
-    Limit(flops=312000000000000.0, source='stated')
+    >>> peak_flops(torch.device("cuda"), "bf16")  # on an A100
+    PeakFlops(flops=312000000000000.0, source='stated')
     """
     if device.type == "cuda":
-        found = stated(torch.cuda.get_device_name(device), products)
-        return None if found is None else Limit(found, "stated")
+        flops = vendor_peak_flops(torch.cuda.get_device_name(device), matmul_precision)
+        return None if flops is None else PeakFlops(flops, "stated")
     if device.type == "cpu":
-        return Limit(_measured(HALF.get(products, torch.float32), torch.get_num_threads()), "measured")
+        return PeakFlops(
+            _measure_flops(HALF_DTYPES.get(matmul_precision, torch.float32), torch.get_num_threads()), "measured"
+        )
     return None
 
 
-def stated(name: str, products: Products) -> float | None:
+def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
     """What the maker of a device of this name states, in floating-point operations per second; None if not known."""
-    for part, (half, tf32, full) in STATED.items():
-        if part in name:
-            return 1e12 * {"bf16": half, "fp16": half, "tf32": tf32, "fp32": full}[products]
-    for part, (half, full) in HALF_ONLY.items():
-        if part in name:
-            return None if products == "bf16" else 1e12 * (half if products == "fp16" else full)
+    for name_part, (half, tf32, full) in VENDOR_TFLOPS.items():
+        if name_part in device_name:
+            return 1e12 * {"bf16": half, "fp16": half, "tf32": tf32, "fp32": full}[matmul_precision]
+    for name_part, (half, full) in VENDOR_TFLOPS_FP16_ONLY.items():
+        if name_part in device_name:
+            return None if matmul_precision == "bf16" else 1e12 * (half if matmul_precision == "fp16" else full)
     return None
 
 
-def products_of(precision: str, tf32: bool, device: torch.device) -> Products:
+def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -> MatmulPrecision:
     """The precision of matrix products: half precision where a recipe sets it, else TF32 on CUDA, or float32."""
     if precision == "bf16":
         return "bf16"
@@ -89,17 +91,17 @@ def products_of(precision: str, tf32: bool, device: torch.device) -> Products:
 
 
 @lru_cache
-def _measured(dtype: torch.dtype, threads: int) -> float:
+def _measure_flops(dtype: torch.dtype, threads: int) -> float:
     """Operations per second of a product of two square matrices here: the quickest of ten or more, in about 30 ms;
     on a machine that others use as well in longer, as one product alone may be interrupted."""
     with torch.no_grad():
-        one = torch.ones(_SIZE, _SIZE, dtype=dtype)
-        out, quickest = torch.mm(one, one), float("inf")
-        end, done = time.perf_counter() + _SECONDS, 0
+        matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE, dtype=dtype)
+        out, best_seconds = torch.mm(matrix, matrix), float("inf")
+        deadline, num_repeats = time.perf_counter() + _MIN_SECONDS, 0
         while True:
-            began = time.perf_counter()
-            torch.mm(one, one, out=out)
+            start = time.perf_counter()
+            torch.mm(matrix, matrix, out=out)
             now = time.perf_counter()
-            quickest, done = min(quickest, now - began), done + 1
-            if now > end and done >= _LEAST:
-                return 2.0 * _SIZE**3 / quickest
+            best_seconds, num_repeats = min(best_seconds, now - start), num_repeats + 1
+            if now > deadline and num_repeats >= _MIN_REPEATS:
+                return 2.0 * _MATRIX_SIZE**3 / best_seconds

@@ -1,4 +1,4 @@
-"""Refuses what cannot be trained or evaluated afterwards, before anything is written; warns of what is doubtful."""
+"""Checks a recipe before anything is written: errors for what cannot be trained or evaluated, warnings otherwise."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import grid_of, replaced_grid
+from numerate.evaluation.evaluator import resolve_grid, warn_replaced_grid
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokenizers.tokenizer import Tokenizer
@@ -18,111 +18,124 @@ from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 
 
-def refuse_precision(precision: str, device: torch.device) -> None:
+def check_precision(precision: str, device: torch.device) -> None:
     """Raises `UserError` for a precision that the device does not have."""
     if precision == "fp16" and device.type == "cpu":
-        raise UserError("training.precision: fp16 needs a GPU; bf16 or fp32 are right for device=cpu")
+        raise UserError("training.precision: must be bf16 or fp32 for device=cpu; fp16 needs a GPU")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UserError("training.precision: this GPU has no bf16; fp16 or fp32 are right")
+        raise UserError("training.precision: must be fp16 or fp32; this GPU does not support bf16")
 
 
-def refuse_grid(recipe: Recipe, exam: EvaluationData, model: Model, longest: Tokens) -> list[str]:
+def check_grid(recipe: Recipe, evaluation_data: EvaluationData, model: Model, longest: Tokens) -> list[str]:
     """Raises `UserError` for a grid that could not be evaluated afterwards. Returns warnings."""
     text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
-    if text is None and not task.trained():
+    if text is None and not task.training_spans():
         return []
     requested: tuple[int, ...] = ()
     try:
-        grid = grid_of(task, text)
-        found = []
+        grid = resolve_grid(task, text)
+        warnings_of_corners = []
         for corner in grid.corners():
             requested = tuple(dict(corner).values())
-            largest = exam.longest(task.pinned(**dict(corner)), split="test").to(device)
-            found += model.check(largest, longest)
+            largest = evaluation_data.longest_rows(task.at_cell(**dict(corner)), split="test").to(device)
+            warnings_of_corners += model.check_tokens(largest, longest)
     except UserError as error:
         reason = str(error).removeprefix("grid: ")
         if text is not None:
-            there = task.cells() if requested else None
-            hint = "" if there is None or requested in there else "; evaluation.grid=null takes all parts there are"
+            cells = task.cells() if requested else None
+            hint = "" if cells is None or requested in cells else "; evaluation.grid=null evaluates all cells"
             raise UserError(f"evaluation.grid: {reason}{hint}") from error
-        found = [f"{reason}; evaluation.grid= names a smaller one"]
-    replaced = replaced_grid(task, text)
-    warnings = [] if replaced is None else [replaced]
-    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in found]
+        warnings_of_corners = [f"{reason}; evaluation.grid= names a smaller one"]
+    replaced_warning = warn_replaced_grid(task, text)
+    warnings = [] if replaced_warning is None else [replaced_warning]
+    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in warnings_of_corners]
 
 
-def splits_of(recipe: Recipe, exam: EvaluationData, model: Model, device: torch.device) -> tuple[list[str], list[str]]:
-    """What is evaluated during training: the trained sizes, and OOD validation where the model can read it. And
+def validation_splits(
+    recipe: Recipe, evaluation_data: EvaluationData, model: Model, device: torch.device
+) -> tuple[list[str], list[str]]:
+    """The splits evaluated during training: validation, and OOD validation where the model can read it. And
     warnings."""
-    if recipe.task.running:  # the files say what is held out
+    if recipe.task.is_language_modeling:  # the files say what is held out
         return ["development"], []
     warnings = []
-    if not recipe.task.divided(recipe.task.examples("development", 0, 0, 64)).any():
+    if not recipe.task.splittable_mask(recipe.task.examples("development", 0, 0, 64)).any():
         warnings.append(
-            "task: all of its sizes have too few questions to hold any out: development scores are on questions "
-            "that training meets too"
+            "task: all sizes have too few questions to hold any out: validation scores include questions "
+            "of the training set"
         )
-    beyond = recipe.task.beyond()
-    if beyond is None:
+    ood_task = recipe.task.ood_validation_task()
+    if ood_task is None:
         return ["development"], warnings
     try:
-        model.check(exam.longest(beyond).to(device))
+        model.check_tokens(evaluation_data.longest_rows(ood_task).to(device))
     except UserError as error:
         warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {error}")
         return ["development"], warnings
     return ["development", "beyond-development"], warnings
 
 
-def fingerprint_of(tokenizer: Tokenizer, task: Task) -> str | None:
-    """The hash of a tokenizer's file, the task's for running text; None for a tokenizer that is all in the recipe."""
-    return task.pieces().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()
+def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
+    """The hash of a tokenizer's file, the task's for language modeling; None for a tokenizer without a file."""
+    return task.load_tokenizer().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()
 
 
-def refuse_other_tokenizer(tokenizer: Tokenizer, task: Task, found: Checkpoint) -> None:
+def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Checkpoint) -> None:
     """Raises `UserError` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
     something else. Checkpoints written before this was kept are taken as they are."""
-    before = found.state.get("tokenizer")
-    if before is not None and before != (now := fingerprint_of(tokenizer, task)):
+    previous_fingerprint = last_checkpoint.state.get("tokenizer")
+    if previous_fingerprint is not None and previous_fingerprint != (
+        fingerprint := tokenizer_fingerprint(tokenizer, task)
+    ):
         name = getattr(tokenizer, "tokenizer", type(tokenizer).__name__)
         raise UserError(
-            f"tokenizer: {found.path} was trained with another tokenizer file called {name} (fingerprint {before[:8]}, "
-            f"this one {(now or 'none')[:8]}), so that its ids mean other tokens; the file it was trained with is right"
+            f"tokenizer: {last_checkpoint.path} was trained with another tokenizer file called {name} (fingerprint "
+            f"{previous_fingerprint[:8]}, this one {(fingerprint or 'none')[:8]}), so that its ids mean other tokens; "
+            "use the file it was trained with"
         )
 
 
-def refuse_other_contents(task: Task, head: Mapping[str, Any], path: Path) -> None:
-    """Raises `UserError` where the files of a task have changed since the run was begun whose `head` and `path` these
-    are: its place in the data means other questions there, and its results are about others.
+def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -> None:
+    """Raises `UserError` where the files of a task have changed since the run was begun whose `metadata` and `path`
+    these are: its place in the data means other questions there, and its results are about others.
 
     Runs that were begun before contents were kept are taken as they are.
     """
-    before = head.get("contents")
-    if not before or (now := task.contents()) == before:
+    previous_checksums = metadata.get("contents")
+    if not previous_checksums or (checksums := task.file_hashes()) == previous_checksums:
         return
-    changed = [name for name in now if name in before and now[name] != before[name]]
-    changed += sorted(set(now) ^ set(before))
-    name, created = changed[0], head.get("times", {}).get("created")
+    changed = [name for name in checksums if name in previous_checksums and checksums[name] != previous_checksums[name]]
+    changed += sorted(set(checksums) ^ set(previous_checksums))
+    name, created = changed[0], metadata.get("times", {}).get("created")
     file = task.files().get(name, f"task.{name}")
-    then, here = (sums[name][:8] if name in sums else "none" for sums in (before, now))
+    previous_sum, current_sum = (sums[name][:8] if name in sums else "none" for sums in (previous_checksums, checksums))
     more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
     raise UserError(
-        f"task: the contents of {file}{more} have changed since {path} was begun{f' on {created}' if created else ''} "
-        f"(sha256 {then} then, {here} now), and it cannot resume with others; restore them, or train a run of its own "
-        "on the new ones (another runs_dir= or seed=)"
+        f"task: the contents of {file}{more} have changed since {path} was "
+        f"started{f' on {created}' if created else ''} (sha256 {previous_sum} then, {current_sum} now), so the run "
+        "cannot resume; restore the files, or start a new run on the new ones (another runs_dir= or seed=)"
     )
 
 
-def refuse_broken_weights(model: Model, world: World) -> None:
+def check_finite_weights(model: Model, world: World) -> None:
     """Raises `OperationalError`, in every process, for weights that are not finite before any training."""
-    own = [getattr(weight, "to_local", lambda weight=weight: weight)() for _, weight in model.named_parameters()]
-    broken = [name for (name, _), part in zip(model.named_parameters(), own, strict=True) if not _finite(part)]
-    if world.sum_counts({"broken": len(broken)})["broken"]:
-        some = f": {', '.join(broken[:3])}{' ...' if len(broken) > 3 else ''}" if broken else " in another process"
+    local_tensors = [
+        getattr(weight, "to_local", lambda weight=weight: weight)() for _, weight in model.named_parameters()
+    ]
+    non_finite_names = [
+        name for (name, _), part in zip(model.named_parameters(), local_tensors, strict=True) if not _is_finite(part)
+    ]
+    if world.sum_counts({"broken": len(non_finite_names)})["broken"]:
+        names_text = (
+            f": {', '.join(non_finite_names[:3])}{' ...' if len(non_finite_names) > 3 else ''}"
+            if non_finite_names
+            else " in another process"
+        )
         raise OperationalError(
-            f"step 0: the model starts with weights that are not finite{some}; nothing can be trained from them, so "
-            "the file that they come from is to be replaced"
+            f"step 0: the model starts with weights that are not finite{names_text}; it cannot be trained; "
+            "replace the file of the weights"
         )
 
 
-def _finite(part: torch.Tensor) -> bool:
-    return bool(part.isfinite().all())
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all())

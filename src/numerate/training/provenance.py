@@ -17,45 +17,45 @@ from typing import Any
 PACKAGES = ("numerate", "torch", "numpy", "safetensors")
 """Whose versions are recorded, with Python's."""
 
-_PATIENCE = 2.0  # seconds for git, whose answer on a huge tree or a sleeping disk is not worth a wait
+_GIT_TIMEOUT = 2.0  # seconds for git, which may be slow on a huge tree
 
 
 def provenance() -> dict[str, Any]:
     """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's head, as plain data."""
     return {
-        "command": command(),
-        "git": git(),
+        "command": command_line(),
+        "git": git_state(),
         "hardware": hardware(),
         "versions": versions(),
-        "times": {"started": now()},
+        "times": {"started": utc_now()},
     }
 
 
-def now() -> str:
+def utc_now() -> str:
     """The time as UTC to the second, such as `2026-03-01T12:00:00+00:00`."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def command(words: Sequence[str] | None = None) -> str:
+def command_line(args: Sequence[str] | None = None) -> str:
     """The command line as one would type it again: `numerate train addition_abacus seed=1`.
 
-    `words` are those that Python was started with, `sys.orig_argv` if not given.
+    `args` are those that Python was started with, `sys.orig_argv` if not given.
     """
-    words = list(sys.orig_argv if words is None else words)
-    for at, word in enumerate(words):
-        if Path(word).name == "numerate" or words[at : at + 2] == ["-m", "numerate"]:
-            words = ["numerate", *words[at + 1 + (word == "-m") :]]
+    args = list(sys.orig_argv if args is None else args)
+    for index, arg in enumerate(args):
+        if Path(arg).name == "numerate" or args[index : index + 2] == ["-m", "numerate"]:
+            args = ["numerate", *args[index + 1 + (arg == "-m") :]]
             break
-    return shlex.join(words).encode(errors="replace").decode()
+    return shlex.join(args).encode(errors="replace").decode()
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on; those not installed are left out."""
-    return dict(_versions())
+    return dict(_installed_versions())
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Looked up once per process, in 5 ms."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -64,32 +64,36 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def changed_versions(then: dict[str, str]) -> list[str]:
+def changed_versions(old_versions: dict[str, str]) -> list[str]:
     """What differs from the versions a run was made with: `["torch 2.12.0, now 2.13.0"]`."""
-    today = versions()
-    return [f"{name} {old}, now {today.get(name, 'absent')}" for name, old in then.items() if today.get(name) != old]
+    current_versions = versions()
+    return [
+        f"{name} {old}, now {current_versions.get(name, 'absent')}"
+        for name, old in old_versions.items()
+        if current_versions.get(name) != old
+    ]
 
 
-def git() -> dict[str, dict[str, Any]]:
+def git_state() -> dict[str, dict[str, Any]]:
     """Commit, and whether files differ from it, of the repository worked in (`here`) and of the package's own
     (`numerate`, if it runs from a checkout). Empty without git or a repository."""
     package = Path(__file__).resolve().parents[3]
-    places = {"here": Path.cwd()}
+    repositories = {"here": Path.cwd()}
     if (package / ".git").exists():
-        places["numerate"] = package
+        repositories["numerate"] = package
     if shutil.which("git") is None:
         return {}
-    processes = {name: _git_status(place) for name, place in places.items()}
-    found = {name: _answer(process) for name, process in processes.items()}
-    return {name: answer for name, answer in found.items() if answer is not None}
+    processes = {name: _git_status(repository) for name, repository in repositories.items()}
+    states = {name: _parse_git_status(process) for name, process in processes.items()}
+    return {name: answer for name, answer in states.items() if answer is not None}
 
 
-def _git_status(place: Path) -> "subprocess.Popen[str] | None":
+def _git_status(repository: Path) -> "subprocess.Popen[str] | None":
     """Starts `git status`, which must not write the index: another git command may be at work in this tree."""
-    words = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain=v2", "--branch"]
+    args = ["git", "--no-optional-locks", "-C", str(repository), "status", "--porcelain=v2", "--branch"]
     try:
         return subprocess.Popen(
-            words,
+            args,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -100,12 +104,12 @@ def _git_status(place: Path) -> "subprocess.Popen[str] | None":
         return None
 
 
-def _answer(process: "subprocess.Popen[str] | None") -> dict[str, Any] | None:
+def _parse_git_status(process: "subprocess.Popen[str] | None") -> dict[str, Any] | None:
     if process is None:
         return None
     with process:
         try:
-            lines = process.communicate(timeout=_PATIENCE)[0].splitlines()
+            lines = process.communicate(timeout=_GIT_TIMEOUT)[0].splitlines()
         except subprocess.TimeoutExpired:
             process.kill()
             return None

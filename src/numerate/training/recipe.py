@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from numerate.batch import ModelSpec
-from numerate.config import refuse_other_words, setting
+from numerate.config import check_choices, setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
@@ -24,7 +24,7 @@ class Training:
 
     Of `steps`, `examples`, `tokens`, `flops` and `epochs` the first that is reached ends the run; `minutes` is a
     cap, not a budget: nothing else depends on the clock. With `steps=0` nothing is trained: the start, such as
-    pretrained weights, is evaluated and written as the checkpoint of step 0. Operations are those of forwards and
+    pretrained weights, is evaluated and written as the checkpoint of step 0. FLOPs are those of forwards and
     backwards of whole rows, padding included: a backward counts as two forwards, loops without a gradient have none,
     and what an objective leaves out at positions without a target is counted.
     """
@@ -38,25 +38,27 @@ class Training:
     target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", identity=False)
     batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
     batch_size_warmup: float = setting(
-        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none", later=True
+        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none", added_later=True
     )
     initial_batch_size: int | None = setting(
-        None, "with batch_size_warmup: initial batch size, and step of its growth", later=True
+        None, "with batch_size_warmup: initial batch size, and step of its growth", added_later=True
     )
     batch_tokens: int | None = setting(
-        None, "language modeling: batch size in tokens instead, context_length per example", later=True
+        None, "language modeling: batch size in tokens instead, context_length per example", added_later=True
     )
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step")
     micro_batch_size: int | None = setting(
         None,
         "examples per micro-batch and device; gradient accumulation follows from it",
-        later=True,
+        added_later=True,
     )
     shuffle_window: int = setting(64, "batches within which examples are sorted by length")
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
     )
-    tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster", later=True)
+    tf32: bool = setting(
+        False, "whether CUDA rounds float32 matrix products to TF32, which is much faster", added_later=True
+    )
     compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
     parallel: Literal["flat", "ddp", "fsdp"] = setting(
         "flat", "several processes: one exact all-reduce (flat), DDP, or FSDP2 (sharded weights)", identity=False
@@ -82,11 +84,11 @@ class Training:
         for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0 and not (name == "steps" and value == 0):
-                raise UserError(f"{name}: {value} is nothing; a number above 0, or null for none")
+                raise UserError(f"{name}: must be above 0, or null for none; it is {value}")
         for name in ("flops", "epochs"):
             if getattr(self, name) == float("inf"):
-                raise UserError(f"{name}: a budget has an end; training.steps= or a number of {name} would do")
-        counts = (
+                raise UserError(f"{name}: must be finite")
+        count_fields = (
             "batch_size",
             "batch_tokens",
             "gradient_accumulation_steps",
@@ -95,62 +97,63 @@ class Training:
             "threads",
             "keep_checkpoints",
         )
-        every = ("log_every", "evaluate_every", "checkpoint_every")
-        for name in (*counts, *every):
+        interval_fields = ("log_every", "evaluate_every", "checkpoint_every")
+        for name in (*count_fields, *interval_fields):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} is too few; 1 or more is right")
+                raise UserError(f"{name}: must be at least 1; it is {value}")
         if (self.steps or 0) > 10**15:
-            raise UserError(f"steps: {self.steps} would take longer than anybody has; fewer are right")
+            raise UserError(f"steps: must be at most 10^15; it is {self.steps}")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UserError(f"target_accuracy: {self.target_accuracy} is not a share; above 0 up to 1 is right")
-        self._refuse_ramp()
+            raise UserError(f"target_accuracy: must be above 0 and at most 1; it is {self.target_accuracy}")
+        self._check_batch_size_warmup()
         if self.batch_tokens is not None:  # the recipe knows how many examples that is
             return
-        if self.smallest % self.gradient_accumulation_steps:
+        if self.min_batch_size % self.gradient_accumulation_steps:
             raise UserError(
-                f"gradient_accumulation_steps: {self.smallest} examples cannot be cut into "
-                f"{self.gradient_accumulation_steps} equal parts"
+                f"gradient_accumulation_steps: {self.min_batch_size} examples must be divisible by "
+                f"{self.gradient_accumulation_steps}"
             )
         if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
             raise UserError(
-                f"gradient_accumulation_steps: {self.gradient_accumulation_steps} parts, and "
-                f"micro_batch_size={self.micro_batch_size} says how many there are; one of both"
+                f"gradient_accumulation_steps: {self.gradient_accumulation_steps} micro-batches conflict with "
+                f"micro_batch_size={self.micro_batch_size}; set only one of them"
             )
-        if self.micro_batch_size is not None and self.smallest % self.micro_batch_size:
+        if self.micro_batch_size is not None and self.min_batch_size % self.micro_batch_size:
             raise UserError(
-                f"micro_batch_size: {self.smallest} examples cannot be cut into parts of "
-                f"{self.micro_batch_size}; a divisor is right"
+                f"micro_batch_size: must divide the {self.min_batch_size} examples of a batch; it is "
+                f"{self.micro_batch_size}"
             )
 
-    def parts(self, processes: int) -> int:
-        """The micro-batches per process of the smallest batch.
+    def num_micro_batches(self, world_size: int) -> int:
+        """Number of micro-batches per process of a batch of `min_batch_size`.
 
-        >>> Training(batch_size=512, micro_batch_size=16).parts(8)
+        >>> Training(batch_size=512, micro_batch_size=16).num_micro_batches(8)
         4
 
         Raises `UserError` where the examples do not divide among them.
         """
-        each = processes * (
+        divisor = world_size * (
             self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
         )
-        if self.smallest % each:
+        if self.min_batch_size % divisor:
             name = "batch_size" if self.initial_batch_size is None else "initial_batch_size"
-            cut = f"{processes} processes x {self.gradient_accumulation_steps} parts"
+            split_text = f"{world_size} processes x {self.gradient_accumulation_steps} parts"
             if self.micro_batch_size is not None:
-                cut = f"parts of {self.micro_batch_size} on {processes} processes"
-            raise UserError(f"training.{name}: {self.smallest} examples cannot be cut equally into {cut}")
-        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.smallest // each
+                split_text = f"parts of {self.micro_batch_size} on {world_size} processes"
+            raise UserError(f"training.{name}: {self.min_batch_size} examples must divide equally into {split_text}")
+        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.min_batch_size // divisor
 
     @property
-    def smallest(self) -> int:
+    def min_batch_size(self) -> int:
         """The batch size is a multiple of this: `initial_batch_size`, or the whole batch where nothing grows."""
         return self.initial_batch_size if self.initial_batch_size is not None else self.batch_size
 
-    def _refuse_ramp(self) -> None:
+    def _check_batch_size_warmup(self) -> None:
         if not 0 <= self.batch_size_warmup <= 1:
             raise UserError(
-                f"batch_size_warmup: {self.batch_size_warmup} is not a share of the budget; 0 (none) to 1 is right"
+                "batch_size_warmup: must be a fraction of the budget from 0 (none) to 1; it is "
+                f"{self.batch_size_warmup}"
             )
         if self.initial_batch_size is None:
             if self.batch_size_warmup:
@@ -161,19 +164,18 @@ class Training:
             return
         if not self.batch_size_warmup:
             raise UserError(
-                f"initial_batch_size: {self.initial_batch_size} has no ramp to begin; batch_size_warmup=0.6 was "
+                f"initial_batch_size: {self.initial_batch_size} needs batch_size_warmup; 0.6 was "
                 f"published, or null for none"
             )
         if self.initial_batch_size < 1 or self.batch_size % self.initial_batch_size:
             raise UserError(
-                f"initial_batch_size: {self.initial_batch_size}: {self.batch_size} examples are no multiple of "
-                f"it; a divisor is right"
+                f"initial_batch_size: must divide batch_size={self.batch_size}; it is {self.initial_batch_size}"
             )
 
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where trackers file a run."""
+    """Project, entity and tags for experiment trackers."""
 
     project: str | None = setting(None, "project; null: WANDB_PROJECT, else numerate", identity=False)
     entity: str | None = setting(None, "wandb user or team; null: WANDB_ENTITY", identity=False)
@@ -185,7 +187,7 @@ class Recipe:
     """The full description of a run: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
     task: Task = setting(Arithmetic(), "the task that generates questions with answers")
-    tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")
+    tokenizer: Tokenizer = setting(Characters(), "converts text into token ids")
     layout: Layout = setting(Continuation(), "how question and answer become model inputs and targets")
     model: ModelSpec = setting(Decoder(), "which model")
     objective: Objective = setting(Supervised(), "the training objective: which forward passes, which loss")
@@ -193,7 +195,7 @@ class Recipe:
     schedule: Schedule = setting(WarmupStableDecay(), "learning rate schedule")
     training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
-    samples: Samples = setting(Samples(), "texts generated during training", identity=False, later=True)
+    samples: Samples = setting(Samples(), "texts generated during training", identity=False, added_later=True)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", identity=False)
@@ -209,26 +211,25 @@ class Recipe:
     paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)
 
     def __post_init__(self) -> None:
-        refuse_other_words(self)
-        object.__setattr__(self, "training", self._in_examples())
+        check_choices(self)
+        object.__setattr__(self, "training", self._resolve_batch_tokens())
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: {self.seed} is out of range; a whole number from 0 to 2^63 - 1 is right")
+            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1; it is {self.seed}")
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
-            raise UserError(
-                f"name: {self.name!r} could not be found again: it may not be empty, `latest`, or look like a path; "
-                "null is no name"
-            )
+            raise UserError(f"name: {self.name!r} must not be empty, `latest`, or contain a slash; null is no name")
 
-    def _in_examples(self) -> Training:
+    def _resolve_batch_tokens(self) -> Training:
         """The training with its batch in examples, where it was given in tokens."""
         tokens, context = self.training.batch_tokens, getattr(self.task, "context_length", None)
         if tokens is None:
             return self.training
-        if not self.task.running or not isinstance(context, int):
+        if not self.task.is_language_modeling or not isinstance(context, int):
             raise UserError(
-                f"training.batch_tokens: the examples of {type(self.task).__name__} are no rows of equal length; "
-                "training.batch_size= in examples is right"
+                f"training.batch_tokens: the examples of {type(self.task).__name__} are not rows of equal length; "
+                "set training.batch_size= in examples"
             )
         if tokens % context:
-            raise UserError(f"training.batch_tokens: {tokens:,} are no whole number of examples of {context:,} tokens")
+            raise UserError(
+                f"training.batch_tokens: {tokens:,} must be a multiple of the context length, {context:,} tokens"
+            )
         return replace(self.training, batch_size=tokens // context, batch_tokens=None)

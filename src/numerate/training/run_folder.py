@@ -28,20 +28,20 @@ import yaml
 from numerate.config import approve_imported
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.records import heads
-from numerate.records.kinds import OF_A_RUN
-from numerate.records.reading import content_of, read, scan
+from numerate.records.kinds import RUN_FILE_SCHEMAS
+from numerate.records.reading import parse_lines, read_bytes, read_records
 from numerate.training import checkpoint, disk
 from numerate.training.lock import Lock
 
-_STARTS = ".starts"
-_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
-_OF_A_START = ("command", "git", "hardware", "versions", "times")
+_STARTS_FILE = ".starts"
+_PATH_TAKEN_ERRNOS = {errno.ENOTEMPTY, errno.EEXIST}
+_START_KEYS = ("command", "git", "hardware", "versions", "times")
 
 
 class RunFolder:
     """The folder of one run. Reading needs no lock; whoever writes holds `lock()`.
 
-    >>> run = RunFolder.create(runs_directory(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
+    >>> run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
     >>> with run.lock():
     ...     run.begin(head)
     ...     run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
@@ -52,43 +52,46 @@ class RunFolder:
         self._lock = Lock(path / "lock")
 
     @classmethod
-    def create(cls, runs: Path, recipe_name: str, id: str, head: Mapping[str, Any]) -> "RunFolder":
+    def create(cls, runs: Path, recipe_name: str, run_id: str, metadata: Mapping[str, Any]) -> "RunFolder":
         """The folder of a run, made if it is not there yet; one that is there stays as it is.
 
         It comes into being with its `recipe.yaml` by one rename, so that no run is ever without. Raises `UserError`
         where it may not be written or something else is in its place, `OperationalError` on a full disk.
         """
         recipe_name = folder_name(recipe_name)
-        path = runs / recipe_name / folder_name(id)
+        path = runs / recipe_name / folder_name(run_id)
         approve_imported()
         if not (path / "recipe.yaml").exists():
-            content = _to_yaml({"format": heads.FORMAT, "name": None, "id": id, **head} | {"id": id})
-            new = disk.beside(path)
+            content = _to_yaml(
+                {"format": heads.FORMAT_VERSION, "name": None, "id": run_id, **metadata} | {"id": run_id}
+            )
+            temporary_path = disk.temporary_path(path)
             try:
-                with disk.explained(path):
-                    new.mkdir(parents=True)
-                    disk.replace(new / "recipe.yaml", content)
-                    os.rename(new, path)
-                    disk.sync(path.parent)
+                with disk.convert_os_errors(path):
+                    temporary_path.mkdir(parents=True)
+                    disk.write_atomically(temporary_path / "recipe.yaml", content)
+                    os.rename(temporary_path, path)
+                    disk.fsync(path.parent)
             except BaseException as error:
-                shutil.rmtree(new, ignore_errors=True)
+                shutil.rmtree(temporary_path, ignore_errors=True)
                 made_by_another = isinstance(error, UserError | OperationalError) and (path / "recipe.yaml").exists()
                 if not made_by_another:
-                    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TAKEN:
+                    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH_TAKEN_ERRNOS:
                         raise UserError(
-                            f"{path}: is in the place of this run but holds no recipe.yaml; move it away, or give "
-                            "another runs_dir=."
+                            f"{path}: exists but has no recipe.yaml; move it, or set another runs_dir=."
                         ) from error
                     raise
-        with contextlib.suppress(UserError, OperationalError):  # only `latest` is the poorer for it
-            disk.append_text(runs / _STARTS, f"\n{recipe_name}/{path.name}\n")  # the first line end is for a torn line
+        with contextlib.suppress(UserError, OperationalError):  # only `latest` is affected
+            disk.append_text(
+                runs / _STARTS_FILE, f"\n{recipe_name}/{path.name}\n"
+            )  # the first line end is for a torn line
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """A run's folder that is there already. Raises `UserError` if it is none."""
+        """Opens the folder of an existing run. Raises `UserError` where there is none."""
         if not (path / "recipe.yaml").is_file():
-            what = "is no run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
+            what = "is not a run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
             raise UserError(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
         return cls(path)
 
@@ -107,98 +110,103 @@ class RunFolder:
     def file(self, name: str) -> Path:
         return self.path / name
 
-    def head(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What `recipe.yaml` holds. Raises `UserError` where it was damaged or a later version wrote it."""
-        return heads.read_head(self.file(heads.HEAD))
+        return heads.read_header(self.file(heads.RECIPE_FILE))
 
-    def begin(self, head: Mapping[str, Any]) -> None:
-        """Records a start of training, under the lock: a line in `starts.jsonl`, and `head` as the new head.
+    def record_start(self, metadata: Mapping[str, Any]) -> None:
+        """Records a start of training, under the lock: a line in `starts.jsonl`, and `metadata` as the new head.
 
         Entries that only the old head has, and the time of creation, are kept; how it ended is not.
         """
-        old = self.head()
+        old = self.metadata()
         old.pop("ended", None)
-        disk.append(self.file("starts.jsonl"), [{key: head.get(key) for key in _OF_A_START}], durable=True)
-        times = {**old.get("times", {}), **head.get("times", {})}
+        disk.append_records(self.file("starts.jsonl"), [{key: metadata.get(key) for key in _START_KEYS}], durable=True)
+        times = {**old.get("times", {}), **metadata.get("times", {})}
         times["created"] = old.get("times", {}).get("created", times.get("created", times.get("started")))
-        given = {key: value for key, value in head.items() if value is not None}
-        self._write_head({**old, **given, "times": times, "id": old["id"]})
+        entries = {key: value for key, value in metadata.items() if value is not None}
+        self._write_metadata({**old, **entries, "times": times, "id": old["id"]})
 
-    def update_head(self, **changes: Any) -> None:
+    def update_metadata(self, **changes: Any) -> None:
         """Sets entries of the head, under the lock. `times` is merged with the times already there."""
-        old = self.head()
+        old = self.metadata()
         if "times" in changes:
             changes["times"] = {**old.get("times", {}), **changes["times"]}
-        self._write_head({**old, **changes})
+        self._write_metadata({**old, **changes})
 
-    def _write_head(self, head: dict[str, Any]) -> None:
-        content = _to_yaml({**head, "format": heads.FORMAT})
-        disk.replace(self.file(heads.HEAD), content, safe="The run itself is unharmed.")
+    def _write_metadata(self, head: dict[str, Any]) -> None:
+        content = _to_yaml({**head, "format": heads.FORMAT_VERSION})
+        disk.write_atomically(self.file(heads.RECIPE_FILE), content, unharmed_note="The run itself is intact.")
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
         """Appends records to one of the run's `.jsonl` files: all of them, or none when the disk is full."""
-        disk.append(self.file(name), records, durable=durable, safe="What was written before is safe.")
+        disk.append_records(self.file(name), records, durable=durable, unharmed_note="What was written before is safe.")
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The records of one of the run's `.jsonl` files, or of a piece's; none if there is no such file.
 
         Raises `UserError` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
         """
-        return read(self.file(name), OF_A_RUN[Path(name).name])
+        return read_records(self.file(name), RUN_FILE_SCHEMAS[Path(name).name])
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a file of the folder, as a whole or not at all."""
+        """Writes a file of the folder, atomically."""
         raw = content.encode() if isinstance(content, str) else content
-        disk.replace(self.file(name), raw, safe="What was there before is unharmed.")
+        disk.write_atomically(self.file(name), raw, unharmed_note="The previous file is intact.")
 
-    def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
+    def truncate_metrics(self, step: int, *, is_evaluated: bool = True) -> int:
         """Removes the records of steps after `step` from `metrics.jsonl`, since a resumed run will write them again;
-        and the evaluations of `step` itself where it has not been `evaluated`.
+        and the evaluations of `step` itself where it has not been `is_evaluated`.
 
         They are moved to `metrics-undone.jsonl`, not lost. A last line that was cut goes; a damaged line stays where it
         is. Returns how many records were moved.
         """
 
         def keep(record: Mapping[str, Any]) -> bool:
-            return record["step"] < step or (record["step"] == step and (evaluated or "split" not in record))
+            return record["step"] < step or (record["step"] == step and (is_evaluated or "split" not in record))
 
-        kept, moved = self.parted("metrics.jsonl", keep)
+        kept_lines, moved = self.split_records("metrics.jsonl", keep)
         if moved:
             self.append("metrics-undone.jsonl", *moved, durable=True)
-        if kept != content_of(self.file("metrics.jsonl")):
-            self.write("metrics.jsonl", kept)
+        if kept_lines != read_bytes(self.file("metrics.jsonl")):
+            self.write("metrics.jsonl", kept_lines)
         return len(moved)
 
-    def parted(self, name: str, keep: Callable[[Mapping[str, Any]], bool]) -> tuple[bytes, list[dict[str, Any]]]:
+    def split_records(self, name: str, keep: Callable[[Mapping[str, Any]], bool]) -> tuple[bytes, list[dict[str, Any]]]:
         """Those lines of a file of records that are kept, as they are written, damaged ones too; and the records of the
         others. A last line that was cut is in neither."""
         path = self.file(name)
         kept, others = [], []
-        for line in scan(content_of(path), path, OF_A_RUN[Path(name).name]):
+        for line in parse_lines(read_bytes(path), path, RUN_FILE_SCHEMAS[Path(name).name]):
             if line.record is not None and not keep(line.record):
                 others.append(line.record)
-            elif not line.cut:
+            elif not line.is_truncated:
                 kept.append(line.text + b"\n")
         return b"".join(kept), others
 
     @contextlib.contextmanager
-    def lock(self, doing: str = "training") -> Iterator[None]:
+    def lock(self, activity: str = "training") -> Iterator[None]:
         """Holds the folder for writing; may be nested. Raises `UserError` that names the process that holds it already.
 
         The lock ends with the process, also by `kill -9`. What an earlier holder left unfinished is cleaned up first.
         """
-        with self._lock.hold(doing) as first:
-            if first:
-                with disk.explained(self.path):
-                    self._tidy()
+        with self._lock.hold(activity) as is_outermost:
+            if is_outermost:
+                with disk.convert_os_errors(self.path):
+                    self._clean_up()
             yield
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         name = glob.escape(self.path.name)
-        for left in (*self.path.glob(f"{disk.BESIDE}*"), *self.path.parent.glob(f"{disk.BESIDE}{name}-*")):
+        for leftover in (
+            *self.path.glob(f"{disk.TEMPORARY_PREFIX}*"),
+            *self.path.parent.glob(f"{disk.TEMPORARY_PREFIX}{name}-*"),
+        ):
             with contextlib.suppress(FileNotFoundError):  # another process that finds this run made removes its own
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
-        checkpoint.tidy(self.checkpoints)
+                shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink(
+                    missing_ok=True
+                )
+        checkpoint.clean_up(self.checkpoints)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -213,18 +221,18 @@ _AMBIGUOUS = re.compile(
 )
 
 
-def _text(dumper: Any, value: str) -> Any:
+def _represent_text(dumper: Any, value: str) -> Any:
     style = '"' if _AMBIGUOUS.fullmatch(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
 def _to_yaml(head: Mapping[str, Any]) -> bytes:
-    plain = disk.plain(head)
-    plain |= {heads.CHECKSUM: heads.checksum(plain)}
-    text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    data = disk.to_plain_data(head)
+    data |= {heads.CHECKSUM_KEY: heads.checksum(data)}
+    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return str(text).encode()
 
 
@@ -232,36 +240,36 @@ def folder_name(text: str) -> str:
     """A text as one folder's name: `folder_name("my.py:small add")` is `"my.py-small-add"`."""
     name = re.sub(r"[^\w.+=-]+", "-", text).lstrip(".-")
     if not name:
-        raise UserError(f"{text!r} cannot name a folder; use letters and digits.")
+        raise UserError(f"{text!r} must contain letters or digits to name a folder.")
     return name[:100]
 
 
-def runs_directory(given: str | os.PathLike[str] | None = None) -> Path:
-    """Where runs are: `given` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`.
+def resolve_runs_dir(runs_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where runs are: `runs_dir` (the setting runs_dir=), else NUMERATE_RUNS, else `./runs`.
 
     Raises `UserError` for a file, and for an empty text.
     """
-    if given is not None and not os.fspath(given).strip():
-        raise UserError("runs_dir: is empty; runs_dir=FOLDER is right, or none for NUMERATE_RUNS or ./runs")
-    runs = Path(os.path.expanduser(given or os.environ.get("NUMERATE_RUNS") or "runs"))
+    if runs_dir is not None and not os.fspath(runs_dir).strip():
+        raise UserError("runs_dir: must not be empty; leave it out for NUMERATE_RUNS or ./runs")
+    runs = Path(os.path.expanduser(runs_dir or os.environ.get("NUMERATE_RUNS") or "runs"))
     if runs.is_file():
-        raise UserError(f"runs_dir: {runs} is a file, a folder is needed; runs_dir= or NUMERATE_RUNS names another")
+        raise UserError(f"runs_dir: {runs} must be a folder; it is a file (set runs_dir= or NUMERATE_RUNS)")
     return runs
 
 
 def all_runs(runs: Path) -> list[RunFolder]:
     """Every run below a folder of runs, by recipe and id."""
-    with disk.explained(runs):
+    with disk.convert_os_errors(runs):
         heads = sorted(runs.glob("[!.]*/[!.]*/recipe.yaml"))
     return [RunFolder(head.parent) for head in heads]
 
 
-def latest(runs: Path) -> RunFolder | None:
+def latest_run(runs: Path) -> RunFolder | None:
     """The run that was created or continued last, by the order of starts and not by any clock, of those that have a
     checkpoint; where none has, of all. Warns of a later one that has none yet."""
     newest = None
     for run in _newest_first(runs):
-        if checkpoint.steps(run.checkpoints):
+        if checkpoint.list_steps(run.checkpoints):
             if newest is not None:
                 message = f"latest: {newest.path} has no checkpoint yet; taking {run.path}, the newest run that has one"
                 warnings.warn(message, stacklevel=3)
@@ -272,16 +280,16 @@ def latest(runs: Path) -> RunFolder | None:
 
 def _newest_first(runs: Path) -> Iterator[RunFolder]:
     try:
-        started = (runs / _STARTS).read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = (runs / _STARTS_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
-        started = []
-    known = [runs / name for name in dict.fromkeys(reversed(started)) if name]
-    yield from (RunFolder(path) for path in known if os.path.isfile(path / "recipe.yaml"))
-    others = [run for run in all_runs(runs) if run.path not in known]
-    yield from sorted(others, key=lambda run: (_quick(run, "  started") or "", run.path), reverse=True)
+        lines = []
+    known_paths = [runs / name for name in dict.fromkeys(reversed(lines)) if name]
+    yield from (RunFolder(path) for path in known_paths if os.path.isfile(path / "recipe.yaml"))
+    others = [run for run in all_runs(runs) if run.path not in known_paths]
+    yield from sorted(others, key=lambda run: (_read_metadata_entry(run, "  started") or "", run.path), reverse=True)
 
 
-def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
+def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
     """The run that is meant: a path, `latest`, a `name=` label, an id or the beginning of one, a recipe with one run.
 
     Raises `UserError` that lists the runs meant when there are several, or the nearest name when there is none.
@@ -294,52 +302,56 @@ def find(address: str | os.PathLike[str], runs: Path) -> RunFolder:
         return RunFolder(path.parent)
     if os.path.isfile(runs / text / "recipe.yaml") and text.strip("./"):
         return RunFolder(runs / text)
-    every = all_runs(runs)
+    runs_found = all_runs(runs)
     if text == "latest":
-        if (last := latest(runs)) is None:
-            raise UserError(f"{runs}: there is no run here yet; `numerate train RECIPE` makes one.")
-        return last
-    named = {run.path: _quick(run, "name") for run in every}
-    for fits in (
-        [run for run in every if run.id == text],
-        [run for run in every if named[run.path] == text],
-        [run for run in every if text and run.id.startswith(text)],
-        [run for run in every if run.recipe_name == text.rstrip("/")],
-        [run for run in every if "/" in text and f"{run.recipe_name}/{run.id}".startswith(text)],
+        if (newest_run := latest_run(runs)) is None:
+            raise UserError(f"{runs}: there is no run here yet; `numerate train RECIPE` creates one.")
+        return newest_run
+    name_by_path = {run.path: _read_metadata_entry(run, "name") for run in runs_found}
+    for matches in (
+        [run for run in runs_found if run.id == text],
+        [run for run in runs_found if name_by_path[run.path] == text],
+        [run for run in runs_found if text and run.id.startswith(text)],
+        [run for run in runs_found if run.recipe_name == text.rstrip("/")],
+        [run for run in runs_found if "/" in text and f"{run.recipe_name}/{run.id}".startswith(text)],
     ):
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            shown = ", ".join(f"{run.recipe_name}/{run.id}" for run in fits[:8]) + (", ..." if len(fits) > 8 else "")
-            raise UserError(f"{text!r} may mean {len(fits)} runs in {runs}: {shown}. Give one of these, or a path.")
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            runs_text = ", ".join(f"{run.recipe_name}/{run.id}" for run in matches[:8]) + (
+                ", ..." if len(matches) > 8 else ""
+            )
+            raise UserError(
+                f"{text!r} may mean {len(matches)} runs in {runs}: {runs_text}. Use one of these, or a path."
+            )
     if os.path.isdir(path):
-        raise UserError(f"{path}: is no run: it has no recipe.yaml.{_instead(path)}")
+        raise UserError(f"{path}: is no run: it has no recipe.yaml.{_suggest_path(path)}")
     if os.sep in text:
         raise UserError(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
-    known = [run.id for run in every] + [name for name in named.values() if name] + ["latest"]
+    known = [run.id for run in runs_found] + [name for name in name_by_path.values() if name] + ["latest"]
     raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
 
 
-def _instead(path: Path) -> str:
+def _suggest_path(path: Path) -> str:
     """What to give instead of a folder that is part of a run, or that holds weights of others."""
     here = path.absolute()
     if here.name == "checkpoints" and (here.parent / "recipe.yaml").is_file():
         return f" Its run is {path.parent if path.parent.name else here.parent}."
     run = here.parent.parent
     if here.parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
-        given = path.parent.parent if len(path.parts) > 2 else run
+        run_path = path.parent.parent if len(path.parts) > 2 else run
         step = re.fullmatch(r"step-0*(\d+)", here.name)
         if step is None:
-            return f" Its run is {given}."
+            return f" Its run is {run_path}."
         return (
-            f" It is a checkpoint of the run {given}: give that, and which one where a checkpoint is expected, as in "
-            f"`numerate evaluate {given} checkpoint={step[1]}`."
+            f" It is a checkpoint of the run {run_path}: give that, and which one where a checkpoint is expected, as "
+            f"in `numerate evaluate {run_path} checkpoint={step[1]}`."
         )
     if inside := sorted(path.glob("*/recipe.yaml")):
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
         return f" There are runs inside: {inside[0].parent}{more}."
     if (path / "modeling_numerate.py").is_file():
-        return f" It holds a run that was exported for Hugging Face: `numerate import {path}` makes a run of it."
+        return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
     if (path / "config.json").is_file():
         return (
             " It holds weights of Hugging Face, which `numerate train RECIPE model.weights="
@@ -352,7 +364,7 @@ def _runs_in(folder: Path) -> list[str]:
     return [head.parent.name for head in folder.glob("*/recipe.yaml")]
 
 
-def _quick(run: RunFolder, key: str) -> str | None:
+def _read_metadata_entry(run: RunFolder, key: str) -> str | None:
     """One line of a run's head without parsing all of it, so that a thousand runs are looked through quickly."""
     try:
         found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)

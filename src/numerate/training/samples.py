@@ -10,15 +10,15 @@ from numerate.batch import Model
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.passages import passages_after
-from numerate.evaluation.prompts import Prompt, context_of, most_of, writing_of
+from numerate.evaluation.passages import generate_passages
+from numerate.evaluation.prompts import Prompt, make_prompt_processor, resolve_max_new_tokens, training_context_length
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
 from numerate.training.precision import autocast
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stopped
 
-PUBLISHED = (
+PUBLISHED_PROMPTS = (
     "Once upon a time,",
     "There once was a girl named ",
     "On a rainy day,",
@@ -29,7 +29,7 @@ PUBLISHED = (
 )
 """The prompts of the published system, https://github.com/Awni00/dual-attention; three are empty."""
 
-FILE = "samples.jsonl"
+SAMPLES_FILE = "samples.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,68 +44,76 @@ class Samples:
         None, "at each evaluation, at the end, or never; null: at the end, for language modeling only", identity=False
     )
     prompts: tuple[str, ...] = setting(
-        PUBLISHED, "prompts to continue; an empty one is the beginning of a document", identity=False
+        PUBLISHED_PROMPTS, "prompts to continue; an empty one is the beginning of a document", identity=False
     )
     max_new_tokens: int = setting(100, "largest number of generated tokens", identity=False)
     sampling: Sampling = setting(Sampling(), "how the next token is sampled", identity=False)
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):
-            raise UserError(f"when: {self.when!r} is no time; evaluation, end or never is right, or null")
+            raise UserError(f"when: must be evaluation, end, never or null; it is {self.when!r}")
         if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: {self.max_new_tokens} generate nothing; 1 or more is right")
+            raise UserError(f"max_new_tokens: must be at least 1; it is {self.max_new_tokens}")
         if not self.prompts and self.when in ("evaluation", "end"):
-            raise UserError("prompts: there are none to continue; [''] is the beginning of a document")
+            raise UserError("prompts: must not be empty; [''] is the beginning of a document")
 
 
-class Sampler:
+class SampleGenerator:
     """Generates the samples of a run and keeps them in its folder.
 
     Prompts longer than the context are left out; `warnings` name them where they were set, and characters
     that the tokenizer does not know. Raises `UserError` where the run continues no texts, or cannot read a prompt.
     """
 
-    def __init__(self, samples: Samples, exam: EvaluationData, precision: str) -> None:
+    def __init__(self, samples: Samples, evaluation_data: EvaluationData, precision: str) -> None:
         self.samples, self.precision = samples, precision
-        self.when = samples.when or ("end" if exam.running else "never")
+        self.when = samples.when or ("end" if evaluation_data.is_language_modeling else "never")
         self.warnings: list[str] = []
         self._prompts: list[Prompt] = []
         if self.when == "never":
             return
-        self.writing = writing_of(exam)
-        context = context_of(exam)
-        chosen = samples.when is not None or samples.prompts != PUBLISHED  # not only the defaults
+        self.prompt_processor = make_prompt_processor(evaluation_data)
+        context = training_context_length(evaluation_data)
+        is_configured = samples.when is not None or samples.prompts != PUBLISHED_PROMPTS  # not only the defaults
         for text in samples.prompts:
-            prompt = self.writing.read(text)
-            if prompt.unknown and chosen:
-                unknown = ", ".join(map(repr, prompt.unknown))
+            prompt = self.prompt_processor.encode(text)
+            if prompt.unknown_parts and is_configured:
+                unknown = ", ".join(map(repr, prompt.unknown_parts))
                 self.warnings.append(f"samples.prompts: {text!r}: the tokenizer does not know {unknown}")
             if len(prompt.ids) <= context:
                 self._prompts.append(prompt)
-            elif chosen:
+            elif is_configured:
                 reason = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
                 self.warnings.append(f"samples.prompts: {text!r} {reason}")
-        self._most = most_of(self._prompts, None, context, None, usual=samples.max_new_tokens) if self._prompts else 0
+        self._max_new_tokens = (
+            resolve_max_new_tokens(self._prompts, None, context, None, default=samples.max_new_tokens)
+            if self._prompts
+            else 0
+        )
 
-    def due(self, *, evaluated: bool, last: bool) -> bool:
+    def is_due(self, *, is_evaluation_step: bool, is_last_step: bool) -> bool:
         """Whether to generate them now."""
-        return bool(self._prompts) and (last if self.when == "end" else evaluated and self.when == "evaluation")
+        return bool(self._prompts) and (
+            is_last_step if self.when == "end" else is_evaluation_step and self.when == "evaluation"
+        )
 
     @torch.no_grad()
     def generate(
-        self, model: Model, step: int, folder: RunFolder | None, stop_requested: Callable[[], bool] = lambda: False
+        self, model: Model, step: int, folder: RunFolder | None, should_stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
         """The samples of a step, with the model in evaluation mode. Every process must call it, as a model may be
         sharded; one with a `folder` writes them, in place of those of this step and later ones.
 
-        Raises `Stopped`, with nothing written, when `stop_requested`, called after each token, is True.
+        Raises `Stopped`, with nothing written, when `should_stop`, called after each token, is True.
         """
         with autocast(next(model.parameters()).device, self.precision):
-            sampling, most = self.samples.sampling, self._most
-            passages = passages_after(model, self.writing, self._prompts, sampling, most, ended=stop_requested)
-        if stop_requested():
+            sampling, max_new_tokens = self.samples.sampling, self._max_new_tokens
+            passages = generate_passages(
+                model, self.prompt_processor, self._prompts, sampling, max_new_tokens, should_stop=should_stop
+            )
+        if should_stop():
             raise Stopped
-        found = [
+        records = [
             {
                 "step": step,
                 "seed": self.samples.sampling.seed,
@@ -119,18 +127,18 @@ class Sampler:
             for passage in passages
         ]
         if folder is not None:
-            kept, _ = _until(folder, step - 1)
-            folder.write(FILE, kept + b"".join(map(disk.line, found)))
-        return found
+            kept, _ = _split_at_step(folder, step - 1)
+            folder.write(SAMPLES_FILE, kept + b"".join(map(disk.json_line, records)))
+        return records
 
 
-def cut(folder: RunFolder, step: int) -> None:
+def remove_later_samples(folder: RunFolder, step: int) -> None:
     """Removes the samples of steps after `step`, which a resumed run generates again, the same."""
-    kept, later = _until(folder, step)
+    kept, later = _split_at_step(folder, step)
     if later:
-        folder.write(FILE, kept)
+        folder.write(SAMPLES_FILE, kept)
 
 
-def _until(folder: RunFolder, step: int) -> tuple[bytes, list[dict[str, Any]]]:
+def _split_at_step(folder: RunFolder, step: int) -> tuple[bytes, list[dict[str, Any]]]:
     """The samples of steps up to `step` and whatever else stands in the file, as it is written; and the later ones."""
-    return folder.parted(FILE, lambda one: "prompt" not in one or one["step"] <= step)
+    return folder.split_records(SAMPLES_FILE, lambda one: "prompt" not in one or one["step"] <= step)

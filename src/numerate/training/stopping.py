@@ -8,7 +8,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-_AGAIN = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl-C
+_DEBOUNCE_SECONDS = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl-C
 
 
 class Stopped(Exception):
@@ -24,15 +24,15 @@ class Stop:
 
     A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
     handlers that were there before come back at the end. Outside the main thread, where Python allows no handlers,
-    `ask` still works. It may be entered again inside itself.
+    `request` still works. It may be entered again inside itself.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._requested = False
         self._depth = 0
-        self._interrupted: float | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._interrupted_at: float | None = None
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     @property
     def requested(self) -> bool:
@@ -44,7 +44,7 @@ class Stop:
         """The exit status that a shell expects after this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signal if self.signal else 0
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Requests a stop, as a signal does (another rank was stopped, time is up)."""
         self._requested = True
 
@@ -52,11 +52,11 @@ class Stop:
         self._depth += 1
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                before = signal.getsignal(number)
-                if number == signal.SIGHUP and before == signal.SIG_IGN:
+                handler = signal.getsignal(number)
+                if number == signal.SIGHUP and handler == signal.SIG_IGN:
                     continue
-                self._before[number] = before
-                signal.signal(number, self._received)
+                self._previous_handlers[number] = handler
+                signal.signal(number, self._handle_signal)
         return self
 
     def __exit__(
@@ -65,17 +65,17 @@ class Stop:
         self._depth -= 1
         if self._depth:
             return
-        for number, before in self._before.items():
+        for number, before in self._previous_handlers.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)
-        self._before.clear()
+        self._previous_handlers.clear()
 
-    def _received(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            if self._interrupted is not None:
-                if time.monotonic() - self._interrupted > _AGAIN:
+            if self._interrupted_at is not None:
+                if time.monotonic() - self._interrupted_at > _DEBOUNCE_SECONDS:
                     raise KeyboardInterrupt
                 return
-            self._interrupted = time.monotonic()
+            self._interrupted_at = time.monotonic()
         self.signal = self.signal or signal.Signals(number)
         self._requested = True
         again = "; again to stop at once" if number == signal.SIGINT else ""

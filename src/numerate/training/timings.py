@@ -1,4 +1,4 @@
-"""How quickly a run goes: tokens and floating-point operations per second, the share of what the device can do, memory.
+"""Throughput of a run: tokens and FLOPs per second, model FLOPs utilization (MFU), peak memory.
 
 All of it depends on the machine and stands in `timings.jsonl`, apart from what a run is.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from numerate.training.distributed import World
-from numerate.training.peak_flops import Products, limit_of
+from numerate.training.peak_flops import MatmulPrecision, peak_flops
 from numerate.training.training_state import TrainingState
 
 
@@ -25,10 +25,10 @@ class Timings:
     out where that is not known. `peak_bytes` is the most memory so far.
     """
 
-    def __init__(self, world: World, products: Products) -> None:
-        self.world, self.products = world, products
-        self._before: tuple[float, int, int] | None = None
-        self._paused = 0.0
+    def __init__(self, world: World, matmul_precision: MatmulPrecision) -> None:
+        self.world, self.matmul_precision = world, matmul_precision
+        self._previous: tuple[float, int, int] | None = None
+        self._paused_seconds = 0.0
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -37,31 +37,35 @@ class Timings:
         try:
             yield
         finally:
-            self._paused += time.monotonic() - began
+            self._paused_seconds += time.monotonic() - began
 
-    def line(self, spent: TrainingState) -> dict[str, Any] | None:
+    def next_record(self, state: TrainingState) -> dict[str, Any] | None:
         """The line since the last one; None for the first."""
-        now, before, paused = time.monotonic(), self._before, self._paused
-        self._before, self._paused = (now, spent.tokens, spent.flops), 0.0
-        if before is None:
+        now, previous, paused = time.monotonic(), self._previous, self._paused_seconds
+        self._previous, self._paused_seconds = (now, state.tokens, state.flops), 0.0
+        if previous is None:
             return None
-        seconds = max(now - before[0], 1e-9)
+        seconds = max(now - previous[0], 1e-9)
         training = max(seconds - paused, 1e-9)
-        flops = (spent.flops - before[2]) / training
-        found: dict[str, Any] = {
-            "step": spent.step,
-            "tokens_per_second": round((spent.tokens - before[1]) / training),
+        flops = (state.flops - previous[2]) / training
+        record: dict[str, Any] = {
+            "step": state.step,
+            "tokens_per_second": round((state.tokens - previous[1]) / training),
             "seconds": round(seconds, 3),
             "training_seconds": round(training, 3),
             "flops_per_second": float(f"{flops:.4g}"),
         }
-        limit = limit_of(self.world.device, self.products)
+        limit = peak_flops(self.world.device, self.matmul_precision)
         if limit is not None:
-            found["share_of_limit"] = float(f"{flops / (limit.flops * self.world.size):.3g}")
-            found["limit"] = {"flops_per_second": float(f"{limit.flops:.4g}"), "of": self.products, "is": limit.source}
+            record["share_of_limit"] = float(f"{flops / (limit.flops * self.world.size):.3g}")
+            record["limit"] = {
+                "flops_per_second": float(f"{limit.flops:.4g}"),
+                "of": self.matmul_precision,
+                "is": limit.source,
+            }
         if (peak := peak_bytes(self.world.device)) is not None:
-            found["peak_bytes"] = peak
-        return found
+            record["peak_bytes"] = peak
+        return record
 
 
 def peak_bytes(device: torch.device) -> int | None:
@@ -76,15 +80,15 @@ def peak_bytes(device: torch.device) -> int | None:
     return most if sys.platform == "darwin" else 1024 * most
 
 
-def speed_text(line: Mapping[str, Any]) -> str:
+def format_throughput(record: Mapping[str, Any]) -> str:
     """A line as it is shown beside a run.
 
-    >>> speed_text({"tokens_per_second": 12345, "share_of_limit": 0.312})
+    >>> format_throughput({"tokens_per_second": 12345, "share_of_limit": 0.312})
     '12.3k tokens/s (31% of limit)'
     """
-    tokens = line["tokens_per_second"]
+    tokens = record["tokens_per_second"]
     count = (
         f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
     )
-    share = line.get("share_of_limit")
-    return f"{count} tokens/s" + ("" if share is None else f" ({share:.{0 if share >= 0.01 else 1}%} of limit)")
+    mfu = record.get("share_of_limit")
+    return f"{count} tokens/s" + ("" if mfu is None else f" ({mfu:.{0 if mfu >= 0.01 else 1}%} of limit)")

@@ -11,56 +11,56 @@ import torch
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import refuse_ahead
+from numerate.evaluation.evaluator import check_causal
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.data_stream import Stream, StreamPosition, places_of
+from numerate.training.data_stream import BatchStream, StreamPosition, num_padded_tokens
 from numerate.training.distributed import World
-from numerate.training.objective import ObjectivePart
-from numerate.training.parallel import make_parallel
-from numerate.training.peak_flops import products_of
-from numerate.training.precision import autocast, products
+from numerate.training.objective import ObjectiveModule
+from numerate.training.parallel import make_parallel_strategy
+from numerate.training.peak_flops import resolve_matmul_precision
+from numerate.training.precision import autocast, tf32_matmul
 from numerate.training.preflight import (
-    fingerprint_of,
-    refuse_broken_weights,
-    refuse_grid,
-    refuse_other_tokenizer,
-    refuse_precision,
-    splits_of,
+    check_finite_weights,
+    check_grid,
+    check_precision,
+    check_same_tokenizer,
+    tokenizer_fingerprint,
+    validation_splits,
 )
 from numerate.training.preflight_warnings import (
-    number_term_large,
-    numbers_uncovered,
-    validation_trained_on,
+    warn_large_number_loss,
+    warn_number_coverage,
+    warn_validation_overlap,
 )
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
-from numerate.training.running_sums import LAYER, RunningSums, line
-from numerate.training.samples import Sampler, cut
+from numerate.training.running_sums import LAYER_PREFIX, MetricSums, metrics_record
+from numerate.training.samples import SampleGenerator, remove_later_samples
 from numerate.training.stopping import Stop, Stopped
 from numerate.training.timings import Timings
 from numerate.training.training_state import TrainingState
-from numerate.training.validation import Development
+from numerate.training.validation import Validator
 
-Listener = Callable[[str, Mapping[str, Any]], None]
+EventCallback = Callable[[str, Mapping[str, Any]], None]
 """Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
 `("warning", {"text": ...})`."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a start of training ended: `why` is `budget`, `target`, `minutes` or `stopped`."""
+class TrainingResult:
+    """The result of a call of `train`: `stop_reason` is `budget`, `target`, `minutes` or `stopped`."""
 
-    progress: TrainingState
-    why: str
-    status: int = 0
+    state: TrainingState
+    stop_reason: str
+    exit_status: int = 0
 
 
 class Trainer:
     """Trains a recipe in the folder of its run, from the run's last checkpoint.
 
-    `origin` is what that checkpoint records of pretrained weights, which are then not needed again. With `counting` the
-    model's weights have no memory: everything is checked and counted, and nothing can be trained.
+    `origin` is what that checkpoint records of pretrained weights, which are then not needed again. With
+    `use_meta_device` the model is on the meta device: everything is checked and counted, and nothing can be trained.
 
     Raises `UserError` for what cannot be trained (before anything is written), `OperationalError` when the loss is not
     finite.
@@ -71,91 +71,95 @@ class Trainer:
         recipe: Recipe,
         world: World,
         folder: RunFolder | None = None,
-        listen: Listener = lambda kind, record: None,
+        on_event: EventCallback = lambda kind, record: None,
         *,
         origin: Mapping[str, Any] | None = None,
-        counting: bool = False,
+        use_meta_device: bool = False,
     ) -> None:
-        self.recipe, self.world, self.folder, self.listen = recipe, world, folder, listen
+        self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
-        self.exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-        vocabulary = self.exam.vocabulary
+        self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+        vocabulary = self.evaluation_data.vocabulary
         self.origin = origin
         self.model: Model
-        if counting:
+        if use_meta_device:
             self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
         else:
             self.model = recipe.model.rebuild(vocabulary, recipe.seed, origin).to(world.device)
-        self.objective: ObjectivePart = recipe.objective.build(vocabulary).to(world.device)
-        self.settings = recipe.optimizer.settings_of(self.model)
-        self.stream = Stream(
+        self.objective: ObjectiveModule = recipe.objective.build(vocabulary).to(world.device)
+        self.parameter_options = recipe.optimizer.parameter_options(self.model)
+        self.stream = BatchStream(
             recipe.task,
             recipe.tokenizer,
             recipe.layout,
             seed=recipe.seed,
-            batch_size=self.training.smallest,
-            window=self.training.shuffle_window * (self.training.batch_size // self.training.smallest),
+            batch_size=self.training.min_batch_size,
+            window=self.training.shuffle_window * (self.training.batch_size // self.training.min_batch_size),
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
-        self.parts = self.training.parts(world.size)
-        refuse_precision(self.training.precision, world.device)
-        refuse_ahead(self.model, self.exam)
-        longest = self.exam.longest(recipe.task).to(world.device)
-        splits, doubts = splits_of(recipe, self.exam, self.model, world.device)
+        self.num_micro_batches = self.training.num_micro_batches(world.size)
+        check_precision(self.training.precision, world.device)
+        check_causal(self.model, self.evaluation_data)
+        longest_rows = self.evaluation_data.longest_rows(recipe.task).to(world.device)
+        splits, split_warnings = validation_splits(recipe, self.evaluation_data, self.model, world.device)
         warnings = (
-            self.model.check(longest, longest),
-            refuse_grid(recipe, self.exam, self.model, longest),
-            doubts,
+            self.model.check_tokens(longest_rows, longest_rows),
+            check_grid(recipe, self.evaluation_data, self.model, longest_rows),
+            split_warnings,
             recipe.task.data_warnings(),
-            validation_trained_on(recipe.task),
-            numbers_uncovered(recipe, self.objective),
+            warn_validation_overlap(recipe.task),
+            warn_number_coverage(recipe, self.objective),
         )
-        self.warnings = [text for found in warnings for text in found]
-        self.development = Development(recipe, self.exam, self.objective, splits, world)
-        self.sampler = Sampler(recipe.samples, self.exam, self.training.precision)
-        self.warnings += self.sampler.warnings
-        self.settling: Callable[[], None] = lambda: None
-        """Called before sums are read or weights written: a `StackedTrainer` that holds them brings them up to date."""
-        self.parallel = make_parallel(self.training.parallel, self.model, world, compiled=self.training.compile)
-        self.optimizer = recipe.optimizer.build(self.model, self.settings)
+        self.warnings = [text for messages in warnings for text in messages]
+        self.validator = Validator(recipe, self.evaluation_data, self.objective, splits, world)
+        self.sample_generator = SampleGenerator(recipe.samples, self.evaluation_data, self.training.precision)
+        self.warnings += self.sample_generator.warnings
+        self.flush_hook: Callable[[], None] = lambda: None
+        """Called before sums are read or weights written: a `StackedTrainer` sets it to write its own sums back."""
+        self.parallel_strategy = make_parallel_strategy(
+            self.training.parallel, self.model, world, compiled=self.training.compile
+        )
+        self.optimizer = recipe.optimizer.build(self.model, self.parameter_options)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
-        self.progress = TrainingState()
-        self._sums = RunningSums(recipe, world)
-        self.timings = Timings(world, products_of(self.training.precision, self.training.tf32, world.device))
-        self._rate = 0.0  # of the last step
-        self._began = self._saved_at = 0.0
-        self._earlier = 0.0  # seconds of earlier starts, as the checkpoint knows them
-        self.share = 1.0
+        self.state = TrainingState()
+        self._sums = MetricSums(recipe, world)
+        self.timings = Timings(
+            world, resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
+        )
+        self._learning_rate = 0.0  # of the last step
+        self._start_time = self._last_save_time = 0.0
+        self._previous_seconds = 0.0  # seconds of earlier starts, as the checkpoint knows them
+        self.time_share = 1.0
         """The share of the elapsed time that counts as this run's: a quarter in a stack of four."""
-        self._saved = 0
-        self._overdue = False
-        self._why, self._status = "budget", 0
+        self._last_saved_step = 0
+        self._is_checkpoint_overdue = False
+        self._stop_reason, self._exit_status = "budget", 0
         self._stop = Stop()
 
     # The budget ---------------------------------------------------------------------------------------------------
 
     @property
-    def steps(self) -> int:
-        """The budget in optimiser steps; for one in tokens or operations the estimate that the schedule uses."""
-        return self.budget.steps
+    def total_steps(self) -> int:
+        """The budget in optimizer steps; for a budget in tokens or FLOPs an estimate, used by the schedule."""
+        return self.budget.total_steps
 
-    def spent(self) -> bool:
+    def is_budget_spent(self) -> bool:
         """Whether the budget is used up."""
-        return self.budget.is_spent(self.progress)
+        return self.budget.is_spent(self.state)
 
     @property
-    def fresh(self) -> bool:
+    def is_new(self) -> bool:
         """Whether nothing of the run is evaluated or written yet."""
-        return self.progress.step == 0 and self.progress.best is None and not self.progress.due
+        return self.state.step == 0 and self.state.best is None and not self.state.due
 
-    def reached(self) -> bool:
+    def has_reached_target(self) -> bool:
         """Whether the last evaluation reached the target."""
-        return self.training.target_accuracy is not None and self.progress.right >= self.training.target_accuracy
+        return self.training.target_accuracy is not None and self.state.right >= self.training.target_accuracy
 
     @property
-    def done(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is left to do: no step, and nothing that a stop left due after the last one."""
-        return (self.spent() or self.reached()) and not self.progress.due
+        return (self.is_budget_spent() or self.has_reached_target()) and not self.state.due
 
     # Resuming -----------------------------------------------------------------------------------------------------
 
@@ -163,294 +167,327 @@ class Trainer:
         """Resumes from the last intact checkpoint of the folder, if any. Returns warnings about torn ones."""
         if self.folder is None:
             return []
-        found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
-        if self.world.first:
-            found = checkpoint.resume(self.folder.checkpoints)
-            step, due = (found[0].step, found[0].state["progress"].get("due")) if found[0] else (0, "")
-            self.folder.cut_metrics(step, evaluated=due != "evaluation")
-            cut(self.folder, step)
-        last, warnings = self.world.said_by_first(found)
-        if last is None:
+        resumed: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
+        if self.world.is_main_process:
+            resumed = checkpoint.resume(self.folder.checkpoints)
+            step, pending = (resumed[0].step, resumed[0].state["progress"].get("due")) if resumed[0] else (0, "")
+            self.folder.truncate_metrics(step, is_evaluated=pending != "evaluation")
+            remove_later_samples(self.folder, step)
+        last_checkpoint, warnings = self.world.broadcast(resumed)
+        if last_checkpoint is None:
             if self.origin is not None:
                 raise OperationalError(
-                    f"{self.folder.checkpoints}: the checkpoint to resume from has just gone; start once more"
+                    f"{self.folder.checkpoints}: the checkpoint to resume from was deleted meanwhile; run the command "
+                    "again"
                 )
             return warnings  # type: ignore[no-any-return]
-        self.load(last)
-        before = last.state.get("processes", self.world.size)
-        if before != self.world.size:
+        self.load(last_checkpoint)
+        previous_world_size = last_checkpoint.state.get("processes", self.world.size)
+        if previous_world_size != self.world.size:
             warnings.append(
-                f"{last.path}: was written by {before} processes and resumes with {self.world.size}: the examples "
-                "are the same, but not the last bits"
+                f"{last_checkpoint.path}: was written by {previous_world_size} processes and resumes with "
+                f"{self.world.size}: the examples are the same, but rounding differs"
             )
         return warnings  # type: ignore[no-any-return]
 
-    def load(self, last: checkpoint.Checkpoint) -> None:
-        """Loads weights, optimiser state and progress. Raises `UserError` for a checkpoint of another tokenizer."""
-        refuse_other_tokenizer(self.recipe.tokenizer, self.recipe.task, last)
-        tensors = last.read()
-        self.parallel.load_weights(tensors["weights"], str(last.path))
-        self.parallel.load_moments(self.optimizer, tensors["optimizer"])
-        if "operations" in last.state["progress"]:
-            raise UserError(f"{last.path}: is of version 0.1, which resumes it; another runs_dir= starts anew")
-        self.progress = TrainingState(**last.state["progress"])
-        self._earlier = last.state.get("seconds", 0.0)
-        if "flops" not in last.state["progress"]:  # written before operations were counted
-            self.progress.flops = round(self.progress.examples * self.budget.operations_per_example)
-        if self.progress.scaler:
-            self.scaler.load_state_dict(self.progress.scaler)
+    def load(self, last_checkpoint: checkpoint.Checkpoint) -> None:
+        """Loads weights, optimizer state and progress. Raises `UserError` for a checkpoint of another tokenizer."""
+        check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, last_checkpoint)
+        tensors = last_checkpoint.read()
+        self.parallel_strategy.load_weights(tensors["weights"], str(last_checkpoint.path))
+        self.parallel_strategy.load_optimizer_state(self.optimizer, tensors["optimizer"])
+        if "operations" in last_checkpoint.state["progress"]:
+            raise UserError(
+                f"{last_checkpoint.path}: was written by version 0.1 and can only be resumed by it; set another "
+                "runs_dir= to start a new run"
+            )
+        self.state = TrainingState(**last_checkpoint.state["progress"])
+        self._previous_seconds = last_checkpoint.state.get("seconds", 0.0)
+        if "flops" not in last_checkpoint.state["progress"]:  # written before operations were counted
+            self.state.flops = round(self.state.examples * self.budget.flops_per_example)
+        if self.state.scaler:
+            self.scaler.load_state_dict(self.state.scaler)
 
-    def start_from(self, other: checkpoint.Checkpoint) -> None:
+    def load_initial_weights(self, source_checkpoint: checkpoint.Checkpoint) -> None:
         """Loads another run's weights, and nothing else of it."""
-        self.parallel.load_weights(other.read(only=["weights"])["weights"], str(other.path))
+        self.parallel_strategy.load_weights(
+            source_checkpoint.read(only=["weights"])["weights"], str(source_checkpoint.path)
+        )
 
     # The loop -----------------------------------------------------------------------------------------------------
 
-    def train(self, stop: Stop | None = None) -> Outcome:
+    def train(self, stop: Stop | None = None) -> TrainingResult:
         """Trains until the budget is used up, the target is reached, time is over or `stop` is requested."""
         stop = stop or Stop()
-        with products(self.world.device, tf32=self.training.tf32):
-            self.begin(stop)
+        with tf32_matmul(self.world.device, tf32=self.training.tf32):
+            self.start_training(stop)
             while self.should_continue():
-                self.one_step(self.steps)
+                self.training_step(self.total_steps)
                 self.after_step()
-            return self.end()
+            return self.finish_training()
 
-    def begin(self, stop: Stop) -> None:
+    def start_training(self, stop: Stop) -> None:
         """Before the first step of a start, which `stop` may end. Where no step is to be made, the start itself is
         evaluated and written; what a stop left due after the last step is done now."""
         self._stop = stop
-        self._began = self._saved_at = time.monotonic()
-        self._saved, self._overdue = self.progress.step, False
-        self._why, self._status = "target" if self.reached() else "budget", 0
-        if self.progress.step == 0:
-            refuse_broken_weights(self.model, self.world)
-        if self.progress.due or (self.fresh and (self.spent() or self.training.evaluate_at_start)):
+        self._start_time = self._last_save_time = time.monotonic()
+        self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
+        self._stop_reason, self._exit_status = "target" if self.has_reached_target() else "budget", 0
+        if self.state.step == 0:
+            check_finite_weights(self.model, self.world)
+        if self.state.due or (self.is_new and (self.is_budget_spent() or self.training.evaluate_at_start)):
             self._evaluate()
             self.save()
-            self._why = "target" if self.reached() else self._why
+            self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
         self.model.train()
 
     def should_continue(self) -> bool:
-        """Whether to make another step; `end` returns why not."""
-        if self.done:
+        """Whether to make another step; `finish_training` returns why not."""
+        if self.is_finished:
             return False
-        flags = self._flags()
-        self._overdue = bool(flags["overdue"])
+        flags = self._stop_flags()
+        self._is_checkpoint_overdue = bool(flags["overdue"])
         if flags["stop"] or flags["late"]:
-            self._why = "stopped" if flags["stop"] else "minutes"
-            self._status = self.world.highest(self._stop.status) if flags["stop"] else 0
+            self._stop_reason = "stopped" if flags["stop"] else "minutes"
+            self._exit_status = self.world.max_over_processes(self._stop.status) if flags["stop"] else 0
             return False
         return True
 
     def after_step(self) -> None:
         """Logs, evaluates and saves what is due."""
-        training, step, best, last = self.training, self.progress.step, self.progress.best, self.spent()
+        training, step, previous_best_step, is_last_step = (
+            self.training,
+            self.state.step,
+            self.state.best,
+            self.is_budget_spent(),
+        )
         if step == 1:
-            self._settle()  # a failed first step raises at once
-        if step % training.log_every == 0 or last:
+            self._flush_metrics()  # a failed first step raises at once
+        if step % training.log_every == 0 or is_last_step:
             self._log()
-        if step % training.evaluate_every == 0 or last:
+        if step % training.evaluate_every == 0 or is_last_step:
             self._evaluate()
-            self._why = "target" if self.reached() else self._why
-        due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
-        if due or self._overdue or last or self.reached() or self.progress.best != best:
+            self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
+        is_checkpoint_due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
+        if (
+            is_checkpoint_due
+            or self._is_checkpoint_overdue
+            or is_last_step
+            or self.has_reached_target()
+            or self.state.best != previous_best_step
+        ):
             self.save()
-            self._saved, self._saved_at = step, time.monotonic()
+            self._last_saved_step, self._last_save_time = step, time.monotonic()
 
-    def end(self) -> Outcome:
+    def finish_training(self) -> TrainingResult:
         """After the last step of a start: all of it is on disk."""
-        if self._saved != self.progress.step:
+        if self._last_saved_step != self.state.step:
             self.save()
         self.model.eval()
-        return Outcome(self.progress, self._why, self._status)
+        return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
-    def _flags(self) -> dict[str, int]:
+    def _stop_flags(self) -> dict[str, int]:
         """Flags set by signals and the clock in any process, summed over all."""
         training, now = self.training, time.monotonic()
-        minutes, between = training.minutes, training.checkpoint_minutes
+        minutes, checkpoint_minutes = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
             {
-                "stop": self._stop.requested or self.world.orphaned,
-                "late": minutes is not None and now - self._began > 60 * minutes,
-                "overdue": between is not None and now - self._saved_at > 60 * between,
+                "stop": self._stop.requested or self.world.is_orphaned,
+                "late": minutes is not None and now - self._start_time > 60 * minutes,
+                "overdue": checkpoint_minutes is not None and now - self._last_save_time > 60 * checkpoint_minutes,
             }
         )
 
-    def one_step(self, steps: int) -> None:
-        """One optimiser step on the next global batch."""
-        training, progress = self.training, self.progress
-        draw, rate = StepContext(self.recipe.seed, progress.step), self.rate(steps)
-        examples = training.smallest * self.budget.multiples(self.budget.used(progress))
-        parts = [
-            self.stream.batch(StreamPosition(place), self.world.rank, self.world.size, part, self.parts)
-            for place in range(progress.examples, progress.examples + examples, training.smallest)
-            for part in range(self.parts)
+    def training_step(self, total_steps: int) -> None:
+        """One optimizer step on the next global batch."""
+        training, progress = self.training, self.state
+        step_context, learning_rate = StepContext(self.recipe.seed, progress.step), self.learning_rate(total_steps)
+        num_examples = training.min_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
+        micro_batches = [
+            self.stream.batch(
+                StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
+            )
+            for start in range(progress.examples, progress.examples + num_examples, training.min_batch_size)
+            for micro_batch_index in range(self.num_micro_batches)
         ]
         counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "flops": 0}
-        for batch in parts:
-            counts["real tokens"] += batch.real
-            counts["padded tokens"] += places_of(batch)
-            counts["flops"] += self.budget.flops_of(batch, draw)
+        for batch in micro_batches:
+            counts["real tokens"] += batch.num_input_tokens
+            counts["padded tokens"] += num_padded_tokens(batch)
+            counts["flops"] += self.budget.batch_flops(batch, step_context)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
         counts = self.world.sum_counts(counts)
-        _seed(self.world.device, _dropout_seed(self.recipe.seed, progress.step, self.world.rank))
+        _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, progress.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        for number, batch in enumerate(parts):
-            self._part(batch.to(self.world.device), draw, counts, last=number == len(parts) - 1)
-        self.parallel.finish()
+        for index, batch in enumerate(micro_batches):
+            self._backward_micro_batch(
+                batch.to(self.world.device), step_context, counts, is_last=index == len(micro_batches) - 1
+            )
+        self.parallel_strategy.sync_gradients()
         self.scaler.unscale_(self.optimizer)
         if training.log_layer_grad_norms:
-            for name, layer in self.parallel.layer_norms().items():
-                self.add(LAYER + name, layer)
-        norm = self.parallel.clip(self.recipe.optimizer.max_grad_norm)
+            for name, layer_grad_norm in self.parallel_strategy.layer_grad_norms().items():
+                self.add_metric(LAYER_PREFIX + name, layer_grad_norm)
+        grad_norm = self.parallel_strategy.clip_grad_norm(self.recipe.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["factor"]
+            group["lr"] = learning_rate * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
-            norm = norm.nan_to_num(0.0, 0.0, 0.0)
-        self.add("gradient norm", norm)
-        self.count_step(examples, counts["real tokens"], counts["padded tokens"], counts["flops"])
+            grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
+        self.add_metric("gradient norm", grad_norm)
+        self.count_step(num_examples, counts["real tokens"], counts["padded tokens"], counts["flops"])
 
-    def rate(self, steps: int) -> float:
+    def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
-        schedule, progress = self.recipe.schedule, self.progress
-        factor = schedule.multiplier(self.budget.position(progress), steps) * schedule.judged(progress.judged)
-        self._rate = self.recipe.optimizer.learning_rate * factor
-        return self._rate
+        schedule, progress = self.recipe.schedule, self.state
+        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.evaluation_factor(
+            progress.judged
+        )
+        self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
+        return self._learning_rate
 
-    def count_step(self, examples: int, real: int, padded: int, flops: int) -> None:
-        """Counts a finished step: its examples, its tokens without and with padding, its operations."""
-        progress = self.progress
+    def count_step(self, num_examples: int, num_tokens: int, num_padded_tokens: int, flops: int) -> None:
+        """Counts a finished step: its examples, its tokens without and with padding, its FLOPs."""
+        progress = self.state
         progress.step += 1
-        progress.examples += examples
-        progress.tokens += real
+        progress.examples += num_examples
+        progress.tokens += num_tokens
         progress.flops += flops
-        self.add("real tokens", real)
-        self.add("padded tokens", padded)
-        self.add("steps", 1)
-        self.listen("step", {"step": progress.step, "steps": self.steps, "tokens": real})
+        self.add_metric("real tokens", num_tokens)
+        self.add_metric("padded tokens", num_padded_tokens)
+        self.add_metric("steps", 1)
+        self.on_event("step", {"step": progress.step, "steps": self.total_steps, "tokens": num_tokens})
 
-    def _part(self, batch: Batch, draw: StepContext, counts: Mapping[str, int], *, last: bool) -> None:
-        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, draw))
-        with self.parallel.backward(last):
+    def _backward_micro_batch(
+        self, batch: Batch, step_context: StepContext, counts: Mapping[str, int], *, is_last: bool
+    ) -> None:
+        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context))
+        with self.parallel_strategy.backward(is_last):
             with autocast(self.world.device, self.training.precision):
-                terms = self.objective(self.parallel.forward, batch, draw)
-            means = {term: value / max(1, counts[f"term {term}"]) for term, value in terms.items()}
-            total = sum((self.objective.weights[term] * mean for term, mean in means.items()), torch.zeros(()))
-            self.scaler.scale(total * self.parallel.factor).backward()
-        self.add("loss", total.detach())
-        if len(means) > 1:
-            for term, mean in means.items():
-                self.add(f"loss {term}", mean.detach())
+                loss_sums = self.objective(self.parallel_strategy.forward, batch, step_context)
+            loss_terms = {term: value / max(1, counts[f"term {term}"]) for term, value in loss_sums.items()}
+            total = sum((self.objective.weights[term] * mean for term, mean in loss_terms.items()), torch.zeros(()))
+            self.scaler.scale(total * self.parallel_strategy.loss_multiplier).backward()
+        self.add_metric("loss", total.detach())
+        if len(loss_terms) > 1:
+            for term, mean in loss_terms.items():
+                self.add_metric(f"loss {term}", mean.detach())
 
     # Records ------------------------------------------------------------------------------------------------------
 
-    def add(self, name: str, value: float | torch.Tensor) -> None:
+    def add_metric(self, name: str, value: float | torch.Tensor) -> None:
         """Sums on the device: nothing waits for it until a line is logged or a checkpoint written."""
         self._sums.add(name, value)
 
-    def _settle(self) -> dict[str, float]:
-        """The sums since the last line as plain numbers. Raises `OperationalError` if the loss or its gradient is not
+    def _flush_metrics(self) -> dict[str, float]:
+        """The sums since the last line as Python floats. Raises `OperationalError` if the loss or its gradient is not
         finite."""
-        self.settling()
-        self._sums.settle(self.progress.sums, self.progress.step, self.folder)
-        return self.progress.sums
+        self.flush_hook()
+        self._sums.flush(self.state.sums, self.state.step, self.folder)
+        return self.state.sums
 
     def _log(self) -> None:
-        progress = self.progress
-        record = line(self._settle(), progress, self._rate)
-        if (timing := self.timings.line(progress)) is not None:
-            self._record("timings.jsonl", "timing", timing)
+        progress = self.state
+        record = metrics_record(self._flush_metrics(), progress, self._learning_rate)
+        if (timing := self.timings.next_record(progress)) is not None:
+            self._append_record("timings.jsonl", "timing", timing)
         progress.sums.clear()
-        self._record("metrics.jsonl", "log", record)
-        if progress.step <= self.training.log_every and self.world.first:  # the first line of a run
-            for text in number_term_large(self.objective, record):
-                self.listen("warning", {"text": text})
+        self._append_record("metrics.jsonl", "log", record)
+        if progress.step <= self.training.log_every and self.world.is_main_process:  # the first line of a run
+            for text in warn_large_number_loss(self.objective, record):
+                self.on_event("warning", {"text": text})
 
     def _evaluate(self) -> None:
         """Evaluates this step and generates its samples, or what of both is due. After a stop the rest stays due."""
-        progress = self.progress
+        progress = self.state
         with contextlib.suppress(Stopped):
             if progress.due != "samples":
                 progress.due = "evaluation"
-                self._develop()
+                self._validate()
                 progress.due = "samples"
             step = progress.step
-            due = step == 0 or step % self.training.evaluate_every == 0
-            if self.sampler.due(evaluated=due, last=self.spent() or self.reached()):
-                with self.timings.pause(), self.parallel.generating() as model:
-                    folder = self.folder if self.world.first else None
-                    self.sampler.generate(model, step, folder, self._stop_requested)
+            is_scheduled = step == 0 or step % self.training.evaluate_every == 0
+            if self.sample_generator.is_due(
+                is_evaluation_step=is_scheduled, is_last_step=self.is_budget_spent() or self.has_reached_target()
+            ):
+                with self.timings.pause(), self.parallel_strategy.generation_mode() as model:
+                    folder = self.folder if self.world.is_main_process else None
+                    self.sample_generator.generate(model, step, folder, self._stop_requested)
             progress.due = ""
 
     def _stop_requested(self) -> bool:
         """Whether a stop is requested in any process. Every process must call it."""
-        return bool(self._flags()["stop"])
+        return bool(self._stop_flags()["stop"])
 
-    def _between(self) -> None:
+    def _raise_if_stopped(self) -> None:
         """Between two batches of an evaluation, in every process: raises `Stopped` on a requested stop."""
         if self._stop_requested():
             raise Stopped
 
-    def _develop(self) -> None:
-        """Evaluates the development splits, and keeps the best step by the criterion."""
-        progress = self.progress
-        with self.timings.pause(), self.parallel.evaluating() as model:
-            result = self.development.evaluate(model, progress.step, self._between)
+    def _validate(self) -> None:
+        """Evaluates the validation splits, and keeps the best step by the criterion."""
+        progress = self.state
+        with self.timings.pause(), self.parallel_strategy.evaluation_mode() as model:
+            result = self.validator.evaluate(model, progress.step, self._raise_if_stopped)
         for record in result.records:
-            self._record("metrics.jsonl", "evaluation", dict(record))
-        if self.development.criterion.prefers(result.score, progress.best_so_far):
+            self._append_record("metrics.jsonl", "evaluation", dict(record))
+        if self.validator.criterion.is_improvement(result.score, progress.best_step_score):
             progress.best = progress.step
             progress.best_by, progress.best_split, progress.best_score, progress.best_loss = result.score
         progress.right = result.accuracy
         step = progress.step
-        due = step > 0 and step % self.training.evaluate_every == 0  # not only because a budget ends or starts here
-        if result.watched is not None and due:
-            progress.judged = self.recipe.schedule.after_evaluation(progress.judged, result.watched)
+        is_scheduled = (
+            step > 0 and step % self.training.evaluate_every == 0
+        )  # not only because a budget ends or starts here
+        if result.monitored_value is not None and is_scheduled:
+            progress.judged = self.recipe.schedule.update_state(progress.judged, result.monitored_value)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the first writes."""
-        self._settle()
+        self._flush_metrics()
         with self.timings.pause():
-            self._write()
+            self._write_checkpoint()
 
-    def _write(self) -> None:
+    def _write_checkpoint(self) -> None:
         if self.folder is None:
             return
-        groups = {"weights": self.parallel.weights(), "optimizer": self.parallel.moments(self.optimizer)}
-        self.progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else {}
-        if self.world.first:
+        tensors = {
+            "weights": self.parallel_strategy.full_state_dict(),
+            "optimizer": self.parallel_strategy.full_optimizer_state(self.optimizer),
+        }
+        self.state.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else {}
+        if self.world.is_main_process:
             state = {
-                "progress": asdict(self.progress),
+                "progress": asdict(self.state),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
-                "seconds": round(self._earlier + self.share * (time.monotonic() - self._began), 3),
-                "tokenizer": fingerprint_of(self.recipe.tokenizer, self.recipe.task),
+                "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
+                "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
                 "origin": self.model.origin(),
             }
             checkpoint.write(
                 self.folder.checkpoints,
-                self.progress.step,
-                groups,
+                self.state.step,
+                tensors,
                 state,
                 keep_last=self.training.keep_checkpoints,
-                best=self.progress.best,
+                best=self.state.best,
             )
-        self.world.wait()
-        self.listen("checkpoint", {"step": self.progress.step})
+        self.world.barrier()
+        self.on_event("checkpoint", {"step": self.state.step})
 
-    def _record(self, file: str, kind: str, record: dict[str, Any]) -> None:
-        if self.world.first:
+    def _append_record(self, file: str, kind: str, record: dict[str, Any]) -> None:
+        if self.world.is_main_process:
             if self.folder is not None:
                 self.folder.append(file, record)
-            self.listen(kind, record)
+            self.on_event(kind, record)
 
 
-def _seed(device: torch.device, seed: int) -> None:
-    """Seeds what dropout draws from. `torch.manual_seed` would do it for every kind of device, at 0.3 ms a call."""
+def _seed_dropout(device: torch.device, seed: int) -> None:
+    """Seeds the random generators of dropout. `torch.manual_seed` would do it for every kind of device, at 0.3 ms a
+    call."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

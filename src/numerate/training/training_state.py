@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from numerate.training.best_checkpoint import Score
+from numerate.training.best_checkpoint import ValidationScore
 
 
 @dataclass
@@ -31,8 +31,8 @@ class TrainingState:
     due: Literal["", "evaluation", "samples"] = ""
 
     @property
-    def best_so_far(self) -> Score | None:
+    def best_step_score(self) -> ValidationScore | None:
         """The score of the best step."""
         if self.best is None:
             return None
-        return Score(self.best_by, self.best_split or "development", self.best_score, self.best_loss)
+        return ValidationScore(self.best_by, self.best_split or "development", self.best_score, self.best_loss)

@@ -1,4 +1,4 @@
-"""Evaluation during training: the development splits, and which step is the best by them."""
+"""Evaluation during training: the validation splits, and which step is the best on them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,111 +10,136 @@ import torch
 
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData, at_most, pieces
-from numerate.evaluation.exact_match import MatchCounts, mark
-from numerate.evaluation.language_modeling import chunks_of, portions, read_chunks
+from numerate.evaluation.evaluation_data import EvaluationData, limit_count, split_batch
+from numerate.evaluation.exact_match import MatchCounts, score_batch
+from numerate.evaluation.language_modeling import compute_chunk_losses, num_chunks, split_into_portions
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.evaluation.statistics import wilson
-from numerate.training.best_checkpoint import Criterion, Score
+from numerate.evaluation.statistics import wilson_interval
+from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
-from numerate.training.objective import ObjectivePart
+from numerate.training.objective import ObjectiveModule
 from numerate.training.precision import autocast
 from numerate.training.recipe import Recipe
 
-Between = Callable[[], None]
+BatchCallback = Callable[[], None]
 """Called between two batches; what it raises leaves the evaluation."""
 
 
 @dataclass(frozen=True)
-class DevelopmentResult:
+class ValidationResult:
     """The evaluation of a step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
-    development split; `watched` is the metric that the schedule watches, None where it watches nothing.
+    development split; `monitored_value` is the metric that the schedule watches, None where it watches nothing.
     """
 
     records: Sequence[Mapping[str, Any]]
-    score: Score
+    score: ValidationScore
     accuracy: float
-    watched: float | None
+    monitored_value: float | None
 
 
 @dataclass(frozen=True)
-class _Share:
-    """A process's share of a development split: one batch, read in `rounds` pieces, as many in every process."""
+class _ValidationShard:
+    """A process's share of a development split: one batch, read in `num_rounds` pieces, as many in every process."""
 
     split: str
     batch: Batch
-    rounds: int
+    num_rounds: int
 
-    def pieces(self) -> Iterator[tuple[Batch, bool]]:
+    def padded_rounds(self) -> Iterator[tuple[Batch, bool]]:
         """The pieces, and whether each counts: every process calls the model equally often, and one with fewer pieces
         repeats its last without counting it."""
-        own = pieces(self.batch)
-        for at in range(self.rounds):
-            yield own[min(at, len(own) - 1)], at < len(own)
+        batches = split_batch(self.batch)
+        for index in range(self.num_rounds):
+            yield batches[min(index, len(batches) - 1)], index < len(batches)
 
 
-class Development:
+class Validator:
     """Evaluates the development splits: the same questions each time, each process its share of them.
 
     Only the first position offset is evaluated.
     """
 
     def __init__(
-        self, recipe: Recipe, exam: EvaluationData, objective: ObjectivePart, splits: Sequence[str], world: World
+        self,
+        recipe: Recipe,
+        evaluation_data: EvaluationData,
+        objective: ObjectiveModule,
+        splits: Sequence[str],
+        world: World,
     ) -> None:
-        self.recipe, self.exam, self.objective, self.splits, self.world = recipe, exam, objective, splits, world
-        self.criterion = Criterion.of(recipe.training.best_metric, exam)
-        if exam.running and recipe.training.target_accuracy is not None:
-            raise UserError(
-                "training.target_accuracy: is a share of right answers, and running text has none; null is right"
-            )
-        self._drawn: list[_Share] = []
+        self.recipe, self.evaluation_data, self.objective, self.splits, self.world = (
+            recipe,
+            evaluation_data,
+            objective,
+            splits,
+            world,
+        )
+        self.criterion = BestStepRule.from_metric(recipe.training.best_metric, evaluation_data)
+        if evaluation_data.is_language_modeling and recipe.training.target_accuracy is not None:
+            raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
+        self._shards: list[_ValidationShard] = []
 
-    def evaluate(self, model: Model, step: int, between: Between = lambda: None) -> DevelopmentResult:
+    def evaluate(self, model: Model, step: int, on_batch: BatchCallback = lambda: None) -> ValidationResult:
         """Every process must call it, with the model in evaluation mode.
 
-        `between` is called between batches, equally often in every process: what it raises leaves the evaluation.
+        `on_batch` is called between batches, equally often in every process: what it raises leaves the evaluation.
         """
-        return (self._running if self.exam.running else self._answers)(model, step, between)
+        return (
+            self._evaluate_language_modeling if self.evaluation_data.is_language_modeling else self._evaluate_answers
+        )(model, step, on_batch)
 
-    def _running(self, model: Model, step: int, between: Between) -> DevelopmentResult:
+    def _evaluate_language_modeling(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """The likelihood of running text, over the same chunks each time.
 
         Of several processes each reads its share of every batch; means over batches are those of whole batches.
         """
-        found = self._likelihoods(model, between)
-        values = found.record()
+        likelihoods = self._likelihoods(model, on_batch)
+        metrics = likelihoods.record()
         names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
-        record = {"step": step, "split": "development"} | {name: values[name] for name in names if name in values}
-        judged = {"development": found.accuracy}
-        watched = self.recipe.schedule.watches()
-        value = None if watched is None else found.loss if watched == "loss" else found.accuracy
-        record["tokens"] = found.tokens
-        return DevelopmentResult([record], self.criterion.score(judged, found.loss), 0.0, value)
+        record = {"step": step, "split": "development"} | {name: metrics[name] for name in names if name in metrics}
+        accuracy = {"development": likelihoods.accuracy}
+        monitored_metric = self.recipe.schedule.monitored_metric()
+        monitored_value = (
+            None
+            if monitored_metric is None
+            else likelihoods.loss
+            if monitored_metric == "loss"
+            else likelihoods.accuracy
+        )
+        record["tokens"] = likelihoods.tokens
+        return ValidationResult([record], self.criterion.score(accuracy, likelihoods.loss), 0.0, monitored_value)
 
-    def _likelihoods(self, model: Model, between: Between = lambda: None) -> Likelihoods:
+    def _likelihoods(self, model: Model, on_batch: BatchCallback = lambda: None) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
-        found, alone = Likelihoods(), []
+        total, batch_sums = Likelihoods(), []
         with autocast(self.world.device, self.recipe.training.precision):
             for start, count in self._batches():
-                between()
+                on_batch()
                 questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
-                own = np.arange(rank, len(questions), size)
+                row_index = np.arange(rank, len(questions), size)
                 # Every process calls the model equally often: one with a shorter share reads an extra row.
-                filled = own if len(own) * size >= len(questions) else np.append(own, 0)
-                batch = self.exam.batch(questions.take(filled)).to(self.world.device)
-                each = read_chunks(model, self.exam, batch).first(len(own)).likelihoods()
-                alone.append(each)
-                found += each
-        sums = {f"{name} {at}": getattr(one, name) for at, one in enumerate(alone) for name in ("nll", "tokens")}
-        sums = self.world.sum_values(sums | {f"all {name}": value for name, value in asdict(found).items()})
-        whole = {name.removeprefix("all "): value for name, value in sums.items() if name.startswith("all ")}
-        batches = [Likelihoods(sums[f"nll {at}"], round(sums[f"tokens {at}"])).as_batch() for at in range(len(alone))]
-        means = Likelihoods.together(batches)
+                padded_index = row_index if len(row_index) * size >= len(questions) else np.append(row_index, 0)
+                batch = self.evaluation_data.batch(questions.take(padded_index)).to(self.world.device)
+                batch_likelihoods = (
+                    compute_chunk_losses(model, self.evaluation_data, batch).first(len(row_index)).likelihoods()
+                )
+                batch_sums.append(batch_likelihoods)
+                total += batch_likelihoods
+        sums = {
+            f"{name} {index}": getattr(likelihoods, name)
+            for index, likelihoods in enumerate(batch_sums)
+            for name in ("nll", "tokens")
+        }
+        sums = self.world.sum_values(sums | {f"all {name}": value for name, value in asdict(total).items()})
+        total_sums = {name.removeprefix("all "): value for name, value in sums.items() if name.startswith("all ")}
+        batches = [
+            Likelihoods(sums[f"nll {at}"], round(sums[f"tokens {at}"])).as_batch() for at in range(len(batch_sums))
+        ]
+        means = Likelihoods.merge(batches)
         return replace(
-            Likelihoods.of_sums(whole),
+            Likelihoods.from_sums(total_sums),
             batches=means.batches,
             batch_losses=means.batch_losses,
             batch_exps=means.batch_exps,
@@ -125,108 +150,118 @@ class Development:
         accumulated in parts counts as so many, as published."""
         evaluation, training = self.recipe.evaluation, self.recipe.training
         rows = training.batch_size // training.gradient_accumulation_steps
-        wanted = (
+        num_requested = (
             evaluation.validation_examples
             if evaluation.validation_batches is None
             else evaluation.validation_batches * rows
         )
-        return portions(min(wanted, chunks_of(self.recipe.task, "development")), rows)
+        return split_into_portions(min(num_requested, num_chunks(self.recipe.task, "development")), rows)
 
-    def _answers(self, model: Model, step: int, between: Between) -> DevelopmentResult:
+    def _evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """Exact match.
 
         Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
         wrong, exact match is 0 at every step and means nothing.
         """
-        watched = self.recipe.schedule.watches()
-        measured = watched == "loss" or self.criterion.measures_loss
-        shares = self._shares(between)
-        counted = {share.split: self._counts(model, share, between) for share in shares}
-        loss = self._loss(model, shares, between) if measured else None
-        scores, judged, records = {}, {}, []
-        for split, counts in counted.items():
-            low, high = wilson(counts["correct"], counts["count"])
-            scores[split] = judged[split] = counts["correct"] / counts["count"]
+        monitored_metric = self.recipe.schedule.monitored_metric()
+        needs_loss = monitored_metric == "loss" or self.criterion.needs_loss
+        shards = self._draw_shards(on_batch)
+        counts_by_split = {shard.split: self._counts(model, shard, on_batch) for shard in shards}
+        loss = self._loss(model, shards, on_batch) if needs_loss else None
+        exact_match, accuracy, records = {}, {}, []
+        for split, counts in counts_by_split.items():
+            low, high = wilson_interval(counts["correct"], counts["count"])
+            exact_match[split] = accuracy[split] = counts["correct"] / counts["count"]
             record = {
                 "step": step,
                 "split": split,
-                "exact": short(scores[split]),
-                "low": short(float(low)),
-                "high": short(float(high)),
+                "exact": round_significant(exact_match[split]),
+                "low": round_significant(float(low)),
+                "high": round_significant(float(high)),
                 "correct": counts["correct"],
                 "count": counts["count"],
-                "digit_accuracy": short(counts["digits right"] / counts["digits"]) if counts["digits"] else None,
+                "digit_accuracy": round_significant(counts["digits right"] / counts["digits"])
+                if counts["digits"]
+                else None,
             }
             if loss is not None and split == "development":
-                record["development_loss"] = short(loss)
+                record["development_loss"] = round_significant(loss)
             if counts["labels"]:
-                judged[split] = counts["labels right"] / counts["labels"]
-                record["accuracy"] = short(judged[split])
+                accuracy[split] = counts["labels right"] / counts["labels"]
+                record["accuracy"] = round_significant(accuracy[split])
             if counts["unseen"]:
-                record["unseen"] = short(counts["unseen right"] / counts["unseen"])
+                record["unseen"] = round_significant(counts["unseen right"] / counts["unseen"])
             records.append(record)
-        found = None if watched is None else loss if watched == "loss" else judged["development"]
-        return DevelopmentResult(records, self.criterion.score(judged, loss), scores["development"], found)
+        monitored_value = (
+            None if monitored_metric is None else loss if monitored_metric == "loss" else accuracy["development"]
+        )
+        return ValidationResult(
+            records, self.criterion.score(accuracy, loss), exact_match["development"], monitored_value
+        )
 
-    def _counts(self, model: Model, share: _Share, between: Between) -> dict[str, int]:
-        """How much of a split was answered, and how much of that is right, summed over all processes."""
+    def _counts(self, model: Model, shard: _ValidationShard, on_batch: BatchCallback) -> dict[str, int]:
+        """Number of answers of a split, and of correct ones, summed over all processes."""
         sums: Counter[str] = Counter()
-        for piece, counts in share.pieces():
-            between()
-            marks = mark(model, self.exam, piece)
+        for piece, counts in shard.padded_rounds():
+            on_batch()
+            match_counts = score_batch(model, self.evaluation_data, piece)
             if counts:
                 sums.update(
                     {
-                        "correct": int(marks.right.sum()),
-                        "count": len(marks.right),
-                        "digits": marks.digits,
-                        "digits right": marks.digits_right,
-                        **self._labels(marks),
+                        "correct": int(match_counts.correct.sum()),
+                        "count": len(match_counts.correct),
+                        "digits": match_counts.num_digits,
+                        "digits right": match_counts.num_correct_digits,
+                        **self._label_counts(match_counts),
                     }
                 )
         return self.world.sum_counts(sums)
 
     @torch.no_grad()
-    def _loss(self, model: Model, shares: Sequence[_Share], between: Between) -> float:
+    def _loss(self, model: Model, shards: Sequence[_ValidationShard], on_batch: BatchCallback) -> float:
         """The training loss on the development split: the same forwards as those of step 0, without dropout.
 
         Every process must call it; the sums of all are divided by the counts of all."""
-        share = next(share for share in shares if share.split == "development")
-        counts = self.world.sum_counts(self.objective.counts(share.batch))
+        shard = next(share for share in shards if share.split == "development")
+        counts = self.world.sum_counts(self.objective.counts(shard.batch))
         sums: dict[str, float] = {}
-        for piece, counted in share.pieces():
-            between()
-            placed = replace(piece, tokens=model.assign_positions(piece.tokens, StepContext.fixed()))
-            for term, value in self.objective(model, placed, StepContext(self.recipe.seed, 0)).items():
-                sums[term] = sums.get(term, 0.0) + (float(value) if counted else 0.0)
+        for piece, is_counted in shard.padded_rounds():
+            on_batch()
+            positioned_batch = replace(piece, tokens=model.assign_positions(piece.tokens, StepContext.for_evaluation()))
+            for term, value in self.objective(model, positioned_batch, StepContext(self.recipe.seed, 0)).items():
+                sums[term] = sums.get(term, 0.0) + (float(value) if is_counted else 0.0)
         sums = self.world.sum_values(sums)
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
-    def _labels(self, marks: MatchCounts) -> dict[str, int]:
+    def _label_counts(self, match_counts: MatchCounts) -> dict[str, int]:
         """Counts of labels and of correct ones, also of those beyond the trained positions; 0 for no labels."""
-        targets, correct = marks.target_mask, marks.said_right
-        first = 0 if self.exam.labelled else targets.shape[1]
-        beyond = targets.shape[1] if self.exam.trained_labels is None else self.exam.trained_labels
+        targets, correct = match_counts.target_mask, match_counts.token_correct
+        first_label_position = 0 if self.evaluation_data.is_token_classification else targets.shape[1]
+        first_ood_position = (
+            targets.shape[1]
+            if self.evaluation_data.max_training_labels is None
+            else self.evaluation_data.max_training_labels
+        )
         return {
-            "labels": int(targets[:, first:].sum()),
-            "labels right": int(correct[:, first:].sum()),
-            "unseen": int(targets[:, beyond:].sum()),
-            "unseen right": int(correct[:, beyond:].sum()),
+            "labels": int(targets[:, first_label_position:].sum()),
+            "labels right": int(correct[:, first_label_position:].sum()),
+            "unseen": int(targets[:, first_ood_position:].sum()),
+            "unseen right": int(correct[:, first_ood_position:].sum()),
         }
 
-    def _shares(self, between: Between) -> list[_Share]:
+    def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
         """The questions of the development splits, drawn once: one for each process at least."""
         task, count = self.recipe.task, self.recipe.evaluation.validation_examples
-        for split in self.splits[len(self._drawn) :]:
-            between()
-            wanted = max(at_most(task, count, split), self.world.size)
-            questions = task.examples(split, self.recipe.seed, 0, wanted)
-            own = questions.take(slice(self.world.rank, None, self.world.size))
-            batch = self.exam.batch(own).to(self.world.device)
-            self._drawn.append(_Share(split, batch, self.world.highest(len(pieces(batch)))))
-        return self._drawn
+        for split in self.splits[len(self._shards) :]:
+            on_batch()
+            num_examples = max(limit_count(task, count, split), self.world.size)
+            questions = task.examples(split, self.recipe.seed, 0, num_examples)
+            own_questions = questions.take(slice(self.world.rank, None, self.world.size))
+            batch = self.evaluation_data.batch(own_questions).to(self.world.device)
+            self._shards.append(_ValidationShard(split, batch, self.world.max_over_processes(len(split_batch(batch)))))
+        return self._shards
 
 
-def short(value: float) -> float:
-    """Six significant digits: what a curve needs."""
+def round_significant(value: float) -> float:
+    """Six significant digits: enough for a plot."""
     return float(f"{value:.6g}")

@@ -18,46 +18,51 @@ from pathlib import Path
 from typing import IO
 
 from numerate.errors import OperationalError, UserError
-from numerate.text.data.datasets import Remote
-from numerate.text.tasks.fetched_files import RECORD
+from numerate.text.data.datasets import RemoteFile
+from numerate.text.tasks.fetched_files import RECORD_FILE
 from numerate.training import disk
 
-PART = ".part"
+PARTIAL_SUFFIX = ".part"
 """Suffix of an incomplete file."""
 
-PORTION = 1 << 18
+CHUNK_BYTES = 1 << 18
 
-RATIO = 20
+MAX_UNPACK_RATIO = 20
 """Largest ratio of unpacked size to archive size; texts have 3 to 10."""
 
-ROOM = 100_000_000
+MIN_SIZE_LIMIT = 100_000_000
 """Unpacked bytes that any archive may have, however small it is."""
 
-MEMBERS = 10_000
+MAX_MEMBERS = 10_000
 """Most members of an archive, including skipped ones."""
 
-_HEADERS = 1 << 22
+_MAX_HEADER_BYTES = 1 << 22
 """Most bytes of the headers between two members, or of the list of members."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class UnpackLimits:
     """How large an archive may be unpacked, and how many members it may have.
 
-    `size` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `UserError` for limits below 1.
+    `max_bytes` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `UserError` for limits below
+    1.
     """
 
-    size: int | None = None
-    members: int = MEMBERS
+    max_bytes: int | None = None
+    max_members: int = MAX_MEMBERS
 
     def __post_init__(self) -> None:
-        for name, value in (("size", self.size), ("members", self.members)):
+        for name, value in (("size", self.max_bytes), ("members", self.max_members)):
             if value is not None and value < 1:
-                raise UserError(f"unpacking: a limit of {value} ({name}) leaves nothing; 1 or more is right")
+                raise UserError(f"unpacking: {name} must be at least 1, not {value}")
 
-    def of(self, archive: Path) -> int:
+    def max_bytes_for(self, archive: Path) -> int:
         """The limit in bytes for an archive."""
-        return self.size if self.size is not None else max(ROOM, RATIO * archive.stat().st_size)
+        return (
+            self.max_bytes
+            if self.max_bytes is not None
+            else max(MIN_SIZE_LIMIT, MAX_UNPACK_RATIO * archive.stat().st_size)
+        )
 
 
 ProgressCallback = Callable[[str, int, int | None], None]
@@ -69,160 +74,167 @@ def has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def pour(
-    read: IO[bytes], written: IO[bytes], name: str, total: int | None, on_progress: ProgressCallback | None
+def copy_stream(
+    source: IO[bytes], target: IO[bytes], name: str, total: int | None, on_progress: ProgressCallback | None
 ) -> int:
     """Copies a stream to a file and syncs it. Returns the number of bytes."""
-    done = 0
-    while portion := read.read(PORTION):
-        written.write(portion)
-        done += len(portion)
+    bytes_copied = 0
+    while chunk := source.read(CHUNK_BYTES):
+        target.write(chunk)
+        bytes_copied += len(chunk)
         if on_progress is not None:
-            on_progress(name, done, total)
-    written.flush()
-    os.fsync(written.fileno())
-    return done
+            on_progress(name, bytes_copied, total)
+    target.flush()
+    os.fsync(target.fileno())
+    return bytes_copied
 
 
 def unpack(
-    archive: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, limits: Limits = Limits()
+    archive: Path,
+    folder: Path,
+    remote: RemoteFile,
+    on_progress: ProgressCallback | None,
+    limits: UnpackLimits = UnpackLimits(),
 ) -> dict[str, int]:
     """Unpacks the expected files of an archive, each atomically. Returns the size of each.
 
-    Raises `OperationalError` for an archive that is damaged or not the one that is meant, and for one beyond the
-    limits; that one stays, so that it can be unpacked with larger ones.
+    Raises `OperationalError` for an archive that is damaged or not the expected one, and for one above the limits,
+    which is kept so that it can be unpacked with higher limits.
     """
     files: dict[str, int] = {}
-    count = _Count(archive, limits)
+    counter = _ReadCounter(archive, limits)
     try:
-        for name, size, content in _members(archive, remote, count):
+        for name, size, content in _read_members(archive, remote, counter):
             path = folder / name
             if name in files:
-                raise tarfile.ReadError(f"{name} is in it twice")
+                raise tarfile.ReadError(f"it has {name} twice")
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(path.name + PART)
+            partial_path = path.with_name(path.name + PARTIAL_SUFFIX)
             try:
-                with open(part, "wb") as written:
-                    files[name] = pour(content, written, name, size, on_progress)
-                os.replace(part, path)
+                with open(partial_path, "wb") as target:
+                    files[name] = copy_stream(content, target, name, size, on_progress)
+                os.replace(partial_path, path)
             except BaseException:
-                part.unlink(missing_ok=True)
+                partial_path.unlink(missing_ok=True)
                 raise
-    except _BROKEN as error:
+    except _UNPACK_ERRORS as error:
         archive.unlink()
         raise OperationalError(
-            f"{archive}: cannot be unpacked ({error}) and is removed; the same command fetches it anew"
+            f"{archive}: cannot be unpacked ({error}) and was removed; run the same command to download it again"
         ) from error
-    lacking = [name for name in remote.holds if not (folder / name).exists()]
-    if lacking:
-        raise OperationalError(f"{archive}: has no {lacking[0]}; it is not the archive that is meant")
-    disk.sync(folder)
+    missing = [name for name in remote.members if not (folder / name).exists()]
+    if missing:
+        raise OperationalError(f"{archive}: has no {missing[0]}; it is not the expected archive")
+    disk.fsync(folder)
     return files
 
 
-_BROKEN = (
+_UNPACK_ERRORS = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
     *(RuntimeError, NotImplementedError, ValueError),  # zipfile: a password, a method that is not known, a bad number
 )
 
 
-class _Count:
+class _ReadCounter:
     """Counts what is read of an archive. Raises `OperationalError` beyond the limits."""
 
-    def __init__(self, archive: Path, limits: Limits) -> None:
-        self._archive, self._most, self._limits = archive, limits.of(archive), limits
-        self._size = self._members = 0
+    def __init__(self, archive: Path, limits: UnpackLimits) -> None:
+        self._archive, self._max_bytes, self._limits = archive, limits.max_bytes_for(archive), limits
+        self._num_bytes = self._num_members = 0
 
-    def member(self) -> None:
-        self._members += 1
-        if self._members > self._limits.members:
-            self._refuse(f"has more than {self._limits.members:,} members", "members")
+    def add_member(self) -> None:
+        self._num_members += 1
+        if self._num_members > self._limits.max_members:
+            self._raise_limit_error(f"has more than {self._limits.max_members:,} members", "members")
 
-    def bytes(self, more: int) -> None:
-        self._size += more
-        if self._size > self._most:
-            self._refuse(f"has more than {disk.size(self._most)} unpacked", "size")
+    def add_bytes(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if self._num_bytes > self._max_bytes:
+            self._raise_limit_error(f"has more than {disk.format_bytes(self._max_bytes)} unpacked", "size")
 
-    def _refuse(self, what: str, name: str) -> None:
+    def _raise_limit_error(self, what: str, name: str) -> None:
         raise OperationalError(
-            f"{self._archive}: {what}, where texts have less; it is kept. A larger unpacked_{name}= takes it all the "
-            "same (`numerate data fetch`), or another copy is right"
+            f"{self._archive}: {what}, more than expected for text; the archive is kept. Raise the limit with "
+            f"unpacked_{name}= (`numerate data fetch`) or use another copy"
         )
 
 
-class _Counted(io.RawIOBase):
+class _CountingStream(io.RawIOBase):
     """A stream whose bytes are counted when they are read."""
 
-    def __init__(self, stream: IO[bytes], count: _Count) -> None:
+    def __init__(self, stream: IO[bytes], count: _ReadCounter) -> None:
         self._stream, self._count = stream, count
 
     def read(self, size: int = -1) -> bytes:
-        found = self._stream.read(PORTION if size < 0 else size)
-        self._count.bytes(len(found))
-        return found
+        chunk = self._stream.read(CHUNK_BYTES if size < 0 else size)
+        self._count.add_bytes(len(chunk))
+        return chunk
 
 
-class _Headers(io.RawIOBase):
-    """The stream of a tar, counted, of which no more than `_HEADERS` bytes may be read at a time beside contents."""
+class _TarStream(io.RawIOBase):
+    """The stream of a tar, counted, of which no more than `_MAX_HEADER_BYTES` bytes may be read at a time beside
+    contents."""
 
-    def __init__(self, stream: IO[bytes], count: _Count) -> None:
-        self._stream, self._left = _Counted(stream, count), _HEADERS
+    def __init__(self, stream: IO[bytes], count: _ReadCounter) -> None:
+        self._stream, self._header_bytes_left = _CountingStream(stream, count), _MAX_HEADER_BYTES
 
-    def content(self) -> None:
+    def reset_header_limit(self) -> None:
         """Contents are being read, which are held no longer than a portion of them."""
-        self._left = _HEADERS
+        self._header_bytes_left = _MAX_HEADER_BYTES
 
     def read(self, size: int = -1) -> bytes:
-        found = self._stream.read(size)
-        self._left -= len(found)
-        if self._left < 0:
-            raise tarfile.ReadError(f"a header has more than {disk.size(_HEADERS)}")
-        return found
+        chunk = self._stream.read(size)
+        self._header_bytes_left -= len(chunk)
+        if self._header_bytes_left < 0:
+            raise tarfile.ReadError(f"a header has more than {disk.format_bytes(_MAX_HEADER_BYTES)}")
+        return chunk
 
 
-class _Listed(io.FileIO):
-    """The file of a zip, of which the list of members is read at once: not more than `_HEADERS` of it."""
+class _ZipIndexFile(io.FileIO):
+    """The file of a zip, of which the list of members is read at once: not more than `_MAX_HEADER_BYTES` of it."""
 
     def read(self, size: int | None = -1) -> bytes:
-        most = _HEADERS + 1
-        found = super().read(most if size is None or size < 0 else min(size, most))
-        if len(found) == most:
-            raise zipfile.BadZipFile(f"its list of members has more than {disk.size(_HEADERS)}")
-        return found
+        max_bytes = _MAX_HEADER_BYTES + 1
+        chunk = super().read(max_bytes if size is None or size < 0 else min(size, max_bytes))
+        if len(chunk) == max_bytes:
+            raise zipfile.BadZipFile(f"its list of members has more than {disk.format_bytes(_MAX_HEADER_BYTES)}")
+        return chunk
 
 
-def _members(archive: Path, remote: Remote, count: _Count) -> Iterator[tuple[str, int | None, IO[bytes]]]:
+def _read_members(
+    archive: Path, remote: RemoteFile, counter: _ReadCounter
+) -> Iterator[tuple[str, int | None, IO[bytes]]]:
     """Name, declared size (for progress alone) and content of each expected file of an archive.
 
-    Names are without the folder that they are all in. Left out are all others, and what is no plain file."""
-    if remote.unpack == "gz":
+    Names are without their common top folder. Other members, and those that are not regular files, are skipped."""
+    if remote.archive_format == "gz":
         with gzip.open(archive, "rb") as content:
-            yield remote.holds[0], None, _Counted(content, count)  # type: ignore[arg-type,misc]
-    elif remote.unpack == "zip":
-        with _Listed(archive) as file, zipfile.ZipFile(file) as opened:
-            for info in opened.infolist():
-                count.member()
-                name = _inside(info.filename, remote.holds)
+            yield remote.members[0], None, _CountingStream(content, counter)  # type: ignore[arg-type,misc]
+    elif remote.archive_format == "zip":
+        with _ZipIndexFile(archive) as file, zipfile.ZipFile(file) as zip_file:
+            for info in zip_file.infolist():
+                counter.add_member()
+                name = _member_path(info.filename, remote.members)
                 if name and not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-                    with opened.open(info) as content:
-                        yield name, info.file_size, _Counted(content, count)  # type: ignore[misc]
+                    with zip_file.open(info) as content:
+                        yield name, info.file_size, _CountingStream(content, counter)  # type: ignore[misc]
     else:
-        with gzip.open(archive, "rb") as whole:
-            stream = _Headers(whole, count)  # type: ignore[arg-type]
+        with gzip.open(archive, "rb") as decompressed:
+            stream = _TarStream(decompressed, counter)  # type: ignore[arg-type]
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
-                    count.member()
-                    found = tar.extractfile(member) if member.isfile() and not member.issparse() else None
-                    name = _inside(member.name, remote.holds)
-                    if found is not None:
-                        watched = _Watched(found, stream.content)
+                    counter.add_member()
+                    extracted = tar.extractfile(member) if member.isfile() and not member.issparse() else None
+                    name = _member_path(member.name, remote.members)
+                    if extracted is not None:
+                        content_stream = _CallbackStream(extracted, stream.reset_header_limit)
                         if name:
-                            yield name, member.size, watched  # type: ignore[misc]
-                        while watched.read(PORTION):
+                            yield name, member.size, content_stream  # type: ignore[misc]
+                        while content_stream.read(CHUNK_BYTES):
                             pass
 
 
-class _Watched(io.RawIOBase):
+class _CallbackStream(io.RawIOBase):
     """A stream that calls `on_read` before and after each read."""
 
     def __init__(self, stream: IO[bytes], on_read: Callable[[], None]) -> None:
@@ -230,16 +242,20 @@ class _Watched(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         self._on_read()
-        found = self._stream.read(size)
+        chunk = self._stream.read(size)
         self._on_read()
-        return found
+        return chunk
 
 
-def _inside(name: str, holds: tuple[str, ...]) -> str | None:
-    """A path without its first folder, where it is one of `holds` or below one; None for any other, and for records of
-    what was fetched, which nobody else writes."""
+def _member_path(name: str, expected: tuple[str, ...]) -> str | None:
+    """A path without its first folder, where it is one of `expected` or below one; None for any other, and for records
+    of what was fetched, which nobody else writes."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or any(part.startswith(".") or part == RECORD for part in parts):
+    if name.startswith("/") or any(part.startswith(".") or part == RECORD_FILE for part in parts):
         return None
-    inner = "/".join(parts if len(parts) == 1 else parts[1:])
-    return inner if any(inner == held or inner.startswith(f"{held}/") for held in holds) else None
+    relative_path = "/".join(parts if len(parts) == 1 else parts[1:])
+    return (
+        relative_path
+        if any(relative_path == held or relative_path.startswith(f"{held}/") for held in expected)
+        else None
+    )

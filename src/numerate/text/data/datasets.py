@@ -1,4 +1,4 @@
-"""Public datasets: official address, size and licence of each."""
+"""Public datasets: official address, size and license of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,43 +8,43 @@ from numerate.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file at an address.
 
     - `name`: its path in the folder of the dataset. An archive is removed after it is unpacked.
     - `size` in bytes and `sha256` where they are pinned; None: those of the first download are recorded and shown.
-    - `unpack`: whether it is an archive; `holds` are the files that must have come out of it, with their paths in the
-      folder. Members of an archive lose their first folder.
+    - `archive_format`: whether it is an archive; `members` are the files that must have come out of it, with their
+      paths in the folder. Members of an archive lose their first folder.
     """
 
     name: str
     url: str
     size: int | None = None
     sha256: str | None = None
-    unpack: Literal["tar", "zip", "gz"] | None = None
-    holds: tuple[str, ...] = ()
+    archive_format: Literal["tar", "zip", "gz"] | None = None
+    members: tuple[str, ...] = ()
 
     @property
-    def licence(self) -> bool:
-        """Whether it is the text of the licence, which is optional."""
+    def is_license(self) -> bool:
+        """Whether it is the license text, which is optional."""
         return self.name == "LICENSE"
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files in the folder after the download."""
-        return self.holds or (self.name,)
+        return self.members or (self.name,)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset: its files, description, licence and source."""
+    """A dataset: its files, description, license and source."""
 
     name: str
     folder: str
-    what: str
-    licence: str
-    source: str
-    files: tuple[Remote, ...]
+    description: str
+    license: str
+    homepage: str
+    files: tuple[RemoteFile, ...]
 
     @property
     def size(self) -> int | None:
@@ -66,9 +66,9 @@ _GPT2 = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 _MISTRAL = f"{_GITHUB}/mistralai/mistral-common/87c65673473b2222de89388b9851662a068f1a45"
 _JOKES = f"{_GITHUB}/orionw/rJokesData/master/data"
 
-REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
+MATHEMATICS_FOLDERS = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
 
-ALL: Mapping[str, Dataset] = {
+DATASETS: Mapping[str, Dataset] = {
     found.name: found
     for found in (
         Dataset(
@@ -78,19 +78,19 @@ ALL: Mapping[str, Dataset] = {
             "Apache-2.0",
             "https://github.com/google-deepmind/mathematics_dataset",
             (
-                Remote(
+                RemoteFile(
                     "LICENSE",
                     f"{_MATHEMATICS}/LICENSE",
                     11_358,
                     "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30",
                 ),
-                Remote(
+                RemoteFile(
                     "mathematics_dataset-v1.0.tar.gz",
                     "https://storage.googleapis.com/mathematics-dataset/mathematics_dataset-v1.0.tar.gz",
                     2_333_082_954,
                     "def638343403cb9ed60437d6b684c859dd23b72779f5cc5661b0a31e67c58576",
                     "tar",
-                    REGIMES,
+                    MATHEMATICS_FOLDERS,
                 ),
             ),
         ),
@@ -101,19 +101,19 @@ ALL: Mapping[str, Dataset] = {
             "MIT",
             "https://github.com/openai/grade-school-math",
             (
-                Remote(
+                RemoteFile(
                     "LICENSE",
                     f"{_GSM8K}/LICENSE",
                     1062,
                     "86bbb73e855821d7c401912fd4bf82e34313e6e3b6fd6f909f2b6cc9e209a53b",
                 ),
-                Remote(
+                RemoteFile(
                     "train.jsonl",
                     f"{_GSM8K}/grade_school_math/data/train.jsonl",
                     4_166_206,
                     "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
                 ),
-                Remote(
+                RemoteFile(
                     "test.jsonl",
                     f"{_GSM8K}/grade_school_math/data/test.jsonl",
                     749_738,
@@ -128,13 +128,13 @@ ALL: Mapping[str, Dataset] = {
             "MIT",
             "https://github.com/arkilpatel/SVAMP",
             (
-                Remote(
+                RemoteFile(
                     "LICENSE",
                     f"{_SVAMP}/LICENSE",
                     1068,
                     "07ce3a34de7a865345634f9278bc26ddcacc2d0defd348c28e3f4603448b9ba4",
                 ),
-                Remote(
+                RemoteFile(
                     "SVAMP.json",
                     f"{_SVAMP}/SVAMP.json",
                     339_970,
@@ -149,13 +149,13 @@ ALL: Mapping[str, Dataset] = {
             "Apache-2.0 (its repository; MIT on Hugging Face)",
             "https://github.com/reasoning-machines/pal",
             (
-                Remote(
+                RemoteFile(
                     "LICENSE",
                     f"{_PAL}/LICENSE",
                     11_357,
                     "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
                 ),
-                Remote(
+                RemoteFile(
                     "gsmhardv2.jsonl",
                     f"{_PAL}/datasets/gsmhardv2.jsonl",
                     1_138_151,
@@ -170,7 +170,7 @@ ALL: Mapping[str, Dataset] = {
             "CC BY-SA 4.0 (Li et al., ACL 2024; share alike)",
             "https://github.com/qtli/GSM-Plus",
             (
-                Remote(
+                RemoteFile(
                     "gsmplus_testmini.jsonl",
                     f"{_GSM_PLUS}/dataset/gsmplus_testmini.jsonl",
                     3_128_556,
@@ -185,7 +185,7 @@ ALL: Mapping[str, Dataset] = {
             "Reddit's terms of service (https://www.reddit.com/wiki/api-terms)",
             "https://github.com/orionw/rJokesData",
             tuple(
-                Remote(f"{name}.tsv.gz", f"{_JOKES}/{name}.tsv.gz", unpack="gz", holds=(f"{name}.tsv",))
+                RemoteFile(f"{name}.tsv.gz", f"{_JOKES}/{name}.tsv.gz", archive_format="gz", members=(f"{name}.tsv",))
                 for name in ("train", "dev", "test")
             ),
         ),
@@ -193,14 +193,14 @@ ALL: Mapping[str, Dataset] = {
             "multirc",
             "multirc",
             "MultiRC of SuperGLUE, questions on passages",
-            "MultiRC's research licence; see https://cogcomp.org/multirc and https://super.gluebenchmark.com",
+            "MultiRC's research license; see https://cogcomp.org/multirc and https://super.gluebenchmark.com",
             "https://super.gluebenchmark.com",
             (
-                Remote(
+                RemoteFile(
                     "MultiRC.zip",
                     "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/MultiRC.zip",
-                    unpack="zip",
-                    holds=("train.jsonl", "val.jsonl", "test.jsonl"),
+                    archive_format="zip",
+                    members=("train.jsonl", "val.jsonl", "test.jsonl"),
                 ),
             ),
         ),
@@ -211,7 +211,7 @@ ALL: Mapping[str, Dataset] = {
             "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
             "https://huggingface.co/datasets/roneneldan/TinyStories",
             (
-                Remote(
+                RemoteFile(
                     "TinyStories_all_data.tar.gz",
                     f"{_STORIES}/TinyStories_all_data.tar.gz",
                     1_608_001_638,
@@ -228,13 +228,13 @@ ALL: Mapping[str, Dataset] = {
             "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
             "https://huggingface.co/datasets/roneneldan/TinyStories",
             (
-                Remote(
+                RemoteFile(
                     "TinyStoriesV2-GPT4-valid.txt",
                     f"{_STORIES}/TinyStoriesV2-GPT4-valid.txt",
                     22_502_601,
                     "6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
                 ),
-                Remote(
+                RemoteFile(
                     "TinyStoriesV2-GPT4-train.txt",
                     f"{_STORIES}/TinyStoriesV2-GPT4-train.txt",
                     2_227_753_162,
@@ -249,13 +249,13 @@ ALL: Mapping[str, Dataset] = {
             "CDLA-Sharing-1.0 (Eldan & Li, 2023, arXiv:2305.07759; share alike)",
             "https://github.com/czhou578/train-gpt2",
             (
-                Remote(
+                RemoteFile(
                     "czhou578_train-gpt2/val.bin",
                     f"{_EXCERPTS}/val.bin",
                     1_244_318,
                     "e5b7891429408a3252fe2b68c7fa95b108a8714147e52fb3988492f9c4235da1",
                 ),
-                Remote(
+                RemoteFile(
                     "czhou578_train-gpt2/test.bin",
                     f"{_EXCERPTS}/test.bin",
                     1_219_510,
@@ -270,13 +270,13 @@ ALL: Mapping[str, Dataset] = {
             "MIT, modified (OpenAI)",
             "https://github.com/openai/gpt-2",
             (
-                Remote(
+                RemoteFile(
                     "vocab.json",
                     f"{_GPT2}/encoder.json",
                     1_042_301,
                     "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
                 ),
-                Remote(
+                RemoteFile(
                     "merges.txt",
                     f"{_GPT2}/vocab.bpe",
                     456_318,
@@ -291,7 +291,7 @@ ALL: Mapping[str, Dataset] = {
             "Apache-2.0",
             "https://github.com/mistralai/mistral-common",
             (
-                Remote(
+                RemoteFile(
                     "tokenizer.model.v1",
                     f"{_MISTRAL}/src/mistral_common/data/tokenizer.model.v1",
                     493_443,
@@ -306,7 +306,7 @@ ALL: Mapping[str, Dataset] = {
             "Apache-2.0",
             _T5,
             (
-                Remote(
+                RemoteFile(
                     "tokenizer.json",
                     f"{_T5}/resolve/main/tokenizer.json",
                     1_389_353,
@@ -319,12 +319,16 @@ ALL: Mapping[str, Dataset] = {
 """Every dataset by its name."""
 
 
-def dataset(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
     """The dataset of a name; `mathematics_arithmetic` is a part of `mathematics`. Raises `UserError` for any other."""
-    plain = name.replace("-", "_").lower()
-    plain = "mathematics" if plain in ("mathematics_arithmetic", "mathematics_dataset") else plain
-    if plain == "multiplication":
+    normalized_name = name.replace("-", "_").lower()
+    normalized_name = (
+        "mathematics" if normalized_name in ("mathematics_arithmetic", "mathematics_dataset") else normalized_name
+    )
+    if normalized_name == "multiplication":
         raise UserError("multiplication: is generated, and needs no files")
-    if plain not in ALL:
-        raise UserError(f"{name!r} is no dataset; there are: {', '.join(ALL)}.{did_you_mean(name, ALL)}")
-    return ALL[plain]
+    if normalized_name not in DATASETS:
+        raise UserError(
+            f"unknown dataset {name!r}; must be one of: {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}"
+        )
+    return DATASETS[normalized_name]

@@ -18,16 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError
-from numerate.tasks.contents import sha256_of
+from numerate.tasks.contents import file_sha256
 from numerate.tasks.folders import data_folder
-from numerate.text.data.archives import PART, PORTION, Limits, ProgressCallback, has_size, pour, unpack
-from numerate.text.data.datasets import Dataset, Remote
-from numerate.text.tasks.fetched_files import RECORD, Noted, noted_files, record_of
+from numerate.text.data.archives import (
+    CHUNK_BYTES,
+    PARTIAL_SUFFIX,
+    ProgressCallback,
+    UnpackLimits,
+    copy_stream,
+    has_size,
+    unpack,
+)
+from numerate.text.data.datasets import Dataset, RemoteFile
+from numerate.text.tasks.fetched_files import RECORD_FILE, FileRecord, file_records, read_record
 from numerate.training import disk
 
-_SHOWN = 5
-_TRIES = 4
-_PATIENCE = 60.0
+_MAX_LISTED_FILES = 5
+_MAX_ATTEMPTS = 4
+_TIMEOUT_SECONDS = 60.0
 """Timeout of a connection, in seconds."""
 
 
@@ -35,301 +43,327 @@ def fetch(
     dataset: Dataset,
     mirror: Path | None = None,
     on_progress: ProgressCallback | None = None,
-    pause: float = 2.0,
-    limits: Limits = Limits(),
+    retry_delay: float = 2.0,
+    limits: UnpackLimits = UnpackLimits(),
 ) -> list[str]:
     """Puts a dataset into the user's data folder, and returns a line of status for each file.
 
-    With `mirror` the files are copied from there, a folder of datasets as the data folder is one, or the folder of this
-    dataset itself, which need not have the texts of licences; without, from their official addresses, resuming an
-    earlier attempt. A connection that breaks is opened again a few times, with `pause` seconds between.
-    Archives are unpacked within `limits`.
+    With `mirror` the files are copied from there, a folder laid out like the data folder, or the folder of this dataset
+    itself; license texts may be missing; without, from their official addresses, resuming an earlier attempt. A
+    connection that breaks is opened again a few times, with `retry_delay` seconds between. Archives are unpacked within
+    `limits`.
 
     Raises `OperationalError` where the network or a server fails, and where size or sha256 are not what is pinned, or
     what came before; `UserError` for a mirror that has not the files, and for a folder that may not be written.
     """
     folder = data_folder() / dataset.folder
-    source = None if mirror is None else _folder_in(mirror, dataset)
+    source = None if mirror is None else _dataset_folder_in(mirror, dataset)
     lines = []
-    with _explained(folder):
+    with _explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
-            record = record_of(folder)
+        with _lock_folder(folder):
+            record = read_record(folder)
             for remote in dataset.files:
-                if _is_there(folder, remote, record):
+                if _is_present(folder, remote, record):
                     _remove_archive(folder, remote)
-                    came = record.get(remote.name, {}).get("url", "elsewhere")
-                    lines.append(f"{_named(folder, remote)}: is there, from {came}")
+                    origin = record.get(remote.name, {}).get("url", "elsewhere")
+                    lines.append(f"{_paths_text(folder, remote)}: is there, from {origin}")
                     continue
-                if remote.licence and source is not None and not (source / remote.name).is_file():
+                if remote.is_license and source is not None and not (source / remote.name).is_file():
                     lines.append(f"{source} has no {remote.name}; {remote.url} is its text")
                     continue
-                _refuse_another(folder, remote, record)
+                _check_no_foreign_file(folder, remote, record)
                 if source is None:
-                    noted = _from_address(folder, remote, record, on_progress, pause)
+                    entry = _download_file(folder, remote, record, on_progress, retry_delay)
                 else:
-                    noted = _from_mirror(source, folder, remote, on_progress, dataset.folder)
-                apart = "files" in noted
-                if remote.unpack is not None and not apart:
+                    entry = _copy_from_mirror(source, folder, remote, on_progress, dataset.folder)
+                copied_unpacked = "files" in entry
+                if remote.archive_format is not None and not copied_unpacked:
                     sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
-                    noted |= {"files": sizes, "sums": {name: sha256_of(folder / name) for name in sizes}}
-                record[remote.name] = noted
-                disk.replace(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+                    entry |= {"files": sizes, "sums": {name: file_sha256(folder / name) for name in sizes}}
+                record[remote.name] = entry
+                disk.write_atomically(
+                    folder / RECORD_FILE, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
+                )
                 _remove_archive(folder, remote)
-                lines.append(f"{_named(folder, remote)}: {_status(noted, remote, apart)}")
+                lines.append(f"{_paths_text(folder, remote)}: {_status_text(entry, remote, copied_unpacked)}")
     return lines
 
 
 def is_fetched(dataset: Dataset) -> bool:
     """Whether all files of a dataset are in the user's data folder, except the text of its licence."""
     folder = data_folder() / dataset.folder
-    return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.licence)
+    return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.is_license)
 
 
-def _named(folder: Path, remote: Remote) -> str:
+def _paths_text(folder: Path, remote: RemoteFile) -> str:
     """The paths of a file, or of the members of an archive."""
-    shown = ", ".join(remote.files[:_SHOWN]) + (", ..." if len(remote.files) > _SHOWN else "")
-    return f"{folder}{os.sep}{shown}"
+    names = ", ".join(remote.files[:_MAX_LISTED_FILES]) + (", ..." if len(remote.files) > _MAX_LISTED_FILES else "")
+    return f"{folder}{os.sep}{names}"
 
 
-def _status(noted: dict[str, Any], remote: Remote, apart: bool) -> str:
-    files = noted.get("files", {remote.name: noted["bytes"]})
-    size, sha256 = disk.size(sum(files.values())), str(noted["sha256"])[:16]
-    if remote.unpack is None:
-        end = f"sha256 {sha256}"
-    elif not apart:
-        end = f"out of {remote.name}, whose sha256 {sha256}"
+def _status_text(entry: dict[str, Any], remote: RemoteFile, copied_unpacked: bool) -> str:
+    files = entry.get("files", {remote.name: entry["bytes"]})
+    size, sha256 = disk.format_bytes(sum(files.values())), str(entry["sha256"])[:16]
+    if remote.archive_format is None:
+        hash_text = f"sha256 {sha256}"
+    elif not copied_unpacked:
+        hash_text = f"out of {remote.name}, whose sha256 {sha256}"
     else:
         which = "that may be others than those of the archive" if remote.sha256 else f"with sha256 {sha256} together"
         return f"{size}, {len(files)} file{'s' * (len(files) != 1)} {which}"
-    pinned = noted["sha256"] == remote.sha256
-    return f"{size}, {end} is {'the pinned one' if pinned else 'noted; none is pinned'}"
+    matches_pinned = entry["sha256"] == remote.sha256
+    return f"{size}, {hash_text} ({'matches the pinned hash' if matches_pinned else 'recorded; no hash is pinned'})"
 
 
-def _is_there(folder: Path, remote: Remote, record: Mapping[str, Any]) -> bool:
+def _is_present(folder: Path, remote: RemoteFile, record: Mapping[str, Any]) -> bool:
     """Whether a file is there, downloaded or not, with the expected size and sha256."""
-    noted = _noted(remote, record)
-    if remote.unpack is None and remote.sha256 is not None:
-        noted = {remote.name: Noted(remote.size or -1, remote.sha256)}
-    there = bool(noted) and all((folder / name).exists() for name in remote.files)
-    return there and all(one.is_there(folder / name) for name, one in noted.items())
+    recorded = _recorded_files(remote, record)
+    if remote.archive_format is None and remote.sha256 is not None:
+        recorded = {remote.name: FileRecord(remote.size or -1, remote.sha256)}
+    exists = bool(recorded) and all((folder / name).exists() for name in remote.files)
+    return exists and all(one.matches(folder / name) for name, one in recorded.items())
 
 
-def _noted(remote: Remote, record: Mapping[str, Any]) -> dict[str, Noted]:
+def _recorded_files(remote: RemoteFile, record: Mapping[str, Any]) -> dict[str, FileRecord]:
     """The recorded size and sha256 of each file."""
-    return noted_files(record[remote.name], remote.name) if remote.name in record else {}
+    return file_records(record[remote.name], remote.name) if remote.name in record else {}
 
 
-def _refuse_another(folder: Path, remote: Remote, record: Mapping[str, Any]) -> None:
+def _check_no_foreign_file(folder: Path, remote: RemoteFile, record: Mapping[str, Any]) -> None:
     """Raises `UserError` where a file that was not fetched, or was edited since, would be overwritten.
     (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
-    archive = folder / remote.name if remote.unpack is not None else None
-    if archive is not None and archive.is_file() and remote.sha256 in (None, sha256_of(archive)):
+    archive = folder / remote.name if remote.archive_format is not None else None
+    if archive is not None and archive.is_file() and remote.sha256 in (None, file_sha256(archive)):
         return
-    noted = _noted(remote, record)
-    sound = {name for name, one in noted.items() if remote.unpack is not None and one.is_there(folder / name)}
-    edited = [name for name, one in noted.items() if name not in sound and has_size(folder / name, one.size)]
-    for name in (remote.name, *remote.holds, *edited):
-        if (folder / name).is_file() and name not in sound:
+    recorded = _recorded_files(remote, record)
+    unchanged = {
+        name for name, one in recorded.items() if remote.archive_format is not None and one.matches(folder / name)
+    }
+    edited = [name for name, one in recorded.items() if name not in unchanged and has_size(folder / name, one.size)]
+    for name in (remote.name, *remote.members, *edited):
+        if (folder / name).is_file() and name not in unchanged:
             raise UserError(
-                f"{folder / name}: is there, and is not the file that is fetched; move it away, or name another place "
-                "for datasets by NUMERATE_DATA"
+                f"{folder / name}: exists and is not the downloaded file; move it away, or set NUMERATE_DATA to "
+                "another data folder"
             )
 
 
 # From an address -----------------------------------------------------------------------------------------------------
 
 
-def _from_address(
-    folder: Path, remote: Remote, record: dict[str, Any], on_progress: ProgressCallback | None, pause: float
+def _download_file(
+    folder: Path, remote: RemoteFile, record: dict[str, Any], on_progress: ProgressCallback | None, retry_delay: float
 ) -> dict[str, Any]:
     path = folder / remote.name
     if path.is_file():
-        sha256 = remote.sha256 or sha256_of(path)  # `_refuse_another` has compared it
+        sha256 = remote.sha256 or file_sha256(path)  # `_refuse_another` has compared it
     else:
-        part = path.with_name(path.name + PART)
-        tries, have = 0, _size(part)
+        partial_path = path.with_name(path.name + PARTIAL_SUFFIX)
+        attempts, bytes_downloaded = 0, _file_size(partial_path)
         while True:
             try:
-                _download(remote, part, on_progress)
+                _download_rest(remote, partial_path, on_progress)
                 break
-            except _Broken as error:
-                tries, have = (tries + 1 if _size(part) <= have else 1), _size(part)
-                if tries == _TRIES:
-                    kept = f"; {disk.size(have)} are kept, and the same command resumes from there" if have else ""
+            except _RetryableError as error:
+                attempts, bytes_downloaded = (
+                    (attempts + 1 if _file_size(partial_path) <= bytes_downloaded else 1),
+                    _file_size(partial_path),
+                )
+                if attempts == _MAX_ATTEMPTS:
+                    resume_hint = (
+                        f"; {disk.format_bytes(bytes_downloaded)} are kept; the same command resumes the download"
+                        if bytes_downloaded
+                        else ""
+                    )
                     raise OperationalError(
-                        f"{remote.url}: {error}{kept}. --from DIR takes it from a folder that has the files"
+                        f"{remote.url}: {error}{resume_hint}. Use --from DIR to copy the files from a folder"
                     ) from error
-                time.sleep(pause * tries)
-        sha256 = _checked(part, remote, record)
-        _into_place(part, path)
+                time.sleep(retry_delay * attempts)
+        sha256 = _verified_sha256(partial_path, remote, record)
+        _move_into_place(partial_path, path)
     return {"url": remote.url, "bytes": path.stat().st_size, "sha256": sha256}
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-class _Broken(Exception):
+class _RetryableError(Exception):
     """A connection that failed or ended early, and is retried."""
 
 
-def _download(remote: Remote, part: Path, on_progress: ProgressCallback | None) -> None:
-    """Downloads the rest of a partial file. Raises `_Broken` where that ends early."""
-    have, tag = _size(part), _tag(part)
-    if (remote.size is not None and have > remote.size) or not (tag or remote.sha256):
-        have = 0  # without a tag the part may be of another version than the server has now
-    if have and remote.size == have:
+def _download_rest(remote: RemoteFile, partial_path: Path, on_progress: ProgressCallback | None) -> None:
+    """Downloads the rest of a partial file. Raises `_RetryableError` where that ends early."""
+    bytes_downloaded, etag = _file_size(partial_path), _read_etag(partial_path)
+    if (remote.size is not None and bytes_downloaded > remote.size) or not (etag or remote.sha256):
+        bytes_downloaded = 0  # without a tag the part may be of another version than the server has now
+    if bytes_downloaded and remote.size == bytes_downloaded:
         return
     request = urllib.request.Request(remote.url, headers={"User-Agent": "numerate", "Accept-Encoding": "identity"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
-        if tag:
-            request.add_header("If-Range", tag)
+    if bytes_downloaded:
+        request.add_header("Range", f"bytes={bytes_downloaded}-")
+        if etag:
+            request.add_header("If-Range", etag)
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-            _append(answer, remote, part, have, on_progress)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+            _append_response(response, remote, partial_path, bytes_downloaded, on_progress)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # what there is goes beyond the file, or is all of it, which the sha256 tells
+        if (
+            error.code == 416 and bytes_downloaded
+        ):  # what there is goes beyond the file, or is all of it, which the sha256 tells
             if remote.sha256 is None:
-                part.unlink()
-                raise _Broken("the server has another file than before") from error
+                partial_path.unlink()
+                raise _RetryableError("the server has another file than before") from error
             return
         if error.code in (408, 429) or error.code >= 500:
-            raise _Broken(f"the server answers {error.code} {error.reason}") from error
+            raise _RetryableError(f"the server answers {error.code} {error.reason}") from error
         raise OperationalError(f"{remote.url}: the server answers {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
-        raise _Broken(f"cannot be reached ({error.reason})") from error
+        raise _RetryableError(f"cannot be reached ({error.reason})") from error
     except (HTTPException, TimeoutError, ConnectionError) as error:
-        raise _Broken(f"the connection broke ({error or type(error).__name__})") from error
+        raise _RetryableError(f"the connection broke ({error or type(error).__name__})") from error
 
 
-def _append(answer: HTTPResponse, remote: Remote, part: Path, have: int, on_progress: ProgressCallback | None) -> None:
-    resumes = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
-    begin = have if resumes else 0
-    length = answer.headers.get("Content-Length")
-    total = begin + int(length) if length and length.isdecimal() else remote.size
+def _append_response(
+    response: HTTPResponse, remote: RemoteFile, part: Path, bytes_downloaded: int, on_progress: ProgressCallback | None
+) -> None:
+    is_resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(
+        f"bytes {bytes_downloaded}-"
+    )
+    start = bytes_downloaded if is_resumed else 0
+    length = response.headers.get("Content-Length")
+    total = start + int(length) if length and length.isdecimal() else remote.size
     if remote.size is not None and total != remote.size:
         raise OperationalError(
-            f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the file that is meant"
+            f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the expected file"
         )
-    _note_tag(part, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
-    with open(part, "ab" if resumes else "wb") as file:
-        done = begin
-        while portion := answer.read(PORTION):
-            file.write(portion)
-            done += len(portion)
+    _write_etag(part, response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
+    with open(part, "ab" if is_resumed else "wb") as file:
+        bytes_written = start
+        while chunk := response.read(CHUNK_BYTES):
+            file.write(chunk)
+            bytes_written += len(chunk)
             if on_progress is not None:
-                on_progress(remote.name, done, total)
+                on_progress(remote.name, bytes_written, total)
         file.flush()
         os.fsync(file.fileno())
-    if total is not None and done < total:
-        raise _Broken(f"the connection ended after {disk.size(done)} of {disk.size(total)}")
+    if total is not None and bytes_written < total:
+        raise _RetryableError(
+            f"the connection ended after {disk.format_bytes(bytes_written)} of {disk.format_bytes(total)}"
+        )
 
 
-def _tag_path(part: Path) -> Path:
+def _etag_path(part: Path) -> Path:
     return part.with_name(part.name + ".tag")
 
 
-def _tag(part: Path) -> str:
+def _read_etag(part: Path) -> str:
     try:
-        return _tag_path(part).read_text(encoding="utf-8")
+        return _etag_path(part).read_text(encoding="utf-8")
     except OSError:
         return ""
 
 
-def _note_tag(part: Path, tag: str) -> None:
+def _write_etag(part: Path, etag: str) -> None:
     """Records the version (ETag) of a partial file, so that it is not resumed with another."""
-    if tag.startswith("W/"):
-        tag = ""
-    if tag != _tag(part):
-        disk.replace(_tag_path(part), tag.encode())
+    if etag.startswith("W/"):
+        etag = ""
+    if etag != _read_etag(part):
+        disk.write_atomically(_etag_path(part), etag.encode())
 
 
-def _checked(part: Path, remote: Remote, record: dict[str, Any]) -> str:
+def _verified_sha256(part: Path, remote: RemoteFile, record: dict[str, Any]) -> str:
     """The sha256 of what came. Raises `OperationalError` for a file that is not the one that is pinned, or that came
     before; it is not kept."""
-    size, sha256 = part.stat().st_size, sha256_of(part)
-    noted = record.get(remote.name, {})
-    wanted = remote.sha256 or (noted.get("sha256") if noted.get("url") == remote.url else None)
-    if (remote.size is None or size == remote.size) and wanted in (None, sha256):
+    size, sha256 = part.stat().st_size, file_sha256(part)
+    entry = record.get(remote.name, {})
+    expected_sha256 = remote.sha256 or (entry.get("sha256") if entry.get("url") == remote.url else None)
+    if (remote.size is None or size == remote.size) and expected_sha256 in (None, sha256):
         return sha256
     part.unlink()
-    _tag_path(part).unlink(missing_ok=True)
+    _etag_path(part).unlink(missing_ok=True)
     if remote.size is not None and size != remote.size:
-        raise OperationalError(f"{remote.url}: what came has {size:,} bytes instead of {remote.size:,}; it is not kept")
-    pinned = "the pinned one" if remote.sha256 else f"what came before (see {RECORD}, which may be removed)"
-    raise OperationalError(f"{remote.url}: what came has sha256 {sha256}, {pinned} is {wanted}; it is not kept")
+        raise OperationalError(
+            f"{remote.url}: the download has {size:,} bytes, expected {remote.size:,}; it was removed"
+        )
+    pinned = "the pinned one" if remote.sha256 else f"what came before (see {RECORD_FILE}, which may be removed)"
+    raise OperationalError(
+        f"{remote.url}: what came has sha256 {sha256}, {pinned} is {expected_sha256}; it is not kept"
+    )
 
 
-def _into_place(part: Path, path: Path) -> None:
-    disk.sync(part)
+def _move_into_place(part: Path, path: Path) -> None:
+    disk.fsync(part)
     os.replace(part, path)
-    _tag_path(part).unlink(missing_ok=True)
-    disk.sync(path.parent)
+    _etag_path(part).unlink(missing_ok=True)
+    disk.fsync(path.parent)
 
 
 # From a mirror -------------------------------------------------------------------------------------------------------
 
 
-def _folder_in(mirror: Path, dataset: Dataset) -> Path:
+def _dataset_folder_in(mirror: Path, dataset: Dataset) -> Path:
     """The folder of a dataset in a mirror: the mirror itself where it has its files and no such folder."""
-    wanted = [remote for remote in dataset.files if not remote.licence]
-    itself = all(
-        (mirror / remote.name).is_file() or all((mirror / name).exists() for name in remote.files) for remote in wanted
+    required = [remote for remote in dataset.files if not remote.is_license]
+    is_dataset_folder = all(
+        (mirror / remote.name).is_file() or all((mirror / name).exists() for name in remote.files)
+        for remote in required
     )
-    return mirror if itself and not (mirror / dataset.folder).is_dir() else mirror / dataset.folder
+    return mirror if is_dataset_folder and not (mirror / dataset.folder).is_dir() else mirror / dataset.folder
 
 
-def _from_mirror(
-    mirror: Path, folder: Path, remote: Remote, on_progress: ProgressCallback | None, called: str
+def _copy_from_mirror(
+    mirror: Path, folder: Path, remote: RemoteFile, on_progress: ProgressCallback | None, folder_name: str
 ) -> dict[str, Any]:
     """Copies a file, or the members of an archive. Raises `UserError` that says which folder is right, one that
-    is `called` so or has that one, where it is not there."""
+    is `folder_name` so or has that one, where it is not there."""
     if (mirror / remote.name).is_file():
-        return _copy(mirror / remote.name, folder / remote.name, remote, on_progress)
-    lacking = [name for name in remote.holds if not (mirror / name).exists()]
-    if remote.unpack is None or lacking:
-        what = mirror / (lacking[0] if lacking and len(lacking) < len(remote.holds) else remote.name)
+        return _copy_file(mirror / remote.name, folder / remote.name, remote, on_progress)
+    missing = [name for name in remote.members if not (mirror / name).exists()]
+    if remote.archive_format is None or missing:
+        what = mirror / (missing[0] if missing and len(missing) < len(remote.members) else remote.name)
         raise UserError(
-            f"--from: {what} is not there; the folder that has {called}/ with all its files is right, or {called}/ "
-            "itself"
+            f"--from: {what} does not exist; DIR must be {folder_name}/ with all its files, or the folder that "
+            "contains it"
         )
     files: dict[str, int] = {}
     sums: dict[str, str] = {}
-    for name in remote.holds:
-        found = (
+    for name in remote.members:
+        members = (
             sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
         )
-        for path in found or [mirror / name]:
+        for path in members or [mirror / name]:
             member = path.relative_to(mirror).as_posix()
-            noted = _copy(path, folder / member, None, on_progress)
-            files[member], sums[member] = noted["bytes"], noted["sha256"]
-    together = hashlib.sha256("".join(f"{sum}  {member}\n" for member, sum in sums.items()).encode()).hexdigest()
+            entry = _copy_file(path, folder / member, None, on_progress)
+            files[member], sums[member] = entry["bytes"], entry["sha256"]
+    combined_sha256 = hashlib.sha256("".join(f"{sum}  {member}\n" for member, sum in sums.items()).encode()).hexdigest()
     size = sum(files.values())
-    return {"url": str(mirror), "bytes": size, "sha256": together, "files": files, "sums": sums}
+    return {"url": str(mirror), "bytes": size, "sha256": combined_sha256, "files": files, "sums": sums}
 
 
-def _copy(source: Path, path: Path, remote: Remote | None, on_progress: ProgressCallback | None) -> dict[str, Any]:
+def _copy_file(
+    source: Path, path: Path, remote: RemoteFile | None, on_progress: ProgressCallback | None
+) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + PART)
-    _tag_path(part).unlink(missing_ok=True)
+    part = path.with_name(path.name + PARTIAL_SUFFIX)
+    _etag_path(part).unlink(missing_ok=True)
     total = source.stat().st_size
-    with open(source, "rb") as read, open(part, "wb") as written:
-        pour(read, written, source.name, total, on_progress)
-    sha256 = sha256_of(part) if remote is None else _checked(part, replace(remote, url=str(source)), {})
-    _into_place(part, path)
+    with open(source, "rb") as source_file, open(part, "wb") as target_file:
+        copy_stream(source_file, target_file, source.name, total, on_progress)
+    sha256 = file_sha256(part) if remote is None else _verified_sha256(part, replace(remote, url=str(source)), {})
+    _move_into_place(part, path)
     return {"url": str(source), "bytes": total, "sha256": sha256}
 
 
-def _remove_archive(folder: Path, remote: Remote) -> None:
-    if remote.unpack is not None:
+def _remove_archive(folder: Path, remote: RemoteFile) -> None:
+    if remote.archive_format is not None:
         (folder / remote.name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Locks a folder, so that one process at a time downloads into it."""
     import fcntl
 
@@ -337,12 +371,12 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{folder}: another process is fetching it; wait for it, or end it") from error
+            raise UserError(f"{folder}: another process is downloading it; wait until it ends") from error
         yield
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
+def _explain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -350,4 +384,6 @@ def _explained(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder}: cannot be written ({error.strerror}); NUMERATE_DATA names another place for datasets"
             ) from error
-        raise disk.explain(error, folder, "What came is kept, and the same command resumes.") from error
+        raise disk.convert_os_error(
+            error, folder, "The partial download is kept; the same command resumes it."
+        ) from error

@@ -1,7 +1,7 @@
 """Writing a folder atomically, never over another.
 
 Until then it has a temporary name beside its target, and a lock held by the process that writes it. What a killed
-process left is recognised by its free lock, and removed when a folder is next written there.
+process left is recognized by its free lock, and removed when a folder is next written there.
 """
 
 import contextlib
@@ -15,52 +15,52 @@ from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 from numerate.training.lock import Lock
 
-_LOCK = ".lock"
+_LOCK_FILE = ".lock"
 
 
-def refuse_taken(out: Path) -> None:
+def check_not_existing(out: Path) -> None:
     """Raises `UserError` for a folder that is there already."""
     if out.exists() or out.is_symlink():
-        raise UserError(f"out: {out} is there already and is not overwritten; another folder is right")
+        raise UserError(f"out: {out} already exists and is not overwritten; choose another folder")
 
 
-def clear_left(parent: Path) -> None:
+def remove_unfinished_folders(parent: Path) -> None:
     """Removes the unfinished folders in `parent` whose processes have ended; those of living ones stay, and those that
     may not be removed."""
-    for lock in parent.glob(f"{disk.BESIDE}*/{_LOCK}"):
+    for lock in parent.glob(f"{disk.TEMPORARY_PREFIX}*/{_LOCK_FILE}"):
         with contextlib.suppress(UserError, OperationalError), Lock(lock).hold("clear away"):
             shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def atomic_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` to write into, which becomes `out` at the end, and is gone if anything failed.
 
     What processes that were killed have left beside it is removed first. Raises `UserError` where `out` is there or may
     not be written, `OperationalError` where the disk is full.
     """
-    refuse_taken(out)
+    check_not_existing(out)
     try:
-        with disk.explained(out):
+        with disk.convert_os_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-            clear_left(out.parent)
-            beside = disk.beside(out)
-            beside.mkdir()
+            remove_unfinished_folders(out.parent)
+            temporary = disk.temporary_path(out)
+            temporary.mkdir()
             try:
-                with Lock(beside / _LOCK).hold("write"):
-                    yield beside
+                with Lock(temporary / _LOCK_FILE).hold("write"):
+                    yield temporary
                     if out.exists():
                         raise UserError(
-                            f"out: {out} has appeared meanwhile and is not overwritten; another folder is right"
+                            f"out: {out} was created meanwhile and is not overwritten; choose another folder"
                         )
-                    os.rename(beside, out)
-                    (out / _LOCK).unlink()
-                disk.sync(out.parent)
+                    os.rename(temporary, out)
+                    (out / _LOCK_FILE).unlink()
+                disk.fsync(out.parent)
             except BaseException:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
                 raise
     except UserError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"out: {out} cannot be written ({cause.strerror}); another folder is right") from cause
+            raise UserError(f"out: {out} cannot be written ({cause.strerror}); choose another folder") from cause
         raise

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.text.tasks.row_heads import checked_head
-from numerate.vocabulary import BEGIN, END, PAD
+from numerate.text.tasks.row_heads import read_verified_metadata
+from numerate.vocabulary import BOS, EOS, PAD
 
 
 def open_rows(folder: str | Path) -> "StoredRows":
@@ -35,55 +35,57 @@ def open_rows(folder: str | Path) -> "StoredRows":
 class StoredRows:
     """The rows of a folder: `rows[i]` are the token ids of row i, a view of the file.
 
-    - `head`: what was written (task, tokenizer, split, seed, versions, sha256 of every file).
+    - `metadata`: what was written (task, tokenizer, split, seed, versions, sha256 of every file).
     - `symbols`: the text of each id. `ids`, `offsets`: the files as arrays.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.head = checked_head(folder)
-        files = self.head["files"]
+        self.metadata = read_verified_metadata(folder)
+        files = self.metadata["files"]
         if "ids.bin" not in files:
-            raise UserError(f"{folder}: was written as text; format=memmap or format=both writes token ids as well")
-        self.symbols: tuple[str, ...] = tuple(self.head["vocabulary"])
-        self.ids = self._array("ids.bin", self.head["ids"])
-        self.offsets: NDArray[np.int64] = self._array("offsets.bin", "<i8")
-        self._answers = self._array("answers.bin", "<i4") if "answers.bin" in files else None
-        self._labels = self._array("labels.bin", self.head["ids"]) if "labels.bin" in files else None
+            raise UserError(
+                f"{folder}: was written as text only; write it with format=memmap or format=both to include token ids"
+            )
+        self.symbols: tuple[str, ...] = tuple(self.metadata["vocabulary"])
+        self.ids = self._open_array("ids.bin", self.metadata["ids"])
+        self.offsets: NDArray[np.int64] = self._open_array("offsets.bin", "<i8")
+        self._answer_starts = self._open_array("answers.bin", "<i4") if "answers.bin" in files else None
+        self._labels = self._open_array("labels.bin", self.metadata["ids"]) if "labels.bin" in files else None
 
-    def _array(self, name: str, kind: str) -> NDArray[Any]:
+    def _open_array(self, name: str, dtype: str) -> NDArray[Any]:
         # Without rows a file is empty, which cannot be mapped.
         path = self.folder / name
-        return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.empty(0, dtype=kind)
+        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        begin, end = self._ends(row)
-        return self.ids[begin:end]
+        start, end = self._row_bounds(row)
+        return self.ids[start:end]
 
     def answer(self, row: int) -> NDArray[Any]:
         """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
-        if self._answers is None:
-            raise UserError(f"{self.folder}: its rows have a label per token and no answer behind a question")
-        begin, end = self._ends(row)
-        return self.ids[begin + int(self._answers[row]) : end]
+        if self._answer_starts is None:
+            raise UserError(f"{self.folder}: its rows have a label per token, not an answer after the question")
+        start, end = self._row_bounds(row)
+        return self.ids[start + int(self._answer_starts[row]) : end]
 
     def labels(self, row: int) -> NDArray[Any]:
         """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
         if self._labels is None:
-            raise UserError(f"{self.folder}: its rows have an answer behind a question and no labels")
-        begin, end = self._ends(row)
-        return self._labels[begin:end]
+            raise UserError(f"{self.folder}: its rows have an answer after the question, not labels")
+        start, end = self._row_bounds(row)
+        return self._labels[start:end]
 
     def text(self, row: int) -> str:
         """A row as text, without that of [PAD], [BOS] and [EOS]."""
-        between: str = self.head.get("between", "")
-        return between.join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BEGIN, END))
+        separator: str = self.metadata.get("between", "")
+        return separator.join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BOS, EOS))
 
-    def _ends(self, row: int) -> tuple[int, int]:
-        at = row + len(self) if row < 0 else row
-        if not 0 <= at < len(self):
+    def _row_bounds(self, row: int) -> tuple[int, int]:
+        index = row + len(self) if row < 0 else row
+        if not 0 <= index < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return int(self.offsets[at]), int(self.offsets[at + 1])
+        return int(self.offsets[index]), int(self.offsets[index + 1])

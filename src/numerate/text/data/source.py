@@ -12,11 +12,11 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_files import rows_at_once
-from numerate.tokenizers.tokenizer import Characters, Rows, Tokenizer
+from numerate.text.tasks.row_files import rows_per_block
+from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer
 from numerate.vocabulary import Vocabulary
 
-BLOCK = 1 << 15
+BLOCK_ROWS = 1 << 15
 """Rows per block."""
 
 
@@ -29,11 +29,11 @@ class TaskWithTokenizer:
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """Rows 0 .. count - 1 of a split of a task, or of a file in the file's own order (`split` is then None).
 
-    `name` is as given by the user. With `whole` the rows are all questions of the split, each once, in the order of the
-    task, and only the tokenizer samples.
+    `name` is as given by the user. With `each_once` the rows are all questions of the split, each once, in the order of
+    the task, and only the tokenizer samples.
     """
 
     name: str
@@ -42,42 +42,48 @@ class Source:
     count: int
     split: str | None = "train"
     seed: int = 0
-    whole: bool = False
+    each_once: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UserError(f"count: {self.count} rows are none; 1 or more is right")
+            raise UserError(f"count: must be at least 1, not {self.count}")
         if self.split is None and not isinstance(self.task, ExampleFile):
-            raise UserError("split: only the rows of a file have an order of their own")
+            raise UserError("split: must be set unless the task is a file")
         if self.split is not None and self.split not in SPLITS:
             names = ", ".join(SPLITS)
             raise UserError(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
 
     @classmethod
-    def of_file(cls, path: str | Path, configured: TaskWithTokenizer, count: int | None = None) -> "Source":
+    def from_file(
+        cls, path: str | Path, task_with_tokenizer: TaskWithTokenizer, count: int | None = None
+    ) -> "RowSource":
         """The first `count` rows of a file, or all."""
-        total = configured.task.space() or 0
+        num_rows = task_with_tokenizer.task.num_questions() or 0
         return cls(
-            str(path), configured.task, configured.tokenizer, total if count is None else min(count, total), None
+            str(path),
+            task_with_tokenizer.task,
+            task_with_tokenizer.tokenizer,
+            num_rows if count is None else min(count, num_rows),
+            None,
         )
 
     @property
     def vocabulary(self) -> Vocabulary:
         return self.tokenizer.build_vocabulary(self.task)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[Questions, Rows]]:
+    def read_blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[Questions, TokenizedExamples]]:
         """The rows in order, at most `size` at a time: as questions, and as token ids. Long rows of a file come in
         smaller blocks."""
         vocabulary = self.vocabulary
-        listed = self.task.whole(self.split or "train") if self.whole else None
+        all_questions = self.task.all_questions(self.split or "train") if self.each_once else None
         if isinstance(self.task, ExampleFile):
-            size = min(size, rows_at_once(self.task.rows.longest))
+            size = min(size, rows_per_block(self.task.row_file.longest))
         for start in range(0, self.count, size):
             count = min(size, self.count - start)
             if self.split is None and isinstance(self.task, ExampleFile):
                 questions = self.task.questions(np.arange(start, start + count))
-            elif listed is not None:
-                questions = listed.take(slice(start, start + count))
+            elif all_questions is not None:
+                questions = all_questions.take(slice(start, start + count))
             else:
                 questions = self.task.examples(self.split or "train", self.seed, start, count)
-            yield questions, self.tokenizer.rows(questions, vocabulary)
+            yield questions, self.tokenizer.encode_examples(questions, vocabulary)

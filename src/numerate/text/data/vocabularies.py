@@ -8,21 +8,21 @@ from typing import Any, Literal
 import numpy as np
 
 from numerate.errors import UserError, did_you_mean
-from numerate.text.data.new_folder import new_folder, refuse_taken
-from numerate.text.tokenizers.sentencepiece_files import SPACE, tokenizer_json
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, pieces
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, build_tokenizer_config
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 
-KINDS = ("characters", "bytes")
+VOCABULARY_KINDS = ("characters", "bytes")
 
-_SPECIAL = ("<unk>", "<s>", "</s>")
-_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>")
+_BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 _DIGITS = "0123456789"
-_LONGEST = 16
-_RUNS = rf"{SPACE}*[\p{{L}}\p{{M}}]+|{SPACE}*[^\p{{L}}\p{{M}}{SPACE}]+|{SPACE}+"
+_MAX_TOKEN_LENGTH = 16
+_WORD_PATTERN = rf"{SPACE_SYMBOL}*[\p{{L}}\p{{M}}]+|{SPACE_SYMBOL}*[^\p{{L}}\p{{M}}{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+"
 """Letters, or anything but letters, with the spaces before them."""
-_PORTION = 1 << 22
+_CHUNK_CHARACTERS = 1 << 22
 
 
 def train_vocabulary(
@@ -30,7 +30,7 @@ def train_vocabulary(
     size: int,
     kind: Literal["characters", "bytes"] = "characters",
     *,
-    fewer: bool = False,
+    allow_fewer: bool = False,
 ) -> str:
     """Learns a vocabulary of `size` ids from texts and returns it as a tokenizer.json.
 
@@ -44,31 +44,36 @@ def train_vocabulary(
 
     `texts` is called twice, for texts in the same order; memory does not grow with them, but with their different
     words. The result is a function of the texts. Raises `UserError` for a size that the single bytes do not leave room
-    in, or that the texts are too short for; with `fewer` it has then as many ids as the texts give.
+    in, or that the texts are too short for; with `allow_fewer` it has then as many ids as the texts give.
     """
-    if kind not in KINDS:
-        raise UserError(f"kind: there is no {kind!r}; there are: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
-    least = 256 + (len(_SPECIAL) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
-    if size < least:
-        raise UserError(f"size: {size} ids leave no room beside the bytes and special tokens; {least} or more is right")
-    library()
-    found = _of_characters(texts, size) if kind == "characters" else _of_bytes(texts(), size)
-    count = len(found["model"]["vocab"])
-    if count < size and not fewer:
-        bare = 256 + (len(_SPECIAL) if kind == "characters" else 1)
+    if kind not in VOCABULARY_KINDS:
         raise UserError(
-            f"size: the texts are too short for {size:,} ids; they give {count:,}, of which {bare} are the bytes and "
-            f"special tokens. {count:,} or less (size={count}), or more text, is right"
+            f"kind: there is no {kind!r}; there are: "
+            f"{', '.join(VOCABULARY_KINDS)}.{did_you_mean(kind, VOCABULARY_KINDS)}"
         )
-    return json.dumps(found, ensure_ascii=False, indent=1)
+    min_size = 256 + (len(_SPECIAL_TOKENS) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
+    if size < min_size:
+        raise UserError(f"size: must be at least {min_size} (bytes and special tokens included), not {size}")
+    check_tokenizers_installed()
+    tokenizer_dict = _train_on_characters(texts, size) if kind == "characters" else _train_on_bytes(texts(), size)
+    count = len(tokenizer_dict["model"]["vocab"])
+    if count < size and not allow_fewer:
+        num_reserved = 256 + (len(_SPECIAL_TOKENS) if kind == "characters" else 1)
+        raise UserError(
+            f"size: the texts are too short for {size:,} ids; they give {count:,}, of which {num_reserved} are the "
+            f"bytes and special tokens. Set size={count} or less, or use more text"
+        )
+    return json.dumps(tokenizer_dict, ensure_ascii=False, indent=1)
 
 
-def library() -> None:
+def check_tokenizers_installed() -> None:
     """Raises `UserError` where the package tokenizers is not here."""
     try:
         import tokenizers  # noqa: F401
     except ImportError as error:
-        raise UserError("tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'") from error
+        raise UserError(
+            "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
+        ) from error
 
 
 def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
@@ -77,111 +82,121 @@ def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
     Raises `UserError` for a folder that is there already, or where none may be written.
     """
     out = Path(out).expanduser()
-    refuse_taken(out)
-    with new_folder(out) as beside:
-        keep_tokenizer(StoredTokenizer(tokenizer_file(tokenizer)), beside)
+    check_not_existing(out)
+    with atomic_folder(out) as temporary:
+        save_tokenizer(PretrainedTokenizer(tokenizer_file(tokenizer)), temporary)
     return out
 
 
-def keep_tokenizer(known: StoredTokenizer, folder: Path) -> None:
+def save_tokenizer(tokenizer: PretrainedTokenizer, folder: Path) -> None:
     """Writes a tokenizer to a folder as tokenizer.json and tokenizer_config.json, whatever it was read from."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {f"{role}_token": name for role, name in known.file.roles}
-    with disk.explained(folder):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+        f"{role}_token": name for role, name in tokenizer.file.special_tokens
+    }
+    with disk.convert_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / "tokenizer_config.json", json.dumps(config, indent=1, ensure_ascii=False).encode())
-        disk.replace(folder / "tokenizer.json", known.file.text.encode())
-    if pieces(str(folder)).fingerprint != known.fingerprint:
-        raise UserError(f"tokenizer: it does not read the same from {folder}; a folder with a tokenizer.json is right")
+        disk.write_atomically(
+            folder / "tokenizer_config.json", json.dumps(config, indent=1, ensure_ascii=False).encode()
+        )
+        disk.write_atomically(folder / "tokenizer.json", tokenizer.file.json_text.encode())
+    if load_tokenizer(str(folder)).fingerprint != tokenizer.fingerprint:
+        raise UserError(f"tokenizer: it differs when read back from {folder}; use a folder with a tokenizer.json")
 
 
 def tokenizer_file(tokenizer: str) -> TokenizerFile:
     """A vocabulary of `train_vocabulary` with what its special tokens are called."""
-    end = "<|endoftext|>" in json.loads(tokenizer)["model"]["vocab"]
-    roles = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"} if end else {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    has_end_of_text = "<|endoftext|>" in json.loads(tokenizer)["model"]["vocab"]
+    roles = (
+        {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+        if has_end_of_text
+        else {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+    )
     return TokenizerFile(tokenizer, tuple(roles.items()))
 
 
-def _of_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[str, Any]:
+def _train_on_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[str, Any]:
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-    room = size - len(_SPECIAL) - len(_BYTES)
-    alphabet = _alphabet(texts(), max(room // 4, 1))
-    learner = Tokenizer(models.BPE(unk_token=_SPECIAL[0], byte_fallback=True, fuse_unk=True))
-    learner.pre_tokenizer = pre_tokenizers.Sequence(
+    num_free_ids = size - len(_SPECIAL_TOKENS) - len(_BYTE_TOKENS)
+    alphabet = _frequent_characters(texts(), max(num_free_ids // 4, 1))
+    tokenizer = Tokenizer(models.BPE(unk_token=_SPECIAL_TOKENS[0], byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_RUNS), "isolated"),
+            pre_tokenizers.Split(Regex(_WORD_PATTERN), "isolated"),
             pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
         ]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[*_SPECIAL, *_BYTES],
+        special_tokens=[*_SPECIAL_TOKENS, *_BYTE_TOKENS],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
-        max_token_length=_LONGEST,
+        max_token_length=_MAX_TOKEN_LENGTH,
         show_progress=False,
     )
-    learner.train_from_iterator(_as_lines(texts()), trainer)
-    model = json.loads(learner.to_str())["model"]
-    return tokenizer_json(model) | {"added_tokens": [_special(i, name) for i, name in enumerate(_SPECIAL)]}
+    tokenizer.train_from_iterator(_split_lines(texts()), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return build_tokenizer_config(model) | {
+        "added_tokens": [_special_token(i, name) for i, name in enumerate(_SPECIAL_TOKENS)]
+    }
 
 
-def _of_bytes(texts: Iterable[str], size: int) -> dict[str, Any]:
+def _train_on_bytes(texts: Iterable[str], size: int) -> dict[str, Any]:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    learner.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=["<|endoftext|>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        max_token_length=_LONGEST,
+        max_token_length=_MAX_TOKEN_LENGTH,
         show_progress=False,
     )
-    learner.train_from_iterator(texts, trainer)
-    found: dict[str, Any] = json.loads(learner.to_str())
-    return found
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer_dict: dict[str, Any] = json.loads(tokenizer.to_str())
+    return tokenizer_dict
 
 
-def _special(i: int, name: str) -> dict[str, Any]:
+def _special_token(i: int, name: str) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": i, "content": name, **flags, "special": True}
 
 
-def _as_lines(texts: Iterable[str]) -> Iterator[str]:
+def _split_lines(texts: Iterable[str]) -> Iterator[str]:
     """The lines of texts as the tokenizer will see them."""
     for text in texts:
         for line in text.split("\n"):
             if line:
-                yield SPACE + line.replace(" ", SPACE)
+                yield SPACE_SYMBOL + line.replace(" ", SPACE_SYMBOL)
 
 
-def _alphabet(texts: Iterable[str], most: int) -> list[str]:
+def _frequent_characters(texts: Iterable[str], max_characters: int) -> list[str]:
     """The commonest characters but line ends, and the digits, in the order of their code points."""
     counts = np.zeros(0x110000, dtype=np.int64)
-    portion: list[str] = []
-    held = 0
+    chunk: list[str] = []
+    chunk_characters = 0
     for text in texts:
-        portion.append(text)
-        held += len(text)
-        if held > _PORTION:
-            _count(portion, counts)
-            portion, held = [], 0
-    _count(portion, counts)
-    counts[ord(SPACE)] += counts[ord(" ")] + 1
+        chunk.append(text)
+        chunk_characters += len(text)
+        if chunk_characters > _CHUNK_CHARACTERS:
+            _count_characters(chunk, counts)
+            chunk, chunk_characters = [], 0
+    _count_characters(chunk, counts)
+    counts[ord(SPACE_SYMBOL)] += counts[ord(" ")] + 1
     counts[[ord(" "), ord("\n")]] = 0
-    order = np.argsort(-counts, kind="stable")[:most]
-    found = {chr(code) for code in order[counts[order] > 0].tolist()}
-    return sorted(found.union(_DIGITS))
+    order = np.argsort(-counts, kind="stable")[:max_characters]
+    characters = {chr(code) for code in order[counts[order] > 0].tolist()}
+    return sorted(characters.union(_DIGITS))
 
 
-def _count(texts: list[str], counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+def _count_characters(texts: list[str], counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-    found = np.bincount(codes)
-    counts[: len(found)] += found
+    new_counts = np.bincount(codes)
+    counts[: len(new_counts)] += new_counts

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 from numerate.config import to_tree
 from numerate.errors import UserError, did_you_mean
-from numerate.text.data.new_folder import new_folder, refuse_taken
-from numerate.text.data.source import Source
-from numerate.text.tasks.row_heads import FORMAT, HEAD, head_bytes
-from numerate.tokenizers.number_formats import id_type
-from numerate.tokenizers.tokenizer import Rows
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.data.source import RowSource
+from numerate.text.tasks.row_heads import FORMAT, METADATA_FILE, encode_metadata
+from numerate.tokenizers.number_formats import id_dtype
+from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.training import disk
 from numerate.training.provenance import versions
-from numerate.vocabulary import BEGIN, END, PAD, Vocabulary
+from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
 FORMATS = ("text", "memmap", "both")
 
 
-def write(
-    source: Source,
+def write_rows(
+    source: RowSource,
     out: str | Path,
     format: Literal["text", "memmap", "both"] = "both",
     on_progress: Callable[[int], None] | None = None,
@@ -33,9 +33,10 @@ def write(
     """Writes the rows of a source to a new folder and returns it.
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
-    task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what `open_rows`
-    reads. `head.json` says what they are and has the sha256 of each file. Memory does not grow with the count. The
-    folder appears under its name when all is written; `on_progress` gets the number of rows after each block.
+    task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what
+    `open_plain_or_labeled_rows` reads. `head.json` says what they are and has the sha256 of each file. Memory does not
+    grow with the count. The folder appears under its name when all is written; `on_progress` gets the number of rows
+    after each block.
 
     Raises `UserError` for a folder that is there already, or where none may be written.
     """
@@ -44,76 +45,80 @@ def write(
         raise UserError(
             f"format: there is no {format!r}; there are: {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
         )
-    refuse_taken(out)
+    check_not_existing(out)
     vocabulary = source.vocabulary
-    if format != "memmap" and (clash := [symbol for symbol in vocabulary.symbols if set(symbol) & set("\r\n")]):
-        raise UserError(f"format: {clash[0]!r} would break a line of text; format=memmap is right")
-    with new_folder(out) as beside:
-        _write(source, vocabulary, beside, format, on_progress)
+    if format != "memmap" and (
+        symbols_with_newline := [symbol for symbol in vocabulary.tokens if set(symbol) & set("\r\n")]
+    ):
+        raise UserError(f"format: {symbols_with_newline[0]!r} contains a line break; format must be memmap")
+    with atomic_folder(out) as temporary:
+        _write_files(source, vocabulary, temporary, format, on_progress)
     return out
 
 
-def _write(
-    source: Source, vocabulary: Vocabulary, folder: Path, format: str, on_progress: Callable[[int], None] | None
+def _write_files(
+    source: RowSource, vocabulary: Vocabulary, folder: Path, format: str, on_progress: Callable[[int], None] | None
 ) -> None:
-    files: dict[str, _File] = {}
-    rows_written = tokens = longest = 0
-    kind = np.dtype(id_type(vocabulary)).newbyteorder("<")
+    files: dict[str, _HashedFile] = {}
+    num_rows = num_tokens = longest = 0
+    dtype = np.dtype(id_dtype(vocabulary)).newbyteorder("<")
     with contextlib.ExitStack() as open_files:
 
-        def put(name: str, content: bytes | memoryview) -> None:
+        def write_to(name: str, content: bytes | memoryview) -> None:
             if name not in files:
-                files[name] = open_files.enter_context(contextlib.closing(_File(folder / name)))
+                files[name] = open_files.enter_context(contextlib.closing(_HashedFile(folder / name)))
             files[name].write(content)
 
         if format != "text":
-            put("offsets.bin", np.zeros(1, dtype="<i8").tobytes())
-        for _, rows in source.blocks():
-            real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+            write_to("offsets.bin", np.zeros(1, dtype="<i8").tobytes())
+        for _, rows in source.read_blocks():
+            is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
             if format != "memmap":
-                put("rows.txt", text_lines(rows, vocabulary, source.tokenizer.between))
+                write_to("rows.txt", format_lines(rows, vocabulary, source.tokenizer.separator))
             if format != "text":
-                put("ids.bin", rows.ids[real].astype(kind, copy=False).tobytes())
-                put("offsets.bin", (tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
+                write_to("ids.bin", rows.ids[is_token].astype(dtype, copy=False).tobytes())
+                write_to("offsets.bin", (num_tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
                 if rows.labels is None:
-                    put("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4").tobytes())
+                    write_to("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4").tobytes())
                 else:
-                    put("labels.bin", rows.labels[real].astype(kind, copy=False).tobytes())
-            rows_written += len(rows)
-            tokens += int(rows.lengths.sum())
+                    write_to("labels.bin", rows.labels[is_token].astype(dtype, copy=False).tobytes())
+            num_rows += len(rows)
+            num_tokens += int(rows.lengths.sum())
             longest = max(longest, int(rows.lengths.max(initial=0)))
             if on_progress is not None:
-                on_progress(rows_written)
-    head = {
+                on_progress(num_rows)
+    metadata = {
         "format": FORMAT,
-        "rows": rows_written,
-        "tokens": tokens,
+        "rows": num_rows,
+        "tokens": num_tokens,
         "longest": longest,
-        "ids": str(kind),
-        "vocabulary": list(vocabulary.symbols),
-        "between": source.tokenizer.between,
+        "ids": str(dtype),
+        "vocabulary": list(vocabulary.tokens),
+        "between": source.tokenizer.separator,
         "source": source.name,
         "task": to_tree(source.task),
         "tokenizer": to_tree(source.tokenizer),
         "split": source.split,
         "seed": source.seed,
-        "each_once": source.whole,
+        "each_once": source.each_once,
         "versions": versions(),
-        "files": {name: {"bytes": file.size, "sha256": file.sum.hexdigest()} for name, file in sorted(files.items())},
+        "files": {
+            name: {"bytes": file.size, "sha256": file.hasher.hexdigest()} for name, file in sorted(files.items())
+        },
     }
-    disk.replace(folder / HEAD, head_bytes(head))
+    disk.write_atomically(folder / METADATA_FILE, encode_metadata(metadata))
 
 
-class _File:
+class _HashedFile:
     """A file with its size and hash so far."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115 (closed by whoever opens it)
-        self.sum, self.size = hashlib.sha256(), 0
+        self.hasher, self.size = hashlib.sha256(), 0
 
     def write(self, content: bytes | memoryview) -> None:
         view = memoryview(content)
-        self.sum.update(view)
+        self.hasher.update(view)
         self.size += len(view)
         while len(view):
             view = view[self._file.write(view) :]
@@ -123,32 +128,36 @@ class _File:
         self._file.close()
 
 
-def text_lines(rows: Rows, vocabulary: Vocabulary, between: str = "") -> bytes:
-    """The rows as lines of text in UTF-8, with `between` between the tokens."""
-    valid = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
-    hidden = np.isin(rows.ids, (PAD, BEGIN, END)) | ~valid
-    if between or rows.labels is not None or any(len(symbol) != 1 for symbol in _used(rows.ids, ~hidden, vocabulary)):
-        return "".join(_line(rows, row, vocabulary, between) + "\n" for row in range(len(rows))).encode()
-    symbols = [symbol if len(symbol) == 1 else "\0" for symbol in vocabulary.symbols]
-    plain = all(symbol.isascii() for symbol in symbols)
-    table = np.array(list(map(ord, symbols)), dtype=np.uint8 if plain else "<u4")
+def format_lines(rows: TokenizedExamples, vocabulary: Vocabulary, separator: str = "") -> bytes:
+    """The rows as lines of text in UTF-8, with `separator` between the tokens."""
+    is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+    is_special = np.isin(rows.ids, (PAD, BOS, EOS)) | ~is_token
+    if (
+        separator
+        or rows.labels is not None
+        or any(len(symbol) != 1 for symbol in _used_symbols(rows.ids, ~is_special, vocabulary))
+    ):
+        return "".join(_format_line(rows, row, vocabulary, separator) + "\n" for row in range(len(rows))).encode()
+    symbols = [symbol if len(symbol) == 1 else "\0" for symbol in vocabulary.tokens]
+    is_ascii = all(symbol.isascii() for symbol in symbols)
+    table = np.array(list(map(ord, symbols)), dtype=np.uint8 if is_ascii else "<u4")
     codes = np.full((len(rows), rows.ids.shape[1] + 1), ord("\n"), dtype=table.dtype)
     codes[:, :-1] = table[rows.ids]
-    kept = np.concatenate([~hidden, np.ones((len(rows), 1), dtype=np.bool_)], axis=1)
-    line: bytes = codes[kept].tobytes()
-    return line if plain else line.decode("utf-32-le").encode()
+    keep_mask = np.concatenate([~is_special, np.ones((len(rows), 1), dtype=np.bool_)], axis=1)
+    line: bytes = codes[keep_mask].tobytes()
+    return line if is_ascii else line.decode("utf-32-le").encode()
 
 
-def _used(ids: NDArray[Any], shown: NDArray[np.bool_], vocabulary: Vocabulary) -> list[str]:
-    counts = np.bincount(ids[shown].astype(np.int64), minlength=vocabulary.size)
-    return [vocabulary.symbols[i] for i in np.flatnonzero(counts)]
+def _used_symbols(ids: NDArray[Any], mask: NDArray[np.bool_], vocabulary: Vocabulary) -> list[str]:
+    counts = np.bincount(ids[mask].astype(np.int64), minlength=vocabulary.size)
+    return [vocabulary.tokens[i] for i in np.flatnonzero(counts)]
 
 
-def _line(rows: Rows, row: int, vocabulary: Vocabulary, between: str) -> str:
+def _format_line(rows: TokenizedExamples, row: int, vocabulary: Vocabulary, separator: str) -> str:
     ids = rows.ids[row, : rows.lengths[row]].tolist()
-    shown = [at for at, i in enumerate(ids) if i not in (PAD, BEGIN, END)]
-    text = between.join(vocabulary.symbols[ids[at]] for at in shown)
+    columns = [at for at, i in enumerate(ids) if i not in (PAD, BOS, EOS)]
+    text = separator.join(vocabulary.tokens[ids[at]] for at in columns)
     if rows.labels is None:
         return text
-    labels = rows.labels[row, shown].tolist()
-    return text + "\t" + between.join(vocabulary.symbols[label] if label else "." for label in labels)
+    labels = rows.labels[row, columns].tolist()
+    return text + "\t" + separator.join(vocabulary.tokens[label] if label else "." for label in labels)

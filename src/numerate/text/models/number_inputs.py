@@ -15,22 +15,22 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.number_tables import LARGEST, digit_and_order, regression_transformer_vectors
+from numerate.number_tables import MAX_VALUE, digit_and_exponent, regression_transformer_vectors
 from numerate.vocabulary import Vocabulary
 
 NUMBER_TOKEN = "[NUM]"
-"""The text that stands for any number, which `Tokens.values` carries."""
+"""The text that stands for any number, which `Tokens.number_values` carries."""
 
 
-class NumberEmbeddingPart(nn.Module, ABC):
+class NumberEmbeddingModule(nn.Module, ABC):
     """The part behind a `NumberEmbedding`."""
 
     @abstractmethod
     def forward(
         self,
-        vectors: Float[Tensor, "rows time width"],
+        embeddings: Float[Tensor, "rows time width"],
         ids: Int[Tensor, "rows time"],
-        values: Float[Tensor, "rows time"] | None,
+        number_values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
         """The token embeddings with their numbers embedded. Raises `UserError` where required values are missing."""
 
@@ -39,7 +39,7 @@ class NumberEmbedding(ABC):
     """The spec of a number embedding: a frozen dataclass."""
 
     @abstractmethod
-    def build(self, vocabulary: Vocabulary, width: int) -> NumberEmbeddingPart:
+    def build(self, vocabulary: Vocabulary, width: int) -> NumberEmbeddingModule:
         """The module for a model of this width. Raises `UserError` for a vocabulary without the tokens it needs."""
 
 
@@ -54,46 +54,51 @@ class RegressionTransformerEmbedding(NumberEmbedding):
     """
 
     scale: Literal["log", "linear"] = setting("log", "scale of the value in the embedding: log or linear")
-    form: Literal["float", "integer"] = setting("float", "float: shares of the value; integer: its sines and cosines")
-    max_value: float = setting(LARGEST, "value at which the first component is 10")
+    encoding_type: Literal["float", "integer"] = setting(
+        "float", "float: shares of the value; integer: its sines and cosines"
+    )
+    max_value: float = setting(MAX_VALUE, "value at which the first component is 10")
 
     def __post_init__(self) -> None:
         if not 1 < self.max_value < float("inf"):
-            raise UserError(f"max_value: {self.max_value} cannot be mapped to 10; 3e9 was published")
+            raise UserError(f"max_value: must be finite and greater than 1, got {self.max_value}; 3e9 in the paper")
 
-    def build(self, vocabulary: Vocabulary, width: int) -> "FixedVectors":
-        found = {i: value for i, value in enumerate(map(digit_and_order, vocabulary.symbols)) if value is not None}
-        if not found:
+    def build(self, vocabulary: Vocabulary, width: int) -> "FixedNumberEmbedding":
+        digits_and_orders = {
+            i: value for i, value in enumerate(map(digit_and_exponent, vocabulary.tokens)) if value is not None
+        }
+        if not digits_and_orders:
             raise UserError(
-                "model.number_embedding: the tokenizer has no tokens such as _5_2_; RegressionTransformer spells them"
+                "model.number_embedding: the tokenizer has no tokens such as _5_2_; use the number format "
+                "RegressionTransformer"
             )
-        digits, orders = np.array(list(found.values())).T
+        digits, orders = np.array(list(digits_and_orders.values())).T
         vectors = regression_transformer_vectors(
-            digits, orders, width, form=self.form, scale=self.scale, largest=self.max_value
+            digits, orders, width, form=self.encoding_type, scale=self.scale, max_value=self.max_value
         )
-        index = torch.zeros(vocabulary.size, dtype=torch.long)
-        index[torch.tensor(list(found))] = torch.arange(1, len(found) + 1)
-        return FixedVectors(torch.from_numpy(np.concatenate([np.zeros_like(vectors[:1]), vectors])), index)
+        table_rows = torch.zeros(vocabulary.size, dtype=torch.long)
+        table_rows[torch.tensor(list(digits_and_orders))] = torch.arange(1, len(digits_and_orders) + 1)
+        return FixedNumberEmbedding(torch.from_numpy(np.concatenate([np.zeros_like(vectors[:1]), vectors])), table_rows)
 
 
-class FixedVectors(NumberEmbeddingPart):
-    """Adds a fixed vector: row `index[id]` of a table whose row 0 is zero."""
+class FixedNumberEmbedding(NumberEmbeddingModule):
+    """Adds a fixed vector: row `metric_rows[id]` of a table whose row 0 is zero."""
 
     table: Tensor
-    index: Tensor
+    table_rows: Tensor
 
-    def __init__(self, table: Tensor, index: Tensor) -> None:
+    def __init__(self, table: Tensor, table_rows: Tensor) -> None:
         super().__init__()
         self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
-        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("table_rows", table_rows, persistent=False)
 
     def forward(
         self,
-        vectors: Float[Tensor, "rows time width"],
+        embeddings: Float[Tensor, "rows time width"],
         ids: Int[Tensor, "rows time"],
-        values: Float[Tensor, "rows time"] | None,
+        number_values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
-        return vectors + self.table[self.index[ids]].to(vectors.dtype)
+        return embeddings + self.table[self.table_rows[ids]].to(embeddings.dtype)
 
 
 @dataclass(frozen=True)
@@ -112,26 +117,28 @@ class XValScaling(NumberEmbedding):
         "log10", "transformation of a number before it scales the embedding"
     )
 
-    def build(self, vocabulary: Vocabulary, width: int) -> "ScaledNumber":
-        return ScaledNumber(self.scale, number_token(vocabulary, "model.number_embedding"))
+    def build(self, vocabulary: Vocabulary, width: int) -> "XValEmbedding":
+        return XValEmbedding(self.scale, number_token_id(vocabulary, "model.number_embedding"))
 
 
-class ScaledNumber(NumberEmbeddingPart):
+class XValEmbedding(NumberEmbeddingModule):
     """The part behind `XValScaling`."""
 
-    def __init__(self, scale: str, number: int) -> None:
+    def __init__(self, scale: str, number_token_id: int) -> None:
         super().__init__()
-        self.scale, self.number = scale, number
+        self.scale, self.number_token_id = scale, number_token_id
 
     def forward(
         self,
-        vectors: Float[Tensor, "rows time width"],
+        embeddings: Float[Tensor, "rows time width"],
         ids: Int[Tensor, "rows time"],
-        values: Float[Tensor, "rows time"] | None,
+        number_values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
-        here = ids == self.number
-        factor = torch.where(here, scaled(_there(values, here).to(vectors.dtype), self.scale), 1.0)
-        return vectors * factor[..., None]
+        is_number = ids == self.number_token_id
+        factor = torch.where(
+            is_number, scale_numbers(_mask_numbers(number_values, is_number).to(embeddings.dtype), self.scale), 1.0
+        )
+        return embeddings * factor[..., None]
 
 
 @dataclass(frozen=True)
@@ -148,37 +155,39 @@ class FoNEEmbedding(NumberEmbedding):
     def __post_init__(self) -> None:
         if self.integer_digits < 0 or self.fraction_digits < 0 or self.integer_digits + self.fraction_digits < 1:
             raise UserError(
-                f"integer_digits: {self.integer_digits} and {self.fraction_digits} decimals tell nothing of a "
-                f"number; 5 and 5 do"
+                "integer_digits: integer_digits and fraction_digits must be 0 or more with a sum of 1 or more, got "
+                f"{self.integer_digits} and {self.fraction_digits}; 5 and 5 are usual"
             )
 
-    def build(self, vocabulary: Vocabulary, width: int) -> "FourierNumber":
-        number = number_token(vocabulary, "model.number_embedding")
-        return FourierNumber(range(1 - self.fraction_digits, self.integer_digits + 1), width, number)
+    def build(self, vocabulary: Vocabulary, width: int) -> "FourierNumberEmbedding":
+        token_id = number_token_id(vocabulary, "model.number_embedding")
+        return FourierNumberEmbedding(range(1 - self.fraction_digits, self.integer_digits + 1), width, token_id)
 
 
-class FourierNumber(NumberEmbeddingPart):
+class FourierNumberEmbedding(NumberEmbeddingModule):
     """The part behind `FoNEEmbedding`."""
 
-    def __init__(self, orders: range, width: int, number: int) -> None:
+    def __init__(self, orders: range, width: int, number_token_id: int) -> None:
         super().__init__()
-        self.orders, self.number = orders, number
+        self.orders, self.number_token_id = orders, number_token_id
         self.map = nn.Linear(2 * len(orders), width, bias=False)
 
     def forward(
         self,
-        vectors: Float[Tensor, "rows time width"],
+        embeddings: Float[Tensor, "rows time width"],
         ids: Int[Tensor, "rows time"],
-        values: Float[Tensor, "rows time"] | None,
+        number_values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
-        here = ids == self.number
-        added: Tensor = self.map(self.features(_there(values, here)).to(vectors.dtype))
-        return vectors + torch.where(here[..., None], added, 0.0)
+        is_number = ids == self.number_token_id
+        number_embeddings: Tensor = self.map(
+            self.fourier_features(_mask_numbers(number_values, is_number)).to(embeddings.dtype)
+        )
+        return embeddings + torch.where(is_number[..., None], number_embeddings, 0.0)
 
-    def features(self, values: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time features"]:
+    def fourier_features(self, number_values: Float[Tensor, "rows time"]) -> Float[Tensor, "rows time features"]:
         """Cosine and sine at each order, in float64: float32 is too inexact for sines of large numbers."""
-        periods = 10.0 ** torch.tensor(list(self.orders), dtype=torch.float64, device=values.device)
-        angles = 2 * pi * (values.double()[..., None] / periods).remainder(1.0)
+        periods = 10.0 ** torch.tensor(list(self.orders), dtype=torch.float64, device=number_values.device)
+        angles = 2 * pi * (number_values.double()[..., None] / periods).remainder(1.0)
         return torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(-2)
 
 
@@ -194,68 +203,74 @@ class NumberHead:
     intermediate_size: int | None = setting(None, "with two layers: intermediate size; null: 4 x hidden_size")
     scale: Literal["number", "ln"] = setting("number", "what is predicted: the number itself, or its signed logarithm")
     read_at: Literal["place", "start"] = setting(
-        "place", "one number per position (place), or one at the answer's start"
+        "place", "one number per position (position), or one at the answer's start (start)"
     )
 
     def __post_init__(self) -> None:
         if self.num_layers not in (1, 2):
-            raise UserError(f"num_layers: {self.num_layers}; a number head has 1 linear map, or 2")
+            raise UserError(f"num_layers: must be 1 or 2, got {self.num_layers}")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"intermediate_size: {self.intermediate_size} is no width; 1 or more is right, or null")
+            raise UserError(f"intermediate_size: must be 1 or more, or null, got {self.intermediate_size}")
 
-    def build(self, width: int) -> "NumberHeadPart":
-        return NumberHeadPart(self, width)
+    def build(self, width: int) -> "NumberHeadModule":
+        return NumberHeadModule(self, width)
 
 
-class NumberHeadPart(nn.Module):
+class NumberHeadModule(nn.Module):
     """The part behind `NumberHead`."""
 
     def __init__(self, spec: NumberHead, width: int) -> None:
         super().__init__()
-        self.scale, self.reads = spec.scale, spec.read_at
-        inner = spec.intermediate_size or 4 * width
-        one = [nn.Linear(width, 1)]
+        self.scale, self.read_at = spec.scale, spec.read_at
+        intermediate_size = spec.intermediate_size or 4 * width
+        single_layer = [nn.Linear(width, 1)]
         self.maps = nn.Sequential(
-            *(one if spec.num_layers == 1 else [nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, 1)])
+            *(
+                single_layer
+                if spec.num_layers == 1
+                else [nn.Linear(width, intermediate_size), nn.GELU(), nn.Linear(intermediate_size, 1)]
+            )
         )
 
     def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:
-        scaled: Tensor = self.maps(hidden)
-        return scaled.squeeze(-1)
+        output: Tensor = self.maps(hidden)
+        return output.squeeze(-1)
 
-    def unscaled(self, scaled: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    def unscale(self, scaled: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
         """The predicted numbers with their scaling undone."""
         return scaled.sign() * scaled.abs().expm1() if self.scale == "ln" else scaled
 
-    def flops(self, places: int) -> int:
-        return 2 * places * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))
+    def flops(self, num_positions: int) -> int:
+        return 2 * num_positions * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))
 
 
-def scaled(values: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:
+def scale_numbers(numbers: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:
     """Numbers on one of the scales of `XValScaling`.
 
     >>> scaled(torch.tensor([54.0, 3e9]), "log10")
     tensor([ 1.8364, 10.0000])
     """
     if scale == "linear":
-        return values + 1
+        return numbers + 1
     if scale == "none":
-        return values
-    by = 10 / log(LARGEST) if scale == "log10" else 1.0
-    return values.sign() * values.abs().log1p() * by
+        return numbers
+    factor = 10 / log(MAX_VALUE) if scale == "log10" else 1.0
+    return numbers.sign() * numbers.abs().log1p() * factor
 
 
-def number_token(vocabulary: Vocabulary, where: str) -> int:
+def number_token_id(vocabulary: Vocabulary, where: str) -> int:
     """The id of [NUM]. Raises `UserError` for a vocabulary that has none."""
-    if NUMBER_TOKEN not in vocabulary.ids:
-        raise UserError(f"{where}: the tokenizer has no {NUMBER_TOKEN}, which carries a number; XVal spells it")
-    return vocabulary.ids[NUMBER_TOKEN]
+    if NUMBER_TOKEN not in vocabulary.token_to_id:
+        raise UserError(f"{where}: the tokenizer has no {NUMBER_TOKEN} token; use the number format XVal")
+    return vocabulary.token_to_id[NUMBER_TOKEN]
 
 
-def _there(values: Tensor | None, here: Tensor) -> Tensor:
+def _mask_numbers(number_values: Tensor | None, is_number: Tensor) -> Tensor:
     """The numbers at [NUM], 1 elsewhere."""
-    if values is None:
-        if bool(here.any()):
-            raise UserError(f"model.number_embedding: {NUMBER_TOKEN} carries no value here; a number_head says values")
-        return torch.ones(here.shape, device=here.device)
-    return torch.where(here, values, 1.0)
+    if number_values is None:
+        if bool(is_number.any()):
+            raise UserError(
+                f"model.number_embedding: {NUMBER_TOKEN} has no value here; generating numbers needs a number_head"
+            )
+        return torch.ones(is_number.shape, device=is_number.device)
+    return torch.where(is_number, number_values, 1.0)

@@ -12,25 +12,25 @@ from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 from numerate.batch import Loops, ModelSpec, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.mixers.attention_maps import LayerMaps, weights_of
-from numerate.text.models.hugging_face import HuggingFaceModel, real_places
+from numerate.mixers.attention_maps import LayerMaps, attention_weights
+from numerate.text.models.hugging_face import HuggingFaceModel, make_attention_mask
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead, XValScaling
 from numerate.vocabulary import Vocabulary
 
-INITIAL_SPREAD = 0.02
+INITIALIZER_RANGE = 0.02
 """Initial standard deviation of the embeddings."""
 
 
 @dataclass(frozen=True)
 class Numformer(ModelSpec):
-    """Numformer: bidirectional encoder with a number head, for the layout Masked (the model of xVal).
+    """Numformer: bidirectional encoder with a number head, for the layout MaskedLM (the model of xVal).
 
     Golkar et al. (2023), https://arxiv.org/abs/2310.02989, in the size that Zausinger et al. (2025),
     https://arxiv.org/abs/2411.02083, compare with. Pre-norm layers, learned positions; both heads are two linear maps
     with a GELU between. `final_norm=false` and `head_bias=false` are the published code. The tokenizer is to write
     numbers as [NUM] (XVal), whose embedding is multiplied by the number.
 
-    Attention is not causal, so the input must not contain the answer: all layouts but `Masked` are refused.
+    Attention is not causal, so the input must not contain the answer: all layouts but `MaskedLM` are refused.
     """
 
     hidden_size: int = setting(768, "hidden size")
@@ -46,19 +46,19 @@ class Numformer(ModelSpec):
         NumberHead(num_layers=2, scale="ln"), "number head over masked positions; null: none"
     )
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    final_norm: bool = setting(True, "whether a norm follows the last layer; published: no", later=True)
-    head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", later=True)
+    final_norm: bool = setting(True, "whether a norm follows the last layer; published: no", added_later=True)
+    head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", added_later=True)
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is too few; 1 or more is right")
+                raise UserError(f"{name}: must be 1 or more, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
+            raise UserError(f"dropout: must be at least 0 and less than 1, got {self.dropout}")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
         if self.hidden_size % self.num_heads:
-            raise UserError(f"model.num_heads: width {self.hidden_size} does not divide into {self.num_heads} heads")
+            raise UserError(f"model.num_heads: must divide hidden_size ({self.hidden_size}), got {self.num_heads}")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return NumformerModel(self, vocabulary)
@@ -77,27 +77,27 @@ class NumformerModel(HuggingFaceModel):
         self.norm = nn.LayerNorm(spec.hidden_size) if spec.final_norm else nn.Identity()
         self.inward = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=spec.head_bias)
         for table in (embedding, self.places):
-            nn.init.normal_(table.weight, std=INITIAL_SPREAD)
-        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+            nn.init.normal_(table.weight, std=INITIALIZER_RANGE)
+        self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
 
     @torch.no_grad()
-    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        found: list[LayerMaps] = []
+    def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        maps: list[LayerMaps] = []
 
-        def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
+        def record(layer: nn.Module, given: tuple[Any, ...]) -> None:
             assert isinstance(layer, NumformerLayer)
-            found.append(LayerMaps(len(found), 0, {"attention": layer.weights(*given)}))
+            maps.append(LayerMaps(len(maps), 0, {"attention": layer.attention_weights(*given)}))
 
-        hooks = [layer.register_forward_pre_hook(note) for layer in self.layers]
+        hooks = [layer.register_forward_pre_hook(record) for layer in self.layers]
         try:
             self(tokens, source)
         finally:
             for hook in hooks:
                 hook.remove()
-        return found
+        return maps
 
     def forward(
         self,
@@ -108,63 +108,69 @@ class NumformerModel(HuggingFaceModel):
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
         if source is not None:
-            raise UserError("model: a Numformer reads one text; for pairs (layout Seq2Seq) take T5")
+            raise UserError("model: a Numformer has no separate encoder; use T5 for the layout Seq2Seq")
         time = tokens.ids.shape[1]
-        self._refuse_places(time)
-        seen = real_places(tokens)
-        seen = seen if tokens.blocked_keys is None else seen & ~tokens.blocked_keys
-        x = self.vectors(tokens.ids, tokens.values) + self.places.weight[:time]
+        self._check_length(time)
+        attention_mask = make_attention_mask(tokens)
+        attention_mask = attention_mask if tokens.blocked_keys is None else attention_mask & ~tokens.blocked_keys
+        x = self.embed_tokens(tokens.ids, tokens.number_values) + self.places.weight[:time]
         x = dropout(x, self.spec.dropout, self.training)
         for layer in self.layers:
             if self.spec.gradient_checkpointing and self.training:
-                x = torch.utils.checkpoint.checkpoint(layer, x, seen, use_reentrant=False)
+                x = torch.utils.checkpoint.checkpoint(layer, x, attention_mask, use_reentrant=False)
             else:
-                x = layer(x, seen)
-        whole = self.output(self.norm(x), target_positions)
-        inner = gelu(self.inward(whole.hidden))
+                x = layer(x, attention_mask)
+        base_output = self.make_output(self.norm(x), target_positions)
+        head_input = gelu(self.inward(base_output.hidden_states))
         return Output(
-            inner, whole.head, target_positions=target_positions, number_head=whole.number_head, unscaled=whole.unscaled
+            head_input,
+            base_output.lm_head,
+            target_positions=target_positions,
+            number_head=base_output.number_head,
+            unscale=base_output.unscale,
         )
 
-    def start(
+    def prefill(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> NoReturn:
-        raise UserError(f"model: {self.sees_future()}; it cannot be decoded token by token")
+        raise UserError(f"model: {self.non_causal_reason()}; it cannot be decoded token by token")
 
-    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: Any) -> NoReturn:
-        raise UserError(f"model: {self.sees_future()}; it cannot be decoded token by token")
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> NoReturn:
+        raise UserError(f"model: {self.non_causal_reason()}; it cannot be decoded token by token")
 
-    def assign_positions(self, tokens: Tokens, draw: StepContext) -> Tokens:
-        """Its places are those of the row; nothing is drawn."""
+    def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
+        """Position ids are 0, 1, 2, ...; nothing is random."""
         return replace(tokens, position_ids=())
 
-    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+    def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         longest = int(tokens.lengths.max())
-        self._refuse_places(longest)
-        known = longest if trained is None else int(trained.lengths.max())
-        if longest <= known:
+        self._check_length(longest)
+        longest_trained = longest if training_tokens is None else int(training_tokens.lengths.max())
+        if longest <= longest_trained:
             return []
-        return [f"model: place {known} is the first that no training example had; its vector is as initialised"]
+        return [
+            f"model: position {longest_trained} and later ones do not occur in training; their embeddings are untrained"
+        ]
 
-    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
+    def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         spec = self.spec
         layer = (
-            2 * time * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
-            + 4 * spec.hidden_size * time * time
+            2 * sequence_length * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
+            + 4 * spec.hidden_size * sequence_length * sequence_length
         )
-        ends = 2 * time * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
-        number = 0 if self.number_head is None else self.number_head.flops(time)
-        return int(rows * (spec.num_layers * layer + ends + number))
+        head_flops = 2 * sequence_length * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
+        number_head_flops = 0 if self.number_head is None else self.number_head.flops(sequence_length)
+        return int(batch_size * (spec.num_layers * layer + head_flops + number_head_flops))
 
-    def sees_future(self) -> str:
-        return "a Numformer attends in both directions, so that each place sees what comes later in its row"
+    def non_causal_reason(self) -> str:
+        return "a Numformer attends in both directions, so each position depends on later tokens"
 
-    def _refuse_places(self, time: int) -> None:
+    def _check_length(self, time: int) -> None:
         if time > self.spec.max_position_embeddings:
             raise UserError(
-                f"model.max_position_embeddings: {time} tokens are beyond the "
-                f"{self.spec.max_position_embeddings} places of the table; "
-                f"shorter examples or model.max_position_embeddings={time} are right"
+                f"model.max_position_embeddings: {time} tokens are more than the "
+                f"{self.spec.max_position_embeddings} position embeddings; "
+                f"use shorter examples, or model.max_position_embeddings={time}"
             )
 
 
@@ -173,7 +179,7 @@ class NumformerLayer(nn.Module):
 
     def __init__(self, spec: Numformer) -> None:
         super().__init__()
-        self.heads, self.dropout = spec.num_heads, spec.dropout
+        self.num_heads, self.dropout = spec.num_heads, spec.dropout
         self.attention_norm, self.norm = nn.LayerNorm(spec.hidden_size), nn.LayerNorm(spec.hidden_size)
         self.queries_keys_values = nn.Linear(spec.hidden_size, 3 * spec.hidden_size)
         self.out = nn.Linear(spec.hidden_size, spec.hidden_size)
@@ -183,27 +189,31 @@ class NumformerLayer(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]
+        self, x: Float[Tensor, "rows time width"], attention_mask: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        queries, keys, values = self._projected(x)
-        share = self.dropout if self.training else 0.0
-        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=seen[:, None, None], dropout_p=share)
-        x = x + self._dropped(self.out(mixed.transpose(1, 2).flatten(2)))
-        return x + self._dropped(self.outward(self._dropped(gelu(self.inward(self.norm(x))))))
+        queries, keys, values = self._project_qkv(x)
+        dropout_p = self.dropout if self.training else 0.0
+        attention_output = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=attention_mask[:, None, None], dropout_p=dropout_p
+        )
+        x = x + self._apply_dropout(self.out(attention_output.transpose(1, 2).flatten(2)))
+        return x + self._apply_dropout(self.outward(self._apply_dropout(gelu(self.inward(self.norm(x))))))
 
-    def weights(
-        self, x: Float[Tensor, "rows time width"], seen: Bool[Tensor, "rows time"]
+    def attention_weights(
+        self, x: Float[Tensor, "rows time width"], attention_mask: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows heads time time"]:
         """By which `forward` attends."""
-        queries, keys, _ = self._projected(x)
-        return weights_of(queries, keys, seen[:, None, None])
+        queries, keys, _ = self._project_qkv(x)
+        return attention_weights(queries, keys, attention_mask[:, None, None])
 
-    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: rows x heads x time x head width each."""
         rows, time, width = x.shape
-        parts = self.queries_keys_values(self.attention_norm(x)).view(rows, time, 3, self.heads, width // self.heads)
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        qkv = self.queries_keys_values(self.attention_norm(x)).view(
+            rows, time, 3, self.num_heads, width // self.num_heads
+        )
+        queries, keys, values = qkv.permute(2, 0, 3, 1, 4)
         return queries, keys, values
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _apply_dropout(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)

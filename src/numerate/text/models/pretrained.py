@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Loops, Output, Started, Tokens
+from numerate.batch import DecodingStep, Loops, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps
@@ -18,18 +18,18 @@ from numerate.text.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    configured,
+    build_untrained,
+    check_no_blocked_tokens,
+    check_no_hub_kernels,
     eager_attention,
     enable_gradient_checkpointing,
     first_line,
-    fit_vocabulary,
+    import_transformers,
     layer_maps,
-    left_padded,
-    pretrained,
-    refuse_hidden,
-    refuse_kernels,
-    transformers,
-    untrained,
+    load_pretrained,
+    load_pretrained_config,
+    resize_to_vocabulary,
+    to_left_padding,
 )
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
@@ -43,11 +43,11 @@ class PretrainedDecoder(HuggingFaceSpec):
     """Causal language model of Hugging Face, pretrained or random, for the layout Continuation.
 
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
-    dequantised. Its embedding rows are kept, which the tokenizer maps to tokens; only new tokens get new rows.
+    dequantized. Its embedding rows are kept, which the tokenizer maps to tokens; only new tokens get new rows.
 
     >>> PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct")
 
-    Without weights, `config` is the transformers configuration of a randomly initialised model:
+    Without weights, `config` is the transformers configuration of a randomly initialized model:
 
     >>> PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
 
@@ -63,47 +63,51 @@ class PretrainedDecoder(HuggingFaceSpec):
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.config is not None:
-            raise UserError("config: weights bring their own; leave one of the two out")
+            raise UserError("config: cannot be set together with weights, which have their own")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "PretrainedModel":
         if self.gguf_file is not None and self.weights is None:
             raise UserError(
-                f"model.gguf_file: {self.gguf_file!r} is a file among weights; name their folder as weights"
+                f"model.gguf_file: {self.gguf_file!r} needs model.weights, the folder or repository of this file"
             )
-        package = transformers("model: PretrainedDecoder")
+        package = import_transformers("model: PretrainedDecoder")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             if self.weights is None:
-                model = self._random(package, vocabulary)
+                model = self._build_random(package, vocabulary)
             else:
-                file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
-                model = pretrained(package.AutoModelForCausalLM, self.weights, **file)
-                fit_vocabulary(model, vocabulary, seed)
+                file_options = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+                model = load_pretrained(package.AutoModelForCausalLM, self.weights, **file_options)
+                resize_to_vocabulary(model, vocabulary, seed)
             return PretrainedModel(self, model, vocabulary)
 
-    def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
             return None
-        file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
-        instead = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
-        return configured(self.weights, vocabulary, instead, **file)
+        file_options = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+        alternative_settings = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
+        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **file_options)
 
-    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> "PretrainedModel":
-        package = transformers("model: PretrainedDecoder")
+    def build_from_config(
+        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
+    ) -> "PretrainedModel":
+        package = import_transformers("model: PretrainedDecoder")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            model = untrained(package, _of_config(package), origin)
+            model = build_untrained(package, _from_config(package), pretrained_config)
             return PretrainedModel(self, model, vocabulary)
 
-    def _random(self, package: Any, vocabulary: Vocabulary) -> Any:
+    def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:
-            given = DEFAULT_CONFIG if self.config is None else dict(json.loads(self.config))
-            refuse_kernels(given, "model.config")
-            kind = given.pop("model_type") if self.config is not None else given["model_type"]
-            ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-            rest = {name: value for name, value in given.items() if name != "model_type"}
-            config = package.AutoConfig.for_model(kind, **{**ids, **rest, "vocab_size": vocabulary.size})
-            return _of_config(package)(config)
+            settings = DEFAULT_CONFIG if self.config is None else dict(json.loads(self.config))
+            check_no_hub_kernels(settings, "model.config")
+            model_type = settings.pop("model_type") if self.config is not None else settings["model_type"]
+            special_ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+            model_settings = {name: value for name, value in settings.items() if name != "model_type"}
+            config = package.AutoConfig.for_model(
+                model_type, **{**special_ids, **model_settings, "vocab_size": vocabulary.size}
+            )
+            return _from_config(package)(config)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
@@ -111,7 +115,7 @@ class PretrainedDecoder(HuggingFaceSpec):
             ) from error
 
 
-def _of_config(package: Any) -> Any:
+def _from_config(package: Any) -> Any:
     """The constructor of a decoder from a configuration; remote code named in it is not run."""
     return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
 
@@ -128,23 +132,25 @@ class PretrainedModel(HuggingFaceModel):
         )
         self.spec = spec
         self.held: Any = model
-        self.base = (model.base_model,)
-        self.scale = _scale_of(model)
-        self._refuse_other_logits()
-        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+        self.base_model = (model.base_model,)
+        self.head_scale = _head_scale(model)
+        self._check_linear_head()
+        self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
-        lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
-        return list(max(lists, key=_size))
+        module_lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
+        return list(max(module_lists, key=_num_parameters))
 
     @torch.no_grad()
-    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        self._refuse(tokens, source)
+    def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+        self._check_inputs(tokens, source)
         with eager_attention(self.held):
-            output = self.base[0](
-                inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False, output_attentions=True
+            output = self.base_model[0](
+                inputs_embeds=self.embed_tokens(tokens.ids, tokens.number_values),
+                use_cache=False,
+                output_attentions=True,
             )
         return layer_maps("attention", getattr(output, "attentions", None))
 
@@ -156,95 +162,103 @@ class PretrainedModel(HuggingFaceModel):
         loops: Loops | tuple[int, int] | int | None = None,
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
-        self._refuse(tokens, source)
+        self._check_inputs(tokens, source)
         # No mask: with right padding and causal attention no real token sees the padding.
-        output = self.base[0](inputs_embeds=self.vectors(tokens.ids, tokens.values), use_cache=False)
-        return self.output(output.last_hidden_state, target_positions, scale=self.scale)
+        output = self.base_model[0](inputs_embeds=self.embed_tokens(tokens.ids, tokens.number_values), use_cache=False)
+        return self.make_output(output.last_hidden_state, target_positions, scale=self.head_scale)
 
-    def start(
+    def prefill(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
-    ) -> Started:
-        self._refuse(tokens, source)
-        cache = transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
-        moved, seen = left_padded(tokens)
-        state = CacheState(cache, seen, tokens.lengths)
-        places = (seen.long().cumsum(1) - 1).clamp(min=0)
-        state.first = self._read(self.vectors(moved.ids, moved.values), places, state)[:, -1:]
-        return Started(self.output(state.first, scale=self.scale, first=state.first), state)
+    ) -> DecodingStep:
+        self._check_inputs(tokens, source)
+        cache = import_transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
+        padded_tokens, attention_mask = to_left_padding(tokens)
+        state = CacheState(cache, attention_mask, tokens.lengths)
+        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        state.start_state = self._decode(
+            self.embed_tokens(padded_tokens.ids, padded_tokens.number_values), position_ids, state
+        )[:, -1:]
+        return DecodingStep(
+            self.make_output(state.start_state, scale=self.head_scale, start_state=state.start_state), state
+        )
 
-    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: CacheState) -> Started:
-        seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
-        further = CacheState(state.cache, seen, state.lengths + 1, state.first)
-        x = self.vectors(ids[:, None], None if values is None else values[:, None])
-        hidden = self._read(x, state.lengths[:, None], further)
-        return Started(self.output(hidden, scale=self.scale, first=state.first), further)
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: CacheState) -> DecodingStep:
+        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
+        new_state = CacheState(state.cache, attention_mask, state.lengths + 1, state.start_state)
+        x = self.embed_tokens(ids[:, None], None if number_values is None else number_values[:, None])
+        hidden = self._decode(x, state.lengths[:, None], new_state)
+        return DecodingStep(self.make_output(hidden, scale=self.head_scale, start_state=state.start_state), new_state)
 
-    def chosen(self, state: CacheState, rows: Int[Tensor, " chosen"]) -> CacheState:
-        return state.chosen(rows)
+    def reorder_rows(self, state: CacheState, rows: Int[Tensor, " reorder_rows"]) -> CacheState:
+        return state.reorder_rows(rows)
 
-    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
-        longest, known = int(tokens.lengths.max()), getattr(self.held.config, "max_position_embeddings", None)
-        if known is None or longest <= known:
+    def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
+        longest, max_positions = int(tokens.lengths.max()), getattr(self.held.config, "max_position_embeddings", None)
+        if max_positions is None or longest <= max_positions:
             return []
-        inward = self.held.get_input_embeddings()
-        tables = [part for part in self.held.modules() if isinstance(part, nn.Embedding) and part is not inward]
-        if any(table.num_embeddings >= known for table in tables):
+        input_embeddings = self.held.get_input_embeddings()
+        tables = [
+            part for part in self.held.modules() if isinstance(part, nn.Embedding) and part is not input_embeddings
+        ]
+        if any(table.num_embeddings >= max_positions for table in tables):
             raise UserError(
-                f"model: {longest} tokens are beyond the table of {known} places; shorter examples are right"
+                f"model: {longest} tokens are more than the {max_positions} position embeddings; use shorter examples"
             )
-        return [f"model: {longest} tokens are more than the {known} that its weights were made for"]
+        return [f"model: {longest} tokens are more than the {max_positions} that the model was trained with"]
 
-    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        maps: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_map(part)]
-        inside: int = sum(part.weight.numel() for part in maps)
-        scores = 2 * len(self.blocks()) * self.width * time * (time + 1)
-        ends: int = self.held.get_output_embeddings().weight.numel()
-        return rows * (2 * time * (inside + ends) + scores)
+    def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
+        linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_linear(part)]
+        block_weights: int = sum(part.weight.numel() for part in linear_layers)
+        scores = 2 * len(self.blocks()) * self.width * sequence_length * (sequence_length + 1)
+        head_weights: int = self.held.get_output_embeddings().weight.numel()
+        return batch_size * (2 * sequence_length * (block_weights + head_weights) + scores)
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    def _read(self, x: Tensor, places: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+    def _decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         """The last hidden states of new columns, which are added to the cache."""
-        output: Tensor = self.base[0](
+        output: Tensor = self.base_model[0](
             inputs_embeds=x,
-            attention_mask=state.seen.long(),
-            position_ids=places,
+            attention_mask=state.attention_mask.long(),
+            position_ids=position_ids,
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state
         return output
 
     @torch.no_grad()
-    def _refuse_other_logits(self) -> None:
+    def _check_linear_head(self) -> None:
         """Raises `UserError` for a model whose logits are not a scaled linear map of its last hidden states."""
         if self.held.device.type == "meta":
             return
         ids = torch.arange(1, min(4, self.held.config.vocab_size))[None]  # no padding among them
         training, _ = self.held.training, self.held.eval()
-        theirs = self.held(input_ids=ids, use_cache=False).logits
-        ours = self.output(self.base[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.scale).logits
+        expected_logits = self.held(input_ids=ids, use_cache=False).logits
+        logits = self.make_output(
+            self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.head_scale
+        ).logits
         self.held.train(training)
-        if not torch.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
+        if not torch.allclose(expected_logits, logits, rtol=1e-3, atol=1e-4):
             raise UserError(
-                f"model: the logits of a {self.held.config.model_type} are more than a linear map of its last states; "
-                "Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are held rightly"
+                f"model: the logits of a {self.held.config.model_type} are not a linear function of its last hidden "
+                "states, which is not supported; Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are supported"
             )
 
-    def _refuse(self, tokens: Tokens, source: Tokens | None) -> None:
-        refuse_hidden(tokens, "a PretrainedDecoder")
+    def _check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
+        check_no_blocked_tokens(tokens, "a PretrainedDecoder")
         if source is not None:
-            raise UserError("model: a PretrainedDecoder reads one text; for pairs (layout Seq2Seq) take T5")
+            raise UserError("model: a PretrainedDecoder has no encoder; use T5 for the layout Seq2Seq")
 
 
-def _scale_of(model: Any) -> float:
+def _head_scale(model: Any) -> float:
     """Factor on the last hidden states before the head: Granite divides its logits."""
     return 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
 
 
-def _size(part: Any) -> int:
+def _num_parameters(part: Any) -> int:
     return sum(int(weight.numel()) for weight in part.parameters())
 
 
-def _is_map(part: nn.Module) -> bool:
+def _is_linear(part: nn.Module) -> bool:
     """Whether a module is a linear map; GPT-2 has its own class of them."""
     return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"

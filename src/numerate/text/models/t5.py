@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Loops, Output, Started, Tokens
+from numerate.batch import DecodingStep, Loops, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps
@@ -17,24 +17,24 @@ from numerate.text.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    configured,
+    build_untrained,
+    check_no_blocked_tokens,
     eager_attention,
     enable_gradient_checkpointing,
-    fit_vocabulary,
+    import_transformers,
     layer_maps,
-    left_padded,
-    origin_by,
-    pretrained,
-    real_places,
-    refuse_hidden,
-    transformers,
-    untrained,
+    load_pretrained,
+    load_pretrained_config,
+    make_attention_mask,
+    resize_to_vocabulary,
+    to_left_padding,
+    to_pretrained_config,
 )
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
 
 
-class Dimensions(NamedTuple):
+class T5Dimensions(NamedTuple):
     """The sizes of a T5."""
 
     hidden_size: int
@@ -44,39 +44,41 @@ class Dimensions(NamedTuple):
     head_dim: int
     intermediate_size: int
 
-    def parameters(self, rows: int, *, gated: bool = False, buckets: int = 32) -> int:
+    def num_parameters(self, vocab_size: int, *, gated: bool = False, num_buckets: int = 32) -> int:
         """How many weights it has with a vocabulary of so many rows, embedding and head being one.
 
         >>> SIZES["small"].parameters(32128)
         60506624
         """
         attention = 4 * self.hidden_size * self.num_heads * self.head_dim
-        fed = (3 if gated else 2) * self.hidden_size * self.intermediate_size
-        encoder = self.num_layers * (attention + fed + 2 * self.hidden_size)
-        decoder = self.num_decoder_layers * (2 * attention + fed + 3 * self.hidden_size)
-        return rows * self.hidden_size + encoder + decoder + 2 * self.hidden_size + 2 * buckets * self.num_heads
+        feed_forward = (3 if gated else 2) * self.hidden_size * self.intermediate_size
+        encoder = self.num_layers * (attention + feed_forward + 2 * self.hidden_size)
+        decoder = self.num_decoder_layers * (2 * attention + feed_forward + 3 * self.hidden_size)
+        return (
+            vocab_size * self.hidden_size + encoder + decoder + 2 * self.hidden_size + 2 * num_buckets * self.num_heads
+        )
 
 
-def training_bytes(parameters: int, processes: int = 1, *, half: bool = False) -> int:
+def training_bytes(num_parameters: int, num_processes: int = 1, *, bf16: bool = False) -> int:
     """Bytes on each of so many processes (FSDP) for weights, gradient and both moments of AdamW, all in float32; with
-    `half` also for the bfloat16 copy that a forward computes with. What layers make of a batch comes on top of it.
+    `bf16` also for the bfloat16 copy that a forward computes with. What layers make of a batch comes on top of it.
 
     >>> training_bytes(60_506_624), training_bytes(2_851_598_336, processes=8, half=True)
     (968105984, 6416096256)
     """
-    return parameters * (18 if half else 16) // processes
+    return num_parameters * (18 if bf16 else 16) // num_processes
 
 
 SIZES = {
-    "small": Dimensions(512, 6, 6, 8, 64, 2048),
-    "base": Dimensions(768, 12, 12, 12, 64, 3072),
-    "large": Dimensions(1024, 24, 24, 16, 64, 4096),
-    "3b": Dimensions(1024, 24, 24, 32, 128, 16384),
-    "11b": Dimensions(1024, 24, 24, 128, 128, 65536),
+    "small": T5Dimensions(512, 6, 6, 8, 64, 2048),
+    "base": T5Dimensions(768, 12, 12, 12, 64, 3072),
+    "large": T5Dimensions(1024, 24, 24, 16, 64, 4096),
+    "3b": T5Dimensions(1024, 24, 24, 32, 128, 16384),
+    "11b": T5Dimensions(1024, 24, 24, 128, 128, 65536),
 }
 """The published sizes: Raffel et al. (2020), https://arxiv.org/abs/1910.10683, section 3.7."""
 
-PUBLISHED: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
+PUBLISHED_SIZES: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
     "t5-small": "small",
     "t5-base": "base",
     "t5-large": "large",
@@ -85,9 +87,9 @@ PUBLISHED: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
 }
 """The sizes of weights that the hub has under these names, with or without `google-t5/` before them."""
 
-_NO_SOURCE = "model: T5 reads a question and says its answer; layout=Seq2Seq gives it both"
+_NO_SOURCE_ERROR = "model: T5 is an encoder-decoder and needs layout=Seq2Seq"
 
-PIECES = {"relu": "relu", "geglu": "gated-gelu"}
+FEED_FORWARD_PROJ = {"relu": "relu", "geglu": "gated-gelu"}
 
 
 @dataclass(frozen=True)
@@ -127,71 +129,73 @@ class T5(HuggingFaceSpec):
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise UserError(f"size: {self.size!r} is none of: {', '.join(SIZES)}")
-        if self.feed_forward not in PIECES:
-            raise UserError(f"feed_forward: {self.feed_forward!r} is neither relu nor geglu")
+        if self.feed_forward not in FEED_FORWARD_PROJ:
+            raise UserError(f"feed_forward: must be relu or geglu, got {self.feed_forward!r}")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: {self.dropout} is not a share; from 0 to below 1 is right")
-        for name in (*Dimensions._fields, "max_position_embeddings"):
+            raise UserError(f"dropout: must be at least 0 and less than 1, got {self.dropout}")
+        for name in (*T5Dimensions._fields, "max_position_embeddings"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: {value} is too few; 1 or more is right, or null")
+                raise UserError(f"{name}: must be 1 or more, or null, got {value}")
             if self.weights is not None and value is not None and name != "max_position_embeddings":
-                raise UserError(f"{name}: weights bring their own {name}; leave one of the two out")
+                raise UserError(f"{name}: cannot be set together with weights, which determine it")
 
-    def dimensions(self) -> Dimensions:
-        """Dimensions of a randomly initialised model."""
-        own = {name: getattr(self, name) for name in Dimensions._fields}
-        own["num_decoder_layers"] = own["num_decoder_layers"] or own["num_layers"]
-        return SIZES[self.size]._replace(**{name: value for name, value in own.items() if value is not None})
+    def dimensions(self) -> T5Dimensions:
+        """Dimensions of a randomly initialized model."""
+        overrides = {name: getattr(self, name) for name in T5Dimensions._fields}
+        overrides["num_decoder_layers"] = overrides["num_decoder_layers"] or overrides["num_layers"]
+        return SIZES[self.size]._replace(**{name: value for name, value in overrides.items() if value is not None})
 
-    def parameters(self, rows: int) -> int:
+    def num_parameters(self, vocab_size: int) -> int:
         """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
-        return self.dimensions().parameters(rows, gated=self.feed_forward == "geglu")
+        return self.dimensions().num_parameters(vocab_size, gated=self.feed_forward == "geglu")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "T5Model":
-        package = transformers("model: T5")
+        package = import_transformers("model: T5")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             if self.weights is None:
                 model = package.T5ForConditionalGeneration(self._config(package, vocabulary))
             else:
-                model = pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+                model = load_pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
                 if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
                     raise UserError(
-                        f"model.weights: {self.weights}: its encoder and decoder read other tables than shared.weight; "
-                        "a T5 has one for both"
+                        f"model.weights: {self.weights}: its encoder and decoder do not share shared.weight as "
+                        "embedding; a T5 has one for both"
                     )
-                fit_vocabulary(model, vocabulary, seed)
+                resize_to_vocabulary(model, vocabulary, seed)
             return T5Model(self, model, vocabulary)
 
-    def origin(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
             return None
-        size = PUBLISHED.get(self.weights.removeprefix("google-t5/"))
+        size = PUBLISHED_SIZES.get(self.weights.removeprefix("google-t5/"))
         if size is None or Path(self.weights).is_dir():
-            return configured(self.weights, vocabulary, "model.weights=null model.size=base")
-        config = replace(self, weights=None, size=size)._config(transformers("model: T5"), vocabulary)
-        return origin_by(config, vocabulary)
+            return load_pretrained_config(self.weights, vocabulary, "model.weights=null model.size=base")
+        config = replace(self, weights=None, size=size)._config(import_transformers("model: T5"), vocabulary)
+        return to_pretrained_config(config, vocabulary)
 
-    def build_again(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any]) -> "T5Model":
-        package = transformers("model: T5")
+    def build_from_config(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]) -> "T5Model":
+        package = import_transformers("model: T5")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            model = untrained(package, package.T5ForConditionalGeneration, origin, dropout_rate=self.dropout)
+            model = build_untrained(
+                package, package.T5ForConditionalGeneration, pretrained_config, dropout_rate=self.dropout
+            )
             return T5Model(self, model, vocabulary)
 
     def _config(self, package: Any, vocabulary: Vocabulary) -> Any:
-        made = self.dimensions()
+        dimensions = self.dimensions()
         return package.T5Config(
             vocab_size=vocabulary.size,
-            d_model=made.hidden_size,
-            num_layers=made.num_layers,
-            num_decoder_layers=made.num_decoder_layers,
-            num_heads=made.num_heads,
-            d_kv=made.head_dim,
-            d_ff=made.intermediate_size,
+            d_model=dimensions.hidden_size,
+            num_layers=dimensions.num_layers,
+            num_decoder_layers=dimensions.num_decoder_layers,
+            num_heads=dimensions.num_heads,
+            d_kv=dimensions.head_dim,
+            d_ff=dimensions.intermediate_size,
             dropout_rate=self.dropout,
-            feed_forward_proj=PIECES[self.feed_forward],
+            feed_forward_proj=FEED_FORWARD_PROJ[self.feed_forward],
             tie_word_embeddings=True,
         )
 
@@ -203,13 +207,13 @@ class T5Model(HuggingFaceModel):
         super().__init__(model, model.shared, model.lm_head, model.config.d_model)
         self.spec = spec
         self.held: Any = model
-        self.scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
+        self.head_scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
         self.places = (
             None if spec.max_position_embeddings is None else nn.Embedding(spec.max_position_embeddings, self.width)
         )
         if self.places is not None and spec.weights is not None:
             nn.init.zeros_(self.places.weight)  # no change to the pretrained function
-        self.add_numbers(vocabulary, spec.number_embedding, spec.number_head)
+        self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
@@ -217,28 +221,34 @@ class T5Model(HuggingFaceModel):
         return [*self.held.encoder.block, *self.held.decoder.block]
 
     @torch.no_grad()
-    def maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
+    def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
         """The encoder's self-attention, then the decoder's self-attention and cross-attention."""
-        refuse_hidden(tokens, "T5")
+        check_no_blocked_tokens(tokens, "T5")
         if source is None:
-            raise UserError(_NO_SOURCE)
-        seen = real_places(source).long()
+            raise UserError(_NO_SOURCE_ERROR)
+        encoder_attention_mask = make_attention_mask(source).long()
         with eager_attention(self.held):
-            read = self.held.encoder(
-                inputs_embeds=self._placed(source), attention_mask=seen, output_attentions=True, return_dict=True
+            encoder_output = self.held.encoder(
+                inputs_embeds=self._embed(source),
+                attention_mask=encoder_attention_mask,
+                output_attentions=True,
+                return_dict=True,
             )
             output = self.held.decoder(
-                inputs_embeds=self._placed(tokens),
-                encoder_hidden_states=read.last_hidden_state,
-                encoder_attention_mask=seen,
+                inputs_embeds=self._embed(tokens),
+                encoder_hidden_states=encoder_output.last_hidden_state,
+                encoder_attention_mask=encoder_attention_mask,
                 use_cache=False,
                 output_attentions=True,
                 return_dict=True,
             )
-        across = layer_maps("cross attention", output.cross_attentions)
-        own = layer_maps("attention", output.attentions, "decoder")
-        both = [replace(one, maps={**one.maps, **two.maps}) for one, two in zip(own, across, strict=True)]
-        return layer_maps("attention", read.attentions, "encoder") + both
+        cross_attention = layer_maps("cross attention", output.cross_attentions)
+        self_attention = layer_maps("attention", output.attentions, "decoder")
+        decoder_maps = [
+            replace(one, maps={**one.maps, **two.maps})
+            for one, two in zip(self_attention, cross_attention, strict=True)
+        ]
+        return layer_maps("attention", encoder_output.attentions, "encoder") + decoder_maps
 
     def forward(
         self,
@@ -248,106 +258,128 @@ class T5Model(HuggingFaceModel):
         loops: Loops | tuple[int, int] | int | None = None,
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
-        refuse_hidden(tokens, "T5")
-        memory, seen = self._encoded(source)
+        check_no_blocked_tokens(tokens, "T5")
+        encoder_hidden_states, encoder_attention_mask = self._encode(source)
         # No mask for the decoder's input: with right padding and causal attention no real token sees the padding.
         output = self.held.decoder(
-            inputs_embeds=self._placed(tokens),
-            encoder_hidden_states=memory,
-            encoder_attention_mask=seen,
+            inputs_embeds=self._embed(tokens),
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
             use_cache=False,
         )
-        return self.output(output.last_hidden_state, target_positions, scale=self.scale)
+        return self.make_output(output.last_hidden_state, target_positions, scale=self.head_scale)
 
-    def start(
+    def prefill(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
-    ) -> Started:
-        refuse_hidden(tokens, "T5")
-        memory, memory_seen = self._encoded(source)
-        cache = transformers("model: T5").EncoderDecoderCache(*(self._empty() for _ in range(2)))
-        moved, seen = left_padded(tokens)
-        state = CacheState(cache, seen, tokens.lengths, None, memory, memory_seen)
-        places = (seen.long().cumsum(1) - 1).clamp(min=0)
-        state.first = self._read(self._placed(moved, places), state)[:, -1:]
-        return Started(self.output(state.first, scale=self.scale, first=state.first), state)
+    ) -> DecodingStep:
+        check_no_blocked_tokens(tokens, "T5")
+        encoder_hidden_states, encoder_attention_mask = self._encode(source)
+        cache = import_transformers("model: T5").EncoderDecoderCache(*(self._empty_cache() for _ in range(2)))
+        padded_tokens, attention_mask = to_left_padding(tokens)
+        state = CacheState(cache, attention_mask, tokens.lengths, None, encoder_hidden_states, encoder_attention_mask)
+        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        state.start_state = self._decode(self._embed(padded_tokens, position_ids), state)[:, -1:]
+        return DecodingStep(
+            self.make_output(state.start_state, scale=self.head_scale, start_state=state.start_state), state
+        )
 
-    def step(self, ids: Int[Tensor, " rows"], values: Tensor | None, state: CacheState) -> Started:
-        one = Tokens(ids[:, None], state.lengths, state.lengths, None if values is None else values[:, None])
-        seen = torch.cat([state.seen, torch.ones_like(state.seen[:, :1])], dim=1)
-        further = CacheState(state.cache, seen, state.lengths + 1, state.first, state.memory, state.memory_seen)
-        hidden = self._read(self._placed(one, state.lengths[:, None]), further)
-        return Started(self.output(hidden, scale=self.scale, first=state.first), further)
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: CacheState) -> DecodingStep:
+        new_tokens = Tokens(
+            ids[:, None], state.lengths, state.lengths, None if number_values is None else number_values[:, None]
+        )
+        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
+        new_state = CacheState(
+            state.cache,
+            attention_mask,
+            state.lengths + 1,
+            state.start_state,
+            state.encoder_hidden_states,
+            state.encoder_attention_mask,
+        )
+        hidden = self._decode(self._embed(new_tokens, state.lengths[:, None]), new_state)
+        return DecodingStep(self.make_output(hidden, scale=self.head_scale, start_state=state.start_state), new_state)
 
-    def chosen(self, state: CacheState, rows: Int[Tensor, " chosen"]) -> CacheState:
-        return state.chosen(rows)
+    def reorder_rows(self, state: CacheState, rows: Int[Tensor, " reorder_rows"]) -> CacheState:
+        return state.reorder_rows(rows)
 
-    def check(self, tokens: Tokens, trained: Tokens | None = None) -> list[str]:
+    def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         if self.places is not None:
-            self._refuse_places(int(tokens.lengths.max()))
+            self._check_length(int(tokens.lengths.max()))
         return []
 
-    def flops(self, rows: int, time: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
+    def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         config = self.held.config
-        attention, fed = self._maps()
-        layer = 2 * time * (attention + attention // 2 + fed) + 2 * config.num_heads * config.d_kv * time * (time + 1)
-        ends = 2 * time * self.held.lm_head.weight.numel()
-        ends += 0 if self.number_head is None else self.number_head.flops(time)
-        return int(rows * (config.num_decoder_layers * layer + ends))
+        attention, feed_forward = self._num_weights()
+        layer = 2 * sequence_length * (
+            attention + attention // 2 + feed_forward
+        ) + 2 * config.num_heads * config.d_kv * sequence_length * (sequence_length + 1)
+        head_flops = 2 * sequence_length * self.held.lm_head.weight.numel()
+        head_flops += 0 if self.number_head is None else self.number_head.flops(sequence_length)
+        return int(batch_size * (config.num_decoder_layers * layer + head_flops))
 
-    def source_flops(self, rows: int, time: int, source: int) -> int:
+    def source_flops(self, batch_size: int, sequence_length: int, source_length: int) -> int:
         config = self.held.config
-        attention, fed = self._maps()
-        inside = config.num_heads * config.d_kv
-        encoder = config.num_layers * (2 * source * (attention + fed) + 4 * inside * source * source)
-        return int(rows * (encoder + config.num_decoder_layers * (source * attention + 4 * inside * time * source)))
+        attention, feed_forward = self._num_weights()
+        inner_size = config.num_heads * config.d_kv
+        encoder = config.num_layers * (
+            2 * source_length * (attention + feed_forward) + 4 * inner_size * source_length * source_length
+        )
+        return int(
+            batch_size
+            * (
+                encoder
+                + config.num_decoder_layers
+                * (source_length * attention + 4 * inner_size * sequence_length * source_length)
+            )
+        )
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    def _maps(self) -> tuple[int, int]:
+    def _num_weights(self) -> tuple[int, int]:
         """Number of weights of one attention layer and of one feed-forward network."""
         config = self.held.config
-        fed = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
-        return 4 * config.d_model * config.num_heads * config.d_kv, fed
+        feed_forward = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
+        return 4 * config.d_model * config.num_heads * config.d_kv, feed_forward
 
-    def _encoded(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
+    def _encode(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
         if source is None:
-            raise UserError(_NO_SOURCE)
-        refuse_hidden(source, "T5")
-        seen = real_places(source)
-        output = self.held.encoder(inputs_embeds=self._placed(source), attention_mask=seen.long())
-        return output.last_hidden_state, seen
+            raise UserError(_NO_SOURCE_ERROR)
+        check_no_blocked_tokens(source, "T5")
+        attention_mask = make_attention_mask(source)
+        output = self.held.encoder(inputs_embeds=self._embed(source), attention_mask=attention_mask.long())
+        return output.last_hidden_state, attention_mask
 
-    def _read(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+    def _decode(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         """The decoder's hidden states of new columns, which are added to the cache."""
         output: Tensor = self.held.decoder(
             inputs_embeds=x,
-            attention_mask=state.seen.long(),
-            encoder_hidden_states=state.memory,
-            encoder_attention_mask=state.memory_seen,
+            attention_mask=state.attention_mask.long(),
+            encoder_hidden_states=state.encoder_hidden_states,
+            encoder_attention_mask=state.encoder_attention_mask,
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state
         return output
 
-    def _placed(self, tokens: Tokens, places: Tensor | None = None) -> Float[Tensor, "rows time width"]:
-        x = self.vectors(tokens.ids, tokens.values)
+    def _embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
+        x = self.embed_tokens(tokens.ids, tokens.number_values)
         if self.places is None:
             return x
-        if places is None:
-            places = torch.arange(tokens.ids.shape[1], device=x.device)
+        if position_ids is None:
+            position_ids = torch.arange(tokens.ids.shape[1], device=x.device)
         if x.device.type == "cpu":
-            self._refuse_places(int(places.max()) + 1)
-        added: Tensor = self.places(places)
-        return x + added
+            self._check_length(int(position_ids.max()) + 1)
+        position_embeddings: Tensor = self.places(position_ids)
+        return x + position_embeddings
 
-    def _refuse_places(self, time: int) -> None:
+    def _check_length(self, time: int) -> None:
         assert self.places is not None
         if time > self.places.num_embeddings:
             raise UserError(
-                f"model.max_position_embeddings: {time} tokens are beyond the table of "
-                f"{self.places.num_embeddings} places; "
-                f"shorter examples or model.max_position_embeddings={time} are right"
+                f"model.max_position_embeddings: {time} tokens are more than the "
+                f"{self.places.num_embeddings} position embeddings; "
+                f"use shorter examples, or model.max_position_embeddings={time}"
             )
 
-    def _empty(self) -> Any:
-        return transformers("model: T5").DynamicCache(config=self.held.decoder.config)
+    def _empty_cache(self) -> Any:
+        return import_transformers("model: T5").DynamicCache(config=self.held.decoder.config)

@@ -1,4 +1,4 @@
-"""Corpora of running text by the names that `numerate data prepare` leaves them under."""
+"""Language modeling corpora by the names that `numerate data prepare` gives them."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from numerate.tasks.task import Task
 def presets() -> dict[str, Task]:
     """Every name with its task: the official shards, and a few megabytes of stories with a vocabulary of 2,048.
 
-    >>> presets()["tiny_stories_2048"].context
+    >>> presets()["tiny_stories_2048"].context_length
     512
     """
     return {

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
-from numerate.tasks.contents import named
-from numerate.tasks.counter_rng import CounterRNG, mix
+from numerate.tasks.contents import shortest_unique_names
+from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
-from numerate.text.tasks.labelled_files import LabelledFile, open_rows
-from numerate.text.tasks.row_files import VOCABULARIES, RowFile, rows_at_once
-from numerate.text.tasks.row_orders import chances, in_order
-from numerate.text.tasks.row_questions import WAYS, hashes_of_either_order, questions_of, way_of
+from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
+from numerate.text.tasks.row_files import VOCABULARIES, RowFile, rows_per_block
+from numerate.text.tasks.row_orders import draw_random_bits, shuffled_row_indices
+from numerate.text.tasks.row_questions import DIGIT_ORDERS, commutative_hashes, detect_digit_order, read_questions
 
-_WHOLE = 1 << 28
+_MAX_CHARACTERS_IN_MEMORY = 1 << 28
 """The most characters of rows that are in memory at once."""
 
 
@@ -41,9 +41,9 @@ class ExampleFile(Task):
 
     Every row comes once in each pass, in an order that is a function of (seed, split, pass), so that a file needs no
     shuffling. One row in ten is held out by a hash of its question, the same as in the task `Arithmetic`, so repeated
-    questions are never divided. This goes by the whole file: a cell of a grid has those of its rows that are held out,
-    and is seen where there are none. A file of which fewer than 10 rows would be left for the test or for development
-    is seen as a whole by every split.
+    questions are never in two splits. This is decided for the whole file: a cell of a grid has its held-out rows; where
+    there are none, all its rows, which training may contain. A file of which fewer than 10 rows would be left for the
+    test or for development is seen as a whole by every split.
 
     `numerate evaluate latest task.path=other.txt` asks the rows of another file, all but those whose question the run
     was trained on.
@@ -53,26 +53,28 @@ class ExampleFile(Task):
     (3, ('+', '='))
     """
 
-    endless: ClassVar[bool] = False
+    has_ood_sizes: ClassVar[bool] = False
     grid_of_trained: ClassVar[bool] = True
 
     path: str | None = setting(None, "file or folder of examples")
     split: str = setting("all", "split of a saved DatasetDict: train, test ..., or all")
     vocabulary: Literal["pad", "index", "sort"] = setting("pad", "published vocabulary of a tokenized folder")
     digit_order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
-        "auto", "digit order in the file; auto: the one in which its answers are right, else text"
+        "auto", "digit order in the file; auto: the one in which its answers are correct, else text"
     )
     first_digits: int | Span | None = setting(None, "only sums whose first number has this many digits; null: all")
     second_digits: int | Span | None = setting(None, "only sums whose second number has this many digits; null: all")
     question_length: int | Span | None = setting(
         None, "only questions of so many characters, '=' included (words, where they have labels); null: all"
     )
-    trained_on: Task | None = setting(
-        None, "the rows of training, where an evaluation asks those of another file; set by task.path=", later=True
+    training_task: Task | None = setting(
+        None,
+        "the training task, when an evaluation uses another file; set by task.path=",
+        added_later=True,
     )
 
     def __post_init__(self) -> None:
-        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("digit_order", ("auto", *WAYS, "text"))):
+        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("digit_order", ("auto", *DIGIT_ORDERS, "text"))):
             value = getattr(self, name)
             if value not in known:
                 raise UserError(
@@ -80,22 +82,22 @@ class ExampleFile(Task):
                 )
 
     @property
-    def rows(self) -> RowFile | LabelledFile:
+    def row_file(self) -> RowFile | LabeledFile:
         """The rows of the file. Raises `UserError` where there are none."""
         if self.path is None:
-            raise UserError("path: which rows? path=rows.txt names a file with a row per line, or a folder of rows")
-        return open_rows(self.path, self.split, self.vocabulary)
+            raise UserError("path: must be set: a file with one row per line, or a folder of rows (path=rows.txt)")
+        return open_plain_or_labeled_rows(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
-        return named(self.rows.files())
+        return shortest_unique_names(self.row_file.files())
 
-    def of_file(self, path: str) -> "ExampleFile":
+    def with_path(self, path: str) -> "ExampleFile":
         """The rows of another file, of every size, for a model that was trained on these."""
-        known = self if self.trained_on is None else self.trained_on
-        return replace(self._whole(), path=path, trained_on=known)
+        training_task = self if self.training_task is None else self.training_task
+        return replace(self._without_size_filters(), path=path, training_task=training_task)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        return self._questions(None, index, ("draw", draws.key))
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return self._questions(None, indices, ("draw", rng.key))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
@@ -106,64 +108,70 @@ class ExampleFile(Task):
         if split == "beyond-development":
             raise UserError("split: rows of a file have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
-        return replace(self._questions(split, index, ("written", split, seed)), chance=chances(index, split, seed))
+        return replace(
+            self._questions(split, index, ("written", split, seed)), random_bits=draw_random_bits(index, split, seed)
+        )
 
-    def _questions(self, split: str | None, index: NDArray[np.int64], name: tuple[object, ...]) -> Questions:
-        mine = self._rows_of(split)
-        places = in_order(index, self.rows.count if mine is None else len(mine), name)
-        return self.questions(places if mine is None else mine[places].astype(np.int64))
+    def _questions(self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:
+        row_indices = self._row_indices(split)
+        order = shuffled_row_indices(index, self.row_file.count if row_indices is None else len(row_indices), key_parts)
+        return self.questions(order if row_indices is None else row_indices[order].astype(np.int64))
 
     def questions(self, rows: NDArray[np.int64]) -> Questions:
         """The rows with these indices, in the order of the file. Raises `UserError` with the file and line of a row
         that does not read like the others."""
-        return questions_of(self.rows, rows, self.digit_order)
+        return read_questions(self.row_file, rows, self.digit_order)
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every different question of a split once, in the order of the file; None for more than 65,536 rows, or
         where they are long."""
-        mine = self._rows_of(split)
-        rows = np.arange(self.rows.count) if mine is None else mine.astype(np.int64)
-        if len(rows) > 1 << 16 or len(rows) * self.rows.longest > _WHOLE:
+        row_indices = self._row_indices(split)
+        rows = np.arange(self.row_file.count) if row_indices is None else row_indices.astype(np.int64)
+        if len(rows) > 1 << 16 or len(rows) * self.row_file.longest > _MAX_CHARACTERS_IN_MEMORY:
             return None
         questions = self.questions(rows)
-        _, first = np.unique(questions.hashes(), return_index=True)
-        return questions.take(np.sort(first))
+        _, first_occurrence = np.unique(questions.hashes(), return_index=True)
+        return questions.take(np.sort(first_occurrence))
 
-    def rows_in(self, split: str | None) -> int:
-        mine = self._rows_of(split)
-        return self.rows.count if mine is None else len(mine)
+    def num_rows(self, split: str | None) -> int:
+        row_indices = self._row_indices(split)
+        return self.row_file.count if row_indices is None else len(row_indices)
 
-    def _rows_of(self, split: str | None) -> NDArray[np.uint32] | None:
+    def _row_indices(self, split: str | None) -> NDArray[np.uint32] | None:
         """The rows of a split (None: of all) that have the sizes wanted; None for every row of the file. Where a split
         has none of them, all of them: they are seen. Raises `UserError` where the file has none."""
-        wanted = {name: Span.of(size) for name in SIZES if (size := getattr(self, name)) is not None}
-        if not wanted and split is None:
+        size_filters = {name: Span.from_value(size) for name in SIZE_AXES if (size := getattr(self, name)) is not None}
+        if not size_filters and split is None:
             return None
-        scan = self._scan
-        divided = split if scan.divided else None
-        return _chosen(scan, tuple(wanted.items()), divided, str(self.path)) if wanted or divided else None
+        scan = self._file_scan
+        split_or_none = split if scan.has_held_out_rows else None
+        return (
+            _select_rows(scan, tuple(size_filters.items()), split_or_none, str(self.path))
+            if size_filters or split_or_none
+            else None
+        )
 
-    def _whole(self) -> "ExampleFile":
+    def _without_size_filters(self) -> "ExampleFile":
         """The same without any size wanted."""
         return replace(self, first_digits=None, second_digits=None, question_length=None)
 
     @property
-    def _scan(self) -> "_Scan":
-        return _Scan.of(self.rows, self._whole())
+    def _file_scan(self) -> "_FileScan":
+        return _FileScan.cached(self.row_file, self._without_size_filters())
 
-    def held_out(self, split: str) -> bool:
-        if split in ("train", "beyond-development") or not (scan := self._scan).divided:
+    def is_held_out(self, split: str) -> bool:
+        if split in ("train", "beyond-development") or not (scan := self._file_scan).has_held_out_rows:
             return False
-        return bool((scan.split[self._rows_of(split)] == list(SPLITS).index(split)).all())
+        return bool((scan.split_index[self._row_indices(split)] == list(SPLITS).index(split)).all())
 
     def axes(self) -> tuple[str, ...]:
-        return self._scan.axes
+        return self._file_scan.axes
 
-    def trained(self) -> dict[str, Span]:
-        scan = self._scan
-        mine = self._rows_of(None)
-        sizes = {name: scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes}
-        return {name: Span(int(found.min()), int(found.max())) for name, found in sizes.items()}
+    def training_spans(self) -> dict[str, Span]:
+        scan = self._file_scan
+        row_indices = self._row_indices(None)
+        sizes = {name: scan.sizes[name] if row_indices is None else scan.sizes[name][row_indices] for name in scan.axes}
+        return {name: Span(int(values.min()), int(values.max())) for name, values in sizes.items()}
 
     def cells(self) -> list[tuple[int, ...]]:
         """The sizes of the rows of its file along the axes, each once: also of those that are longer than what it is
@@ -172,124 +180,126 @@ class ExampleFile(Task):
         >>> ExampleFile(path="sums.txt").cells()  # questions of 8, 4 and 5 characters
         [(4,), (5,), (8,)]
         """
-        scan = self._scan
-        mine = self.pinned(**dict.fromkeys(scan.axes))._rows_of(None)
-        sizes = np.stack([scan.sizes[name] if mine is None else scan.sizes[name][mine] for name in scan.axes], axis=1)
-        return [tuple(place) for place in np.unique(sizes, axis=0).tolist()]
+        scan = self._file_scan
+        row_indices = self.at_cell(**dict.fromkeys(scan.axes))._row_indices(None)
+        sizes = np.stack(
+            [scan.sizes[name] if row_indices is None else scan.sizes[name][row_indices] for name in scan.axes], axis=1
+        )
+        return [tuple(cell) for cell in np.unique(sizes, axis=0).tolist()]
 
-    def canonical(self, questions: Questions) -> NDArray[np.uint64]:
+    def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """As in `Arithmetic` where rows are sums: 3+4 and 4+3 are one question. So are rows of digits on either side of
         a plus or times that are read as text, such as 0000+01= and 01+0000=. Otherwise a hash of the text."""
         if questions.numbers.lengths.shape[1] != 3:
-            signs = {*questions.alphabet} - {*"0123456789="}
-            commutes = questions.labels is None and len(signs) == 1 and signs <= {"+", "x"}
-            return hashes_of_either_order(questions, signs.pop()) if commutes else questions.hashes()
+            operators = {*questions.alphabet} - {*"0123456789="}
+            is_commutative = questions.labels is None and len(operators) == 1 and operators <= {"+", "x"}
+            return commutative_hashes(questions, operators.pop()) if is_commutative else questions.hashes()
         hashes = questions.numbers.hashes(2)
         if questions.alphabet[0] == "-":
             hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
-        return mix(hashes[:, 0] + hashes[:, 1])
+        return mix_bits(hashes[:, 0] + hashes[:, 1])
 
-    def space(self) -> int:
-        return self.rows_in(None)
+    def num_questions(self) -> int:
+        return self.num_rows(None)
 
     def alphabet(self) -> tuple[str, ...]:
-        if self.trained_on is not None:
-            return self._alphabet_of_training(self.trained_on.alphabet())
-        found = self.rows
-        order, sign = way_of(found, self.digit_order)
-        if isinstance(found, LabelledFile):
-            return found.words
-        return tuple(found.alphabet()) if order == "text" else (sign, "=")
+        if self.training_task is not None:
+            return self._check_alphabet(self.training_task.alphabet())
+        row_file = self.row_file
+        order, sign = detect_digit_order(row_file, self.digit_order)
+        if isinstance(row_file, LabeledFile):
+            return row_file.words
+        return tuple(row_file.alphabet()) if order == "text" else (sign, "=")
 
-    def _alphabet_of_training(self, known: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_alphabet(self, training_alphabet: tuple[str, ...]) -> tuple[str, ...]:
         """What the model reads. Raises `UserError` where this file has anything else."""
-        other = [text for text in replace(self, trained_on=None).alphabet() if text not in known]
+        other = [text for text in replace(self, training_task=None).alphabet() if text not in training_alphabet]
         if other:
             listing = ", ".join(map(repr, other[:5]))
             raise UserError(f"path: {self.path} has {listing}{' ...' * (len(other) > 5)}, which no row of training has")
-        return known
+        return training_alphabet
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """A sum as a person types it, whatever the order of the file. Raises `UserError` where rows are no sums, or of
         an operator that no other task can work out."""
-        _, sign = way_of(self.rows, self.digit_order)
+        _, sign = detect_digit_order(self.row_file, self.digit_order)
         if sign not in OPERATORS:
             raise UserError("question: the answers of these rows are stored, not computed; only sums can be read")
-        return Arithmetic(operator=sign).read(text)
+        return Arithmetic(operator=sign).parse_question(text)
 
 
-FEWEST = 10
+MIN_SPLIT_ROWS = 10
 """The rows that test and development have at least, or else every split is the whole file."""
 
-SIZES = ("first_digits", "second_digits", "question_length")
+SIZE_AXES = ("first_digits", "second_digits", "question_length")
 """The sizes of rows, which are grid axes."""
 
 
-class _Scan:
+class _FileScan:
     """What one pass over all rows of a file finds: the split of each by the hash of its question, and its sizes."""
 
-    def __init__(self, rows: RowFile | LabelledFile, task: ExampleFile) -> None:
-        self.split = np.full(rows.count, -1, dtype=np.int8)
-        known = None if task.trained_on is None else _questions_of_training(task.trained_on)
+    def __init__(self, rows: RowFile | LabeledFile, task: ExampleFile) -> None:
+        self.split_index = np.full(rows.count, -1, dtype=np.int8)
+        training_hashes = None if task.training_task is None else _training_question_hashes(task.training_task)
         self.sizes: dict[str, NDArray[np.uint16]] = {}
-        size = rows_at_once(rows.longest)
+        size = rows_per_block(rows.longest)
         for start in range(0, rows.count, size):
-            here = slice(start, min(start + size, rows.count))
-            questions = task.questions(np.arange(here.start, here.stop))
-            hashes = task.canonical(questions)
+            block = slice(start, min(start + size, rows.count))
+            questions = task.questions(np.arange(block.start, block.stop))
+            hashes = task.question_hashes(questions)
             fraction = (hashes >> np.uint64(32)).astype(np.float64) / 2.0**32
             for number, (name, (low, high)) in enumerate(SPLITS.items()):
-                if known is None:
-                    self.split[here][(fraction >= low) & (fraction < high)] = number
+                if training_hashes is None:
+                    self.split_index[block][(fraction >= low) & (fraction < high)] = number
                 elif name in ("test", "train"):
-                    self.split[here][np.isin(hashes, known) == (name == "train")] = number
-            for axis, values in questions.facts.items():
+                    self.split_index[block][np.isin(hashes, training_hashes) == (name == "train")] = number
+            for axis, values in questions.metadata.items():
                 sizes = self.sizes.setdefault(axis, np.zeros(rows.count, dtype=np.uint16))
-                sizes[here] = np.minimum(values, 2**16 - 1)
-        rows_of = np.bincount(self.split[self.split >= 0], minlength=len(SPLITS))
-        held = ("test", "development") if known is None else ("test",)
-        enough = FEWEST if known is None else 1
-        self.divided = all(rows_of[list(SPLITS).index(name)] >= enough for name in held)
-        self.axes: tuple[str, ...] = SIZES[:2] if self._has_every_pair() else SIZES[2:]
-        if task.trained_on is not None:
-            self.axes = task.trained_on.axes()
+                sizes[block] = np.minimum(values, 2**16 - 1)
+        rows_per_split = np.bincount(self.split_index[self.split_index >= 0], minlength=len(SPLITS))
+        held_out_splits = ("test", "development") if training_hashes is None else ("test",)
+        min_rows = MIN_SPLIT_ROWS if training_hashes is None else 1
+        self.has_held_out_rows = all(rows_per_split[list(SPLITS).index(name)] >= min_rows for name in held_out_splits)
+        self.axes: tuple[str, ...] = SIZE_AXES[:2] if self._has_every_pair() else SIZE_AXES[2:]
+        if task.training_task is not None:
+            self.axes = task.training_task.axes()
             if not self.sizes.keys() >= set(self.axes):
                 raise UserError(f"path: rows of {task.path} are no sums of two numbers, as those of training are")
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(rows: RowFile | LabelledFile, task: ExampleFile) -> "_Scan":
-        return _Scan(rows, task)
+    def cached(rows: RowFile | LabeledFile, task: ExampleFile) -> "_FileScan":
+        return _FileScan(rows, task)
 
     def _has_every_pair(self) -> bool:
-        if SIZES[0] not in self.sizes:
+        if SIZE_AXES[0] not in self.sizes:
             return False
-        first, second = (self.sizes[name].astype(np.int64) for name in SIZES[:2])
+        first, second = (self.sizes[name].astype(np.int64) for name in SIZE_AXES[:2])
         pairs = (int(first.max() - first.min()) + 1) * (int(second.max() - second.min()) + 1)
         return len(np.unique(first << 16 | second)) == pairs
 
 
-def _questions_of_training(task: Task) -> NDArray[np.uint64]:
+def _training_question_hashes(task: Task) -> NDArray[np.uint64]:
     """The hashes of all questions that a task of rows is trained on."""
     assert isinstance(task, ExampleFile), "rows of files are evaluated for a model that was trained on rows of files"
-    mine = task._rows_of("train")
-    rows = np.arange(task.rows.count) if mine is None else mine.astype(np.int64)
-    size = rows_at_once(task.rows.longest)
-    return np.concatenate([task.canonical(task.questions(rows[i : i + size])) for i in range(0, len(rows), size)])
+    row_indices = task._row_indices("train")
+    rows = np.arange(task.row_file.count) if row_indices is None else row_indices.astype(np.int64)
+    size = rows_per_block(task.row_file.longest)
+    return np.concatenate([task.question_hashes(task.questions(rows[i : i + size])) for i in range(0, len(rows), size)])
 
 
 @lru_cache(maxsize=32)
-def _chosen(scan: _Scan, wanted: tuple[tuple[str, Span], ...], split: str | None, path: str) -> NDArray[np.uint32]:
-    mask = np.ones(len(scan.split), dtype=np.bool_)
-    for name, span in wanted:
+def _select_rows(
+    scan: _FileScan, size_filters: tuple[tuple[str, Span], ...], split: str | None, path: str
+) -> NDArray[np.uint32]:
+    mask = np.ones(len(scan.split_index), dtype=np.bool_)
+    for name, span in size_filters:
         if name not in scan.sizes:
-            raise UserError(
-                f"{name}: rows of {path} are text, which is no sum of two numbers; question_length is right"
-            )
+            raise UserError(f"{name}: rows of {path} are text, not sums of two numbers; use question_length")
         mask &= (scan.sizes[name] >= span.low) & (scan.sizes[name] <= span.high)
     if not mask.any():
-        cell = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in wanted)
-        raise UserError(f"{wanted[0][0]}: no row of {path} has {cell}")
-    if split is not None and (here := mask & (scan.split == list(SPLITS).index(split))).any():
-        mask = here
+        cell = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in size_filters)
+        raise UserError(f"{size_filters[0][0]}: no row of {path} has {cell}")
+    if split is not None and (mask_in_split := mask & (scan.split_index == list(SPLITS).index(split))).any():
+        mask = mask_in_split
     return np.flatnonzero(mask).astype(np.uint32)

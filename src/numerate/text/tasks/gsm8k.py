@@ -14,20 +14,35 @@ from numerate.errors import UserError
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.file_sources import FileSource
-from numerate.text.tasks.readers import RecordReader, json_object, json_value, kind_of, text_of, utf8
-from numerate.text.tasks.text_files import open_lines, read_whole, stamp
-from numerate.text.tasks.text_task import Holdings, Stock, TextTask, divided, refuse_part, refuse_share, refuse_unknown
+from numerate.text.tasks.readers import (
+    RecordReader,
+    decode_utf8,
+    json_type_name,
+    parse_json,
+    parse_json_object,
+    text_field,
+)
+from numerate.text.tasks.text_files import file_stamp, open_line_file, parse_file
+from numerate.text.tasks.text_task import (
+    DatasetSplits,
+    SplitRows,
+    TextTask,
+    check_fraction,
+    check_names,
+    check_part,
+    split_indices,
+)
 
-Form = Literal["solution", "number"]
+AnswerFormat = Literal["solution", "number"]
 
-FURTHER = {"svamp": "SVAMP.json", "gsm_hard": "gsmhardv2.jsonl", "gsm_plus": "gsmplus_testmini.jsonl"}
+EXTRA_TEST_FILES = {"svamp": "SVAMP.json", "gsm_hard": "gsmhardv2.jsonl", "gsm_plus": "gsmplus_testmini.jsonl"}
 """The further tests, each with its file in the folder of its name."""
 
-FOLDERS = ("gsm8k", "grade_school_math/data/preprocessed", "grade_school_math/data", "data/preprocessed")
-PREPARED = ("train_t_clean.jsonl", "val_t_clean.jsonl", "test_clean.jsonl")
+CANDIDATE_FOLDERS = ("gsm8k", "grade_school_math/data/preprocessed", "grade_school_math/data", "data/preprocessed")
+PREPARED_FILES = ("train_t_clean.jsonl", "val_t_clean.jsonl", "test_clean.jsonl")
 """The files of a folder that the published program has prepared."""
 
-MARK = "####"
+ANSWER_MARK = "####"
 """The mark before the final number of a solution."""
 
 
@@ -50,80 +65,88 @@ class GSM8K(TextTask):
     tests are in folders of their names beside it.
     """
 
-    answer_format: Form = setting("solution", "target: the whole solution, or its final number")
+    answer_format: AnswerFormat = setting("solution", "target: the whole solution, or its final number")
     extra_tests: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "test sets beside GSM8K's own")
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
-    test: int | Span | None = setting(
-        None, "the number of a part: 1 is GSM8K's own test, then `extra_tests`; null: all"
-    )
-    development_fraction: float = setting(0.15, "share of the training file used for validation")
+    test: int | Span | None = setting(None, "index of the test set: 1 is GSM8K's own, then `extra_tests`; null: all")
+    validation_fraction: float = setting(0.15, "share of the training file used for validation")
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
         if self.answer_format not in ("solution", "number"):
-            raise UserError(f"answer_format: {self.answer_format!r} is neither 'solution' nor 'number'")
-        refuse_unknown("extra_tests", self.extra_tests, FURTHER)
-        refuse_share("development_fraction", self.development_fraction)
-        refuse_part("test", self.test)
+            raise UserError(f"answer_format: must be 'solution' or 'number', not {self.answer_format!r}")
+        check_names("extra_tests", self.extra_tests, EXTRA_TEST_FILES)
+        check_fraction("validation_fraction", self.validation_fraction)
+        check_part("test", self.test)
 
     @property
-    def holdings(self) -> Holdings:
-        place = self.place
-        ready = (place / PREPARED[0]).is_file() and not (place / "train.jsonl").is_file()
-        names = PREPARED if ready else ("train.jsonl", "test.jsonl")
+    def splits(self) -> DatasetSplits:
+        place = self.folder
+        is_prepared = (place / PREPARED_FILES[0]).is_file() and not (place / "train.jsonl").is_file()
+        names = PREPARED_FILES if is_prepared else ("train.jsonl", "test.jsonl")
         files = [dataset_file(place, name, "gsm8k") for name in names]
-        files += [self._further(name) for name in self.extra_tests]
-        share = None if ready else (self.development_fraction, self.split_seed)
-        return _read(
-            tuple(map(stamp, files)),
+        files += [self._extra_test_file(name) for name in self.extra_tests]
+        fraction_and_seed = None if is_prepared else (self.validation_fraction, self.split_seed)
+        return _read_splits(
+            tuple(map(file_stamp, files)),
             self.extra_tests,
             self.answer_format,
-            share,
+            fraction_and_seed,
             self.keep_duplicates,
             self.skip_invalid,
         )
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """The folder of GSM8K. Raises `UserError` that says how to get it."""
-        return dataset_folder(self.data_dir, "gsm8k", FOLDERS, ("train.jsonl", PREPARED[0]))
+        return dataset_folder(self.data_dir, "gsm8k", CANDIDATE_FOLDERS, ("train.jsonl", PREPARED_FILES[0]))
 
-    def _further(self, name: str) -> Path:
+    def _extra_test_file(self, name: str) -> Path:
         """The file of a further test: in a folder of its name beside that of GSM8K, or in the user's data folder."""
-        file = FURTHER[name]
-        beside = next((near for near in (self.place / name, self.place.parent / name) if (near / file).is_file()), None)
-        return beside / file if beside is not None else dataset_folder(None, name, (name,), (file,)) / file
+        file = EXTRA_TEST_FILES[name]
+        near_folder = next(
+            (near for near in (self.folder / name, self.folder.parent / name) if (near / file).is_file()), None
+        )
+        return near_folder / file if near_folder is not None else dataset_folder(None, name, (name,), (file,)) / file
 
 
 @lru_cache(maxsize=8)
-def _read(
+def _read_splits(
     stamps: tuple[tuple[str, int, int], ...],
-    further: tuple[str, ...],
-    answer: Form,
-    share: tuple[float, int] | None,
-    repeats: bool,
-    skip_bad: bool,
-) -> Holdings:
+    extra_tests: tuple[str, ...],
+    answer_format: AnswerFormat,
+    fraction_and_seed: tuple[float, int] | None,
+    keep_duplicates: bool,
+    skip_invalid: bool,
+) -> DatasetSplits:
     paths = [Path(path) for path, _, _ in stamps]
-    own = len(paths) - len(further)
-    files: list[FileSource] = [open_lines(path, Solved(answer), skip_bad) for path in paths[:own]]
+    num_own_files = len(paths) - len(extra_tests)
+    files: list[FileSource] = [
+        open_line_file(path, Solved(answer_format), skip_invalid) for path in paths[:num_own_files]
+    ]
     tests: list[FileSource] = [files[-1]]
-    for name, path in zip(further, paths[own:], strict=True):
+    for name, path in zip(extra_tests, paths[num_own_files:], strict=True):
         if name == "svamp":
-            tests.append(read_whole(path, Challenges(answer), skip_bad))
+            tests.append(parse_file(path, Challenges(answer_format), skip_invalid))
         else:
-            tests.append(open_lines(path, Larger(answer) if name == "gsm_hard" else Perturbed(answer), skip_bad))
-    train = Stock.of(files[0])
-    if share is None:
-        held = Stock.of(files[1])
+            tests.append(
+                open_line_file(
+                    path, Larger(answer_format) if name == "gsm_hard" else Perturbed(answer_format), skip_invalid
+                )
+            )
+    train = SplitRows.from_source(files[0])
+    if fraction_and_seed is None:
+        validation = SplitRows.from_source(files[1])
     else:
-        count = files[0].count
-        sizes = (count - int(share[0] * count), int(share[0] * count))
-        first, second = divided(count, sizes, ("word problems", share[1]))
-        train, held = train.take(first), train.take(second)
-    return Holdings.apart(("gsm8k", *further), 1, train, held, Stock.of_parts(tests), repeats)
+        count = files[0].num_examples
+        sizes = (count - int(fraction_and_seed[0] * count), int(fraction_and_seed[0] * count))
+        first, second = split_indices(count, sizes, ("word problems", fraction_and_seed[1]))
+        train, validation = train.take(first), train.take(second)
+    return DatasetSplits.without_overlap(
+        ("gsm8k", *extra_tests), 1, train, validation, SplitRows.from_sources(tests), keep_duplicates
+    )
 
 
 @dataclass(frozen=True)
@@ -134,18 +157,18 @@ class Solved(RecordReader):
     Example(question='How many?', answer='1000')
     """
 
-    answer: Form = "solution"
+    answer: AnswerFormat = "solution"
     version: int = 1
 
     def example(self, record: str) -> Example:
-        found = json_object(record)
-        solution = text_of(found, "answer")
-        answer = plain_numbers(without_marks(solution))
+        record_object = parse_json_object(record)
+        solution = text_field(record_object, "answer")
+        answer = normalize_numbers(remove_calculator_annotations(solution))
         if self.answer == "number":
-            if MARK not in answer:
-                raise ValueError(f"has no {MARK!r} before the last number of its answer")
-            answer = answer.rpartition(MARK)[2].strip()
-        return Example(plain_numbers(text_of(found, "question")), answer)
+            if ANSWER_MARK not in answer:
+                raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
+            answer = answer.rpartition(ANSWER_MARK)[2].strip()
+        return Example(normalize_numbers(text_field(record_object, "question")), answer)
 
 
 @dataclass(frozen=True)
@@ -156,40 +179,48 @@ class Larger(RecordReader):
     Example(question='How many?', answer='-9867630')
     """
 
-    answer: Form = "solution"
+    answer: AnswerFormat = "solution"
     version: int = 1
 
     def example(self, record: str) -> Example:
-        found = json_object(record)
-        return Example(plain_numbers(text_of(found, "input")), _answer(number_text(found.get("target")), self.answer))
+        record_object = parse_json_object(record)
+        return Example(
+            normalize_numbers(text_field(record_object, "input")),
+            _format_answer(format_number(record_object.get("target")), self.answer),
+        )
 
 
 @dataclass(frozen=True)
 class Perturbed(RecordReader):
     """A line of GSM-Plus: a question, a solution, and the answer as text."""
 
-    answer: Form = "solution"
+    answer: AnswerFormat = "solution"
     version: int = 1
 
     def example(self, record: str) -> Example:
-        found = json_object(record)
-        question, number = plain_numbers(text_of(found, "question")), plain_numbers(text_of(found, "answer"))
+        record_object = parse_json_object(record)
+        question, number = (
+            normalize_numbers(text_field(record_object, "question")),
+            normalize_numbers(text_field(record_object, "answer")),
+        )
         if self.answer == "number":
             return Example(question, number)
-        return Example(question, plain_numbers(without_marks(text_of(found, "solution"))))
+        return Example(
+            question, normalize_numbers(remove_calculator_annotations(text_field(record_object, "solution")))
+        )
 
 
 @dataclass(frozen=True)
 class Challenges:
     """The file of SVAMP, a list in JSON: body and question of each with its answer as a number."""
 
-    answer: Form = "solution"
+    answer: AnswerFormat = "solution"
     version: int = 1
 
     def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
         try:
-            text = utf8(content)
-            records = json_value(text)
+            text = decode_utf8(content)
+            records = parse_json(text)
         except ValueError as error:
             cause = error.__cause__
             yield cause.lineno if isinstance(cause, json.JSONDecodeError) else 1, error
@@ -197,9 +228,9 @@ class Challenges:
         if not isinstance(records, list):
             yield 1, ValueError("is no list of problems")
             return
-        begins = [found.start() for found in re.finditer(r'"ID"', text)]
+        id_offsets = [found.start() for found in re.finditer(r'"ID"', text)]
         for number, record in enumerate(records):
-            line = text.count("\n", 0, begins[number]) + 1 if len(begins) == len(records) else 1
+            line = text.count("\n", 0, id_offsets[number]) + 1 if len(id_offsets) == len(records) else 1
             try:
                 yield line, self._example(record)
             except ValueError as error:
@@ -207,31 +238,31 @@ class Challenges:
 
     def _example(self, record: Any) -> Example:
         if not isinstance(record, dict):
-            raise ValueError(f"is no problem but {kind_of(record)}")
-        question = f"{text_of(record, 'Body').strip()} {text_of(record, 'Question').strip()}"
-        return Example(plain_numbers(question), _answer(number_text(record.get("Answer")), self.answer))
+            raise ValueError(f"must be an object, not {json_type_name(record)}")
+        question = f"{text_field(record, 'Body').strip()} {text_field(record, 'Question').strip()}"
+        return Example(normalize_numbers(question), _format_answer(format_number(record.get("Answer")), self.answer))
 
 
-def _answer(number: str, form: Form) -> str:
-    return number if form == "number" else f"{MARK} {number}"
+def _format_answer(number: str, answer_format: AnswerFormat) -> str:
+    return number if answer_format == "number" else f"{ANSWER_MARK} {number}"
 
 
-_MARKS = re.compile(r"<<[^<>]*>>")
-_SPACED = re.compile(r"(?<![\S])[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
-_COMMAS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
-_POINT = re.compile(r"(?<![0-9.])(?<![^\W0-9_x])(?<!\))\.(?=[0-9])(?![0-9]+\.[0-9])")
+_CALCULATOR_ANNOTATION = re.compile(r"<<[^<>]*>>")
+_SPACED_NUMBER = re.compile(r"(?<![\S])[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
+_COMMA_NUMBER = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_LEADING_POINT = re.compile(r"(?<![0-9.])(?<![^\W0-9_x])(?<!\))\.(?=[0-9])(?![0-9]+\.[0-9])")
 
 
-def without_marks(text: str) -> str:
+def remove_calculator_annotations(text: str) -> str:
     """A solution of GSM8K without calculator annotations.
 
     >>> without_marks("She sold 48/2 = <<48/2=24>>24 clips.")
     'She sold 48/2 = 24 clips.'
     """
-    return _MARKS.sub("", text)
+    return _CALCULATOR_ANNOTATION.sub("", text)
 
 
-def plain_numbers(text: str) -> str:
+def normalize_numbers(text: str) -> str:
     """A text whose numbers are all written one way: no commas or spaces within them, a digit before the point.
 
     A comma or space counts where groups of three follow one of up to three; a point where neither a digit nor a word
@@ -240,18 +271,18 @@ def plain_numbers(text: str) -> str:
     >>> plain_numbers("12.5 x .5 of 1,000,000 or 18 000, $.75"), plain_numbers("days 4,5,6 and 13,15,17&19")
     ('12.5 x 0.5 of 1000000 or 18000, $0.75', 'days 4,5,6 and 13,15,17&19')
     """
-    text = _SPACED.sub(lambda found: found[0].replace(" ", ""), text)
-    text = _COMMAS.sub(lambda found: found[0].replace(",", ""), text)
-    return _POINT.sub("0.", text)
+    text = _SPACED_NUMBER.sub(lambda found: found[0].replace(" ", ""), text)
+    text = _COMMA_NUMBER.sub(lambda found: found[0].replace(",", ""), text)
+    return _LEADING_POINT.sub("0.", text)
 
 
-def number_text(value: Any) -> str:
+def format_number(value: Any) -> str:
     """A number of JSON as people write it: 51.0 is `51`, 2.0107e-06 is `0.0000020107`. Raises `ValueError` for others.
 
     >>> number_text(51.0), number_text(-0.25), number_text(1e21)
     ('51', '-0.25', '1000000000000000000000')
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        raise ValueError(f"has no number as its answer but {value!r}")
+        raise ValueError(f"its answer must be a finite number, not {value!r}")
     text = f"{Decimal(repr(value)):f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"

@@ -15,26 +15,26 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY
-from numerate.text.tasks.row_files import RowFile, open_row_file, rows_at_once
-from numerate.text.tasks.row_heads import checked_head, files_of, written_folder
-from numerate.text.tasks.text_files import stamp
-from numerate.vocabulary import SPECIALS, UNKNOWN
+from numerate.text.tasks.row_files import RowFile, open_row_file, rows_per_block
+from numerate.text.tasks.row_heads import existing_files, find_written_folder, read_verified_metadata
+from numerate.text.tasks.text_files import file_stamp
+from numerate.vocabulary import SPECIAL_TOKENS, UNK
 
-NOTHING = "."
+NO_LABEL = "."
 """The text of a missing label."""
 
-_LOOKED_AT = 1000
-_MOST_WORDS = 1 << 15
+_NUM_CHECKED_ROWS = 1000
+_MAX_WORDS = 1 << 15
 
 
-class Labelled(NamedTuple):
+class LabeledRows(NamedTuple):
     """Rows of words and labels as indices into the file's words, int16 `[rows, width]`, `EMPTY` for none."""
 
     symbols: NDArray[np.int16]
     labels: NDArray[np.int16]
 
 
-class LabelledFile(ABC):
+class LabeledFile(ABC):
     """Rows of words with a label each, read by index."""
 
     count: int
@@ -48,7 +48,7 @@ class LabelledFile(ABC):
         """Every word and label that rows may have."""
 
     @abstractmethod
-    def read(self, rows: NDArray[np.int64]) -> Labelled:
+    def read(self, rows: NDArray[np.int64]) -> LabeledRows:
         """The rows with these indices."""
 
     @abstractmethod
@@ -56,14 +56,14 @@ class LabelledFile(ABC):
         """The files that it reads."""
 
 
-class LabelledTokens(LabelledFile):
+class LabeledTokenFile(LabeledFile):
     """The token ids of a folder that `numerate data write` wrote; `head` is what its `head.json` says.
 
     Raises `UserError` for a row whose words are lost.
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
-        self.path, self._words = folder / "ids.bin", tuple(head["vocabulary"][len(SPECIALS) :])
+        self.path, self._words = folder / "ids.bin", tuple(head["vocabulary"][len(SPECIAL_TOKENS) :])
         self._ids = np.memmap(self.path, dtype=head["ids"], mode="r")
         self._labels = np.memmap(folder / "labels.bin", dtype=head["ids"], mode="r")
         self._starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
@@ -77,103 +77,111 @@ class LabelledTokens(LabelledFile):
     def files(self) -> tuple[Path, ...]:
         return (self.path, self.path.with_name("labels.bin"))
 
-    def read(self, rows: NDArray[np.int64]) -> Labelled:
+    def read(self, rows: NDArray[np.int64]) -> LabeledRows:
         starts = self._starts[rows]
         lengths = self._starts[rows + 1] - starts
         columns = np.arange(int(lengths.max(initial=0)))
-        there = columns < lengths[:, None]
-        places = np.where(there, starts[:, None] + columns, 0)
-        ids, labels = (np.where(there, part[places], 0).astype(np.int64) for part in (self._ids, self._labels))
-        lost = (ids == UNKNOWN).any(axis=1)
-        if lost.any():
+        is_token = columns < lengths[:, None]
+        token_indices = np.where(is_token, starts[:, None] + columns, 0)
+        ids, labels = (
+            np.where(is_token, part[token_indices], 0).astype(np.int64) for part in (self._ids, self._labels)
+        )
+        has_unknown = (ids == UNK).any(axis=1)
+        if has_unknown.any():
             raise UserError(
-                f"{self.path}, row {int(rows[lost.argmax()])}: holds [UNK], a word that its vocabulary had not; "
+                f"{self.path}, row {int(rows[has_unknown.argmax()])}: holds [UNK], a word that its vocabulary had not; "
                 "what it was is lost"
             )
-        special = len(SPECIALS)
-        if len(columns) and (ids[:, 0] < special).any():
+        num_special = len(SPECIAL_TOKENS)
+        if len(columns) and (ids[:, 0] < num_special).any():
             # A leading special token such as [BOS] is no word; the tokenizer adds it again.
-            begun = ids[:, :1] < special
+            has_leading_special = ids[:, :1] < num_special
             ids, labels = (
-                np.where(begun, np.pad(part[:, 1:], ((0, 0), (0, 1))), part)[:, : len(columns)]
+                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part)[:, : len(columns)]
                 for part in (ids, labels)
             )
-        symbols, targets = (np.where(part < special, EMPTY, part - special).astype(np.int16) for part in (ids, labels))
-        return Labelled(symbols, targets)
+        symbols, targets = (
+            np.where(part < num_special, EMPTY, part - num_special).astype(np.int16) for part in (ids, labels)
+        )
+        return LabeledRows(symbols, targets)
 
 
-class LabelledText(LabelledFile):
-    """Lines of text: words, a tab, and as many labels. `between` stands between them, a space or nothing; None: as the
-    first 1,000 rows look. `words` are those that there are; none: those found.
+class LabeledTextFile(LabeledFile):
+    """Lines of text: words, a tab, and as many labels. `separator` separates them, a space or nothing; None: detected
+    from the first 1,000 rows. `words` is the vocabulary; empty: collected from the file.
 
     Raises `UserError` with the file and line of a row that is none.
     """
 
-    def __init__(self, rows: RowFile, between: str | None = None, words: tuple[str, ...] = ()) -> None:
-        self._rows, self.count, self.longest, self._given = rows, rows.count, rows.longest, words
-        if between is None:
-            between = " " if any(" " in rows.text(row) for row in range(min(self.count, _LOOKED_AT))) else ""
-        self.between = between
+    def __init__(self, rows: RowFile, separator: str | None = None, words: tuple[str, ...] = ()) -> None:
+        self._rows, self.count, self.longest, self._vocabulary = rows, rows.count, rows.longest, words
+        if separator is None:
+            separator = " " if any(" " in rows.text(row) for row in range(min(self.count, _NUM_CHECKED_ROWS))) else ""
+        self.separator = separator
 
     @property
     def words(self) -> tuple[str, ...]:
-        return self._given or self._found
+        return self._vocabulary or self._scan_words
 
     def files(self) -> tuple[Path, ...]:
         return self._rows.files()
 
     @cached_property
-    def _found(self) -> tuple[str, ...]:
+    def _scan_words(self) -> tuple[str, ...]:
         """Numbers first, by their size, then the other words in the order in which they come."""
-        found: dict[str, None] = {}
-        size = rows_at_once(self.longest)
+        words_in_order: dict[str, None] = {}
+        size = rows_per_block(self.longest)
         for start in range(0, self.count, size):
-            for words, labels in self._lines(np.arange(start, min(start + size, self.count))):
-                found.update(dict.fromkeys(words))
-                found.update(dict.fromkeys(label for label in labels if label != NOTHING))
-        if len(found) > _MOST_WORDS:
+            for words, labels in self._read_lines(np.arange(start, min(start + size, self.count))):
+                words_in_order.update(dict.fromkeys(words))
+                words_in_order.update(dict.fromkeys(label for label in labels if label != NO_LABEL))
+        if len(words_in_order) > _MAX_WORDS:
             raise UserError(
-                f"path: {self._rows.where(0)}: the rows have {len(found)} different words, which is too many"
+                f"path: {self._rows.location(0)}: the rows have {len(words_in_order)} different words, which is too "
+                "many"
             )
-        numbers = [word for word in found if word.isascii() and word.isdigit()]
-        return (*sorted(numbers, key=lambda word: (int(word), word)), *(word for word in found if word not in numbers))
+        numbers = [word for word in words_in_order if word.isascii() and word.isdigit()]
+        return (
+            *sorted(numbers, key=lambda word: (int(word), word)),
+            *(word for word in words_in_order if word not in numbers),
+        )
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words)} | {NOTHING: EMPTY}
+    def _word_indices(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)} | {NO_LABEL: EMPTY}
 
-    def read(self, rows: NDArray[np.int64]) -> Labelled:
-        lines, numbers = self._lines(rows), self._numbers
+    def read(self, rows: NDArray[np.int64]) -> LabeledRows:
+        lines, numbers = self._read_lines(rows), self._word_indices
         width = max((len(words) for words, _ in lines), default=0)
         symbols = np.full((len(rows), width), EMPTY, dtype=np.int16)
         labels = symbols.copy()
         for row, (words, targets) in enumerate(lines):
             symbols[row, : len(words)] = [numbers[word] for word in words]
             labels[row, : len(targets)] = [numbers[label] for label in targets]
-        return Labelled(symbols, labels)
+        return LabeledRows(symbols, labels)
 
-    def _lines(self, rows: NDArray[np.int64]) -> list[tuple[list[str], list[str]]]:
+    def _read_lines(self, rows: NDArray[np.int64]) -> list[tuple[list[str], list[str]]]:
         codes, lengths = self._rows.read(rows)
-        found = []
+        result = []
         for row, line, length in zip(rows.tolist(), codes, lengths.tolist(), strict=True):
             text = "".join(map(chr, line[:length].tolist()))
-            parts = [part.split(self.between) if self.between else [*part] for part in text.split("\t")]
+            parts = [part.split(self.separator) if self.separator else [*part] for part in text.split("\t")]
             if (
                 len(parts) != 2
                 or not parts[0]
                 or len(parts[0]) != len(parts[1])
                 or not all(map(all, parts))
-                or NOTHING in parts[0]
+                or NO_LABEL in parts[0]
             ):
                 raise UserError(
-                    f"{self._rows.where(row)}: {text!r} has not one label for each word; words, a tab and as many "
-                    "labels are right, a dot for no label"
+                    f"{self._rows.location(row)}: {text!r} must be words, a tab and one label per word (a dot for no "
+                    "label)"
                 )
-            found.append((parts[0], parts[1]))
-        return found
+            result.append((parts[0], parts[1]))
+        return result
 
 
-def is_labelled(text: str) -> bool:
+def is_labeled_line(text: str) -> bool:
     """Whether a line of text is words with labels behind a tab, and no question with an answer behind an equals sign.
 
     >>> is_labelled("65 a a\\t. 66 67"), is_labelled("12+9=21")
@@ -182,31 +190,33 @@ def is_labelled(text: str) -> bool:
     return text.count("\t") == 1 and "=" not in text
 
 
-def open_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> RowFile | LabelledFile:
+def open_plain_or_labeled_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> RowFile | LabeledFile:
     """Opens rows of words with labels as such, and all others as `open_row_file` does, which says what `split` and
     `vocabulary` are.
 
     A folder of `numerate data write` with a label per word has `labels.bin`; text is so where its first line looks so.
     Raises `UserError` as `open_row_file` does, and for a folder that is not complete.
     """
-    place = Path(path)
-    if split == "all" and (folder := written_folder(place)) is not None:
-        return _written(folder, tuple(map(stamp, files_of(folder))), vocabulary)
-    rows = open_row_file(place, split, vocabulary)
-    return _text(rows, None, ()) if is_labelled(rows.text(0)) else rows
+    resolved_path = Path(path)
+    if split == "all" and (folder := find_written_folder(resolved_path)) is not None:
+        return _open_written_folder(folder, tuple(map(file_stamp, existing_files(folder))), vocabulary)
+    rows = open_row_file(resolved_path, split, vocabulary)
+    return _cached_text_file(rows, None, ()) if is_labeled_line(rows.text(0)) else rows
 
 
 @lru_cache(maxsize=8)
-def _written(folder: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str) -> RowFile | LabelledFile:
-    head = checked_head(folder)
-    if "labels.bin" in head["files"]:
-        return LabelledTokens(folder, head)
+def _open_written_folder(
+    folder: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str
+) -> RowFile | LabeledFile:
+    metadata = read_verified_metadata(folder)
+    if "labels.bin" in metadata["files"]:
+        return LabeledTokenFile(folder, metadata)
     rows = open_row_file(folder, vocabulary=vocabulary)
-    if not is_labelled(rows.text(0)):
+    if not is_labeled_line(rows.text(0)):
         return rows
-    return _text(rows, head["between"], tuple(head["vocabulary"][len(SPECIALS) :]))
+    return _cached_text_file(rows, metadata["between"], tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :]))
 
 
 @lru_cache(maxsize=8)
-def _text(rows: RowFile, between: str | None, words: tuple[str, ...]) -> LabelledText:
-    return LabelledText(rows, between, words)
+def _cached_text_file(rows: RowFile, separator: str | None, words: tuple[str, ...]) -> LabeledTextFile:
+    return LabeledTextFile(rows, separator, words)

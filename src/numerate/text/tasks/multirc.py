@@ -11,20 +11,29 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
-from numerate.text.tasks.readers import JSONLines, decoded, json_object, text_of
-from numerate.text.tasks.text_files import open_lines, read_whole, stamp
-from numerate.text.tasks.text_task import Cut, Holdings, Stock, TextTask, divided, refuse_cut, refuse_part, refuse_share
+from numerate.text.tasks.readers import JSONLines, decode_record, parse_json_object, text_field
+from numerate.text.tasks.text_files import file_stamp, open_line_file, parse_file
+from numerate.text.tasks.text_task import (
+    DatasetSplits,
+    SplitRows,
+    TextTask,
+    TruncationSide,
+    check_fraction,
+    check_part,
+    check_truncation_side,
+    split_indices,
+)
 
-FOLDERS = ("multirc", "multirc/data", "multirc/data/preprocessed", "MultiRC")
-FILES = ("train", "val", "test")
+CANDIDATE_FOLDERS = ("multirc", "multirc/data", "multirc/data/preprocessed", "MultiRC")
+SPLIT_NAMES = ("train", "val", "test")
 
-BETWEEN = " | "
-"""The separator between the right answers of a question."""
+ANSWER_SEPARATOR = " | "
+"""The separator between the correct answers of a question."""
 
 
 @dataclass(frozen=True)
 class MultiRC(TextTask):
-    """MultiRC reading comprehension (Khashabi et al., 2018): answers are all right options of a question.
+    """MultiRC reading comprehension (Khashabi et al., 2018): the answer is all correct options of a question.
 
     https://aclanthology.org/N18-1023/, as SuperGLUE hands it out (https://arxiv.org/abs/1905.00537), made a task of
     text as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: the question is the passage, an empty line and
@@ -32,8 +41,8 @@ class MultiRC(TextTask):
     validation.
 
     The official test has no answers. (The published preparation tests on 1,820 empty ones.) So validation is the test
-    here, and the share `development_fraction` of the training passages, with all their questions, is development; with
-    `development_fraction=0` validation is both. Where the test file has answers, validation is development.
+    here, and the share `validation_fraction` of the training passages, with all their questions, is development; with
+    `validation_fraction=0` validation is both. Where the test file has answers, validation is development.
 
     Too long rows lose the beginning of their passage, which keeps the question at their end. The published program
     truncates the end: `truncation_side="right"` (118 of the 953 rows of validation then have no question, or half of
@@ -44,8 +53,8 @@ class MultiRC(TextTask):
     """
 
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
-    test: int | Span | None = setting(None, "the number of a part: there is one, the test; null: all")
-    development_fraction: float = setting(0.1, "share of the training passages used for validation")
+    test: int | Span | None = setting(None, "index of the test set; there is only 1; null: all")
+    validation_fraction: float = setting(0.1, "share of the training passages used for validation")
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
@@ -55,66 +64,87 @@ class MultiRC(TextTask):
     )
 
     def __post_init__(self) -> None:
-        refuse_share("development_fraction", self.development_fraction)
-        refuse_part("test", self.test)
-        refuse_cut(self.truncation_side)
+        check_fraction("validation_fraction", self.validation_fraction)
+        check_part("test", self.test)
+        check_truncation_side(self.truncation_side)
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """The folder of its files. Raises `UserError` that says how to get them."""
-        return dataset_folder(self.data_dir, "multirc", FOLDERS, ("train.jsonl", "train_clean.jsonl"))
+        return dataset_folder(self.data_dir, "multirc", CANDIDATE_FOLDERS, ("train.jsonl", "train_clean.jsonl"))
 
     @property
-    def holdings(self) -> Holdings:
-        place = self.place
-        ending = "" if (place / "train.jsonl").is_file() else "_clean"
-        files = [dataset_file(place, f"{name}{ending}.jsonl", "multirc") for name in FILES[:2]]
-        test = place / f"test{ending}.jsonl"
+    def splits(self) -> DatasetSplits:
+        place = self.folder
+        suffix = "" if (place / "train.jsonl").is_file() else "_clean"
+        files = [dataset_file(place, f"{name}{suffix}.jsonl", "multirc") for name in SPLIT_NAMES[:2]]
+        test = place / f"test{suffix}.jsonl"
         files += [test] if test.is_file() else []
-        share = (self.development_fraction, self.split_seed)
-        return _read(
-            tuple(map(stamp, files)), bool(ending), share, self.keep_duplicates, self.skip_invalid, self.truncation_side
+        fraction_and_seed = (self.validation_fraction, self.split_seed)
+        return _read_splits(
+            tuple(map(file_stamp, files)),
+            bool(suffix),
+            fraction_and_seed,
+            self.keep_duplicates,
+            self.skip_invalid,
+            self.truncation_side,
         )
 
 
 @lru_cache(maxsize=4)
-def _read(
+def _read_splits(
     stamps: tuple[tuple[str, int, int], ...],
-    ready: bool,
-    share: tuple[float, int],
-    repeats: bool,
-    skip_bad: bool,
-    cut: Cut,
-) -> Holdings:
+    is_prepared: bool,
+    fraction_and_seed: tuple[float, int],
+    keep_duplicates: bool,
+    skip_invalid: bool,
+    truncation_side: TruncationSide,
+) -> DatasetSplits:
     sources = [
-        open_lines(Path(path), JSONLines(answered=False), skip_bad)
-        if ready
-        else read_whole(Path(path), Passages(), skip_bad, answered=False)
+        open_line_file(Path(path), JSONLines(answered=False), skip_invalid)
+        if is_prepared
+        else parse_file(Path(path), Passages(), skip_invalid, requires_answer=False)
         for path, _, _ in stamps
     ]
-    train, validation, *more = (Stock.of(source, cut=cut) for source in sources)
-    if more and _has_answers(more[0]) and more[0].texts() != validation.texts():
-        return Holdings.apart(("multirc",), 1, train, validation, more[0], repeats)
-    held = validation
-    if share[0]:
+    train, official_validation, *official_test = (
+        SplitRows.from_source(source, truncation_side=truncation_side) for source in sources
+    )
+    if official_test and _has_answers(official_test[0]) and official_test[0].texts() != official_validation.texts():
+        return DatasetSplits.without_overlap(
+            ("multirc",), 1, train, official_validation, official_test[0], keep_duplicates
+        )
+    validation_split = official_validation
+    if fraction_and_seed[0]:
         passages = [text.rpartition("\n\nQuestion: ")[0] for text in train.texts()]
         numbers = {passage: number for number, passage in enumerate(dict.fromkeys(passages))}
-        of_passage = np.array([numbers[passage] for passage in passages])
-        size = max(1, round(share[0] * len(numbers)))
-        _, chosen = divided(len(numbers), (len(numbers) - size, size), ("reading", share[1]))
-        mine = np.isin(of_passage, chosen)
-        train, held = train.take(~mine), train.take(mine)
-        return Holdings.apart(("multirc",), 1, train, held, validation, repeats)
-    apart = Holdings.apart(("multirc",), 1, train, validation, validation, True)
-    taken = train.source.matching(frozenset(validation.texts()))[train.rows]
-    if repeats or not taken.any():
-        return apart
-    emptied = {"train": "the test"} if taken.all() else {}
-    return Holdings(apart.names, 1, train.take(~taken), held, validation, int(taken.sum()), emptied)
+        passage_index = np.array([numbers[passage] for passage in passages])
+        size = max(1, round(fraction_and_seed[0] * len(numbers)))
+        _, validation_passages = split_indices(
+            len(numbers), (len(numbers) - size, size), ("reading", fraction_and_seed[1])
+        )
+        is_validation = np.isin(passage_index, validation_passages)
+        train, validation_split = train.take(~is_validation), train.take(is_validation)
+        return DatasetSplits.without_overlap(
+            ("multirc",), 1, train, validation_split, official_validation, keep_duplicates
+        )
+    splits = DatasetSplits.without_overlap(("multirc",), 1, train, official_validation, official_validation, True)
+    is_duplicate = train.source.question_mask(frozenset(official_validation.texts()))[train.rows]
+    if keep_duplicates or not is_duplicate.any():
+        return splits
+    emptied_by = {"train": "the test"} if is_duplicate.all() else {}
+    return DatasetSplits(
+        splits.part_names,
+        1,
+        train.take(~is_duplicate),
+        validation_split,
+        official_validation,
+        int(is_duplicate.sum()),
+        emptied_by,
+    )
 
 
-def _has_answers(stock: Stock) -> bool:
-    return any(pair.answer for pair in stock.source.pairs(stock.rows.astype(np.int64)))
+def _has_answers(stock: SplitRows) -> bool:
+    return any(pair.answer for pair in stock.source.read_examples(stock.rows.astype(np.int64)))
 
 
 @dataclass(frozen=True)
@@ -127,25 +157,25 @@ class Passages:
         for number, line in enumerate(content.split(b"\n"), start=1):
             if line.strip():
                 try:
-                    found = [*self._examples(line)]
+                    examples = [*self._examples(line)]
                 except ValueError as error:
                     yield number, error
                     continue
-                yield from ((number, one) for one in found)
+                yield from ((number, one) for one in examples)
 
     def _examples(self, line: bytes) -> Iterator[Example]:
-        passage = json_object(decoded(line)).get("passage")
+        passage = parse_json_object(decode_record(line)).get("passage")
         if not isinstance(passage, dict) or not isinstance(passage.get("questions"), list):
             raise ValueError("has no passage with questions")
-        text = text_of(passage, "text").strip()
+        text = text_field(passage, "text").strip()
         for question in passage["questions"]:
-            prompt = text_of(question, "question").strip()
+            prompt = text_field(question, "question").strip()
             if not prompt:
                 raise ValueError("has an empty question")
-            yield Example(f"{text}\n\nQuestion: {prompt}", right_answers(question))
+            yield Example(f"{text}\n\nQuestion: {prompt}", correct_answers(question))
 
 
-def right_answers(question: dict[str, Any]) -> str:
+def correct_answers(question: dict[str, Any]) -> str:
     """The right options of a question.
 
     >>> right_answers({"answers": [{"text": "7", "label": 1}, {"text": "8", "label": 0}]})
@@ -154,4 +184,4 @@ def right_answers(question: dict[str, Any]) -> str:
     options = question.get("answers", [])
     if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
         raise ValueError("has answers that are no list of options")
-    return BETWEEN.join(text_of(option, "text") for option in options if option.get("label") == 1)
+    return ANSWER_SEPARATOR.join(text_field(option, "text") for option in options if option.get("label") == 1)

@@ -10,19 +10,28 @@ from typing import Literal
 from numerate.config import Span, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
-from numerate.text.tasks.text_files import open_lines, stamp
-from numerate.text.tasks.text_task import Cut, Holdings, Stock, TextTask, divided, refuse_cut, refuse_part, refuse_share
+from numerate.text.tasks.text_files import file_stamp, open_line_file
+from numerate.text.tasks.text_task import (
+    DatasetSplits,
+    SplitRows,
+    TextTask,
+    TruncationSide,
+    check_fraction,
+    check_part,
+    check_truncation_side,
+    split_indices,
+)
 
 FORMATS = ("auto", "jsonl", "tsv", "two lines")
 
-USUAL_COLUMNS = {
+COMMON_COLUMN_NAMES = {
     *("question", "questions", "query", "prompt", "input", "inputs", "source", "problem", "instruction", "text", "q"),
     *("answer", "answers", "response", "completion", "output", "outputs", "target", "targets", "label", "solution"),
     *("result", "a", "id", "index"),
 }
 """Common column names: a first line with two of these is no question unless `header` says so."""
 
-FROM_CSV = (
+CSV_TO_JSONL_COMMAND = (
     'python -c "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], '
     "encoding='utf-8-sig', newline=''))]\""
 )
@@ -46,17 +55,17 @@ class QuestionFiles(TextTask):
     Splits without a file of their own are shares of the training file, in an order that is a function of `split_seed`.
     Of several test files, each is a part: the first is in distribution, the others are OOD test.
 
-    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), development_fraction=0.05)
+    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), validation_fraction=0.05)
     """
 
     train_file: str | None = setting(None, "training file, also used for splits without a file of their own")
-    development_file: str | None = setting(None, "validation file; null: a share of the training file")
+    validation_file: str | None = setting(None, "validation file; null: a share of the training file")
     test_files: tuple[str, ...] = setting((), "test files; none: a share of the training file")
     question_field: str = setting("question", "JSON key or column of the question")
     answer_field: str = setting("answer", "JSON key or column of the answer")
     format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "file format")
-    test: int | Span | None = setting(None, "the number of a test file, from 1 on; null: all")
-    development_fraction: float = setting(
+    test: int | Span | None = setting(None, "index of the test file, from 1; null: all")
+    validation_fraction: float = setting(
         0.1, "share of the training file used for validation, without a validation file"
     )
     test_fraction: float = setting(0.1, "share of the training file used as test, without a test file")
@@ -66,80 +75,83 @@ class QuestionFiles(TextTask):
     header: bool | None = setting(
         None,
         "of columns: whether the first line is their names; null: where it has those two",
-        later=True,
+        added_later=True,
     )
-    truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut", later=True)
+    truncation_side: Literal["left", "right"] = setting(
+        "right", "which end of a long question is cut", added_later=True
+    )
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             near = did_you_mean(self.format, FORMATS)
             raise UserError(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
-        refuse_share("development_fraction", self.development_fraction)
-        refuse_share("test_fraction", self.test_fraction)
-        if self.development_fraction + self.test_fraction >= 1:
+        check_fraction("validation_fraction", self.validation_fraction)
+        check_fraction("test_fraction", self.test_fraction)
+        if self.validation_fraction + self.test_fraction >= 1:
             raise UserError(
-                f"test_fraction: {self.test_fraction} and development_fraction={self.development_fraction} leave "
+                f"test_fraction: {self.test_fraction} and validation_fraction={self.validation_fraction} leave "
                 f"nothing to train on"
             )
-        refuse_part("test", self.test)
-        refuse_cut(self.truncation_side)
+        check_part("test", self.test)
+        check_truncation_side(self.truncation_side)
 
     @property
-    def holdings(self) -> Holdings:
+    def splits(self) -> DatasetSplits:
         if self.train_file is None:
-            raise UserError("train_file: which questions? train_file=mine.jsonl names a file of questions with answers")
-        paths = [self.train_file, *filter(None, [self.development_file]), *self.test_files]
+            raise UserError("train_file: must be set: a file of questions with answers (train_file=mine.jsonl)")
+        paths = [self.train_file, *filter(None, [self.validation_file]), *self.test_files]
         files = [Path(os.path.expanduser(path)) for path in paths]
         readers = tuple(
-            reader_of(file, self.format, self.question_field, self.answer_field, self.header) for file in files
+            make_reader(file, self.format, self.question_field, self.answer_field, self.header) for file in files
         )
-        shares = (self.development_fraction, self.test_fraction, self.split_seed)
-        held = self.development_file is not None
-        return _read(
-            tuple(map(stamp, files)),
+        fractions_and_seed = (self.validation_fraction, self.test_fraction, self.split_seed)
+        has_validation_file = self.validation_file is not None
+        return _read_splits(
+            tuple(map(file_stamp, files)),
             readers,
-            held,
-            shares,
+            has_validation_file,
+            fractions_and_seed,
             self.keep_duplicates,
             self.skip_invalid,
             self.truncation_side,
         )
 
 
-def reader_of(file: Path, format: str, question: str, answer: str, header: bool | None = None) -> RecordReader:
+def make_reader(
+    file: Path, format: str, question_field: str, answer_field: str, header: bool | None = None
+) -> RecordReader:
     """How the records of a file are read. Raises `UserError` for missing columns, for a first line that may be a header
     or a question, and for a `.csv` unless its format is given."""
-    stamp(file)
+    file_stamp(file)
     if format == "auto" and file.suffix.lower() == ".csv":
         raise UserError(
-            f"format: {file} has commas between its columns by its name; JSON lines (.jsonl) or tabs (.tsv) are right: "
-            f"{FROM_CSV} {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
+            f"format: {file} is a .csv file; must be JSON lines (.jsonl) or tab-separated (.tsv). Convert it with: "
+            f"{CSV_TO_JSONL_COMMAND} {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
         )
-    endings = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
-    found = endings.get(file.suffix.lower(), "two lines") if format == "auto" else format
-    if found == "two lines":
+    format_of_suffix = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+    resolved_format = format_of_suffix.get(file.suffix.lower(), "two lines") if format == "auto" else format
+    if resolved_format == "two lines":
         return TwoLines()
-    if found == "jsonl":
-        return JSONLines(question, answer)
-    first, heads = _first_line(file)
-    names = [name for name in (question, answer) if not name.isdecimal()]
+    if resolved_format == "jsonl":
+        return JSONLines(question_field, answer_field)
+    first_columns, num_header_lines = _first_columns(file)
+    names = [name for name in (question_field, answer_field) if not name.isdecimal()]
     if header is None:
-        header = bool(names) and all(name in first for name in names)
-        if not header and _looks_like_names(first, names):
+        header = bool(names) and all(name in first_columns for name in names)
+        if not header and _looks_like_names(first_columns, names):
             raise UserError(
-                f"header: {file} begins with a line that may name its columns or be a question: {', '.join(first)}; "
-                "the names of two columns as question_field= and answer_field=, header=true with their numbers, or "
-                "header=false "
-                "for a question is right"
+                f"header: {file} begins with a line that may name its columns or be a question: "
+                f"{', '.join(first_columns)}; the names of two columns as question_field= and answer_field=, "
+                "header=true with their numbers, or header=false for a question is right"
             )
     columns = [
-        _column(file, setting_name, name, usual, first if header else [], len(first))
-        for setting_name, name, usual in (("question", question, 0), ("answer", answer, 1))
+        _column_index(file, setting_name, name, default_index, first_columns if header else [], len(first_columns))
+        for setting_name, name, default_index in (("question", question_field, 0), ("answer", answer_field, 1))
     ]
-    return TabSeparated(columns[0], columns[1], heads if header else 0, columns=len(first))
+    return TabSeparated(columns[0], columns[1], num_header_lines if header else 0, columns=len(first_columns))
 
 
-def _first_line(file: Path) -> tuple[list[str], int]:
+def _first_columns(file: Path) -> tuple[list[str], int]:
     """The columns of the first line that is not blank, and how many lines there are up to it."""
     with open(file, encoding="utf-8-sig", errors="replace") as text:
         for count, line in enumerate(text, 1):
@@ -148,57 +160,67 @@ def _first_line(file: Path) -> tuple[list[str], int]:
     return [], 0
 
 
-def _looks_like_names(first: list[str], names: list[str]) -> bool:
+def _looks_like_names(columns: list[str], names: list[str]) -> bool:
     """Whether a line has a wanted name in other letters or alone, or two of the usual names of columns."""
-    folded = {column.casefold() for column in first}
-    return any(name.casefold() in folded for name in names) or len(folded & USUAL_COLUMNS) >= 2
+    lowercase_columns = {column.casefold() for column in columns}
+    return (
+        any(name.casefold() in lowercase_columns for name in names) or len(lowercase_columns & COMMON_COLUMN_NAMES) >= 2
+    )
 
 
-def _column(file: Path, setting_name: str, name: str, usual: int, header: list[str], count: int) -> int:
+def _column_index(
+    file: Path, setting_name: str, name: str, default_index: int, header: list[str], num_columns: int
+) -> int:
     """The place of a column from 0 on. Raises `UserError` where there is none."""
     if name in header and not name.isdecimal():
         return header.index(name)
-    if name.isdecimal() and 1 <= int(name) <= count:
+    if name.isdecimal() and 1 <= int(name) <= num_columns:
         return int(name) - 1
     if name == setting_name:
-        return usual
-    what = f"its first line has: {', '.join(header)}" if header else f"its first line has {count}, from 1 on"
+        return default_index
+    what = f"its first line has: {', '.join(header)}" if header else f"its first line has {num_columns}, from 1 on"
     raise UserError(f"{setting_name}_field: {file} has no column {name!r}; {what}")
 
 
 @lru_cache(maxsize=8)
-def _read(
+def _read_splits(
     stamps: tuple[tuple[str, int, int], ...],
     readers: tuple[RecordReader, ...],
-    held_has_file: bool,
-    shares: tuple[float, float, int],
-    repeats: bool,
-    skip_bad: bool,
-    cut: Cut,
-) -> Holdings:
-    stocks = [
-        Stock.of(open_lines(Path(path), reader, skip_bad), cut=cut)
+    has_validation_file: bool,
+    fractions_and_seed: tuple[float, float, int],
+    keep_duplicates: bool,
+    skip_invalid: bool,
+    truncation_side: TruncationSide,
+) -> DatasetSplits:
+    file_rows = [
+        SplitRows.from_source(open_line_file(Path(path), reader, skip_invalid), truncation_side=truncation_side)
         for (path, _, _), reader in zip(stamps, readers, strict=True)
     ]
-    train, names = stocks[0], [Path(path).stem for path, _, _ in stamps]
-    tests, names = stocks[1 + held_has_file :], names[1 + held_has_file :]
+    train, names = file_rows[0], [Path(path).stem for path, _, _ in stamps]
+    tests, names = file_rows[1 + has_validation_file :], names[1 + has_validation_file :]
     count = len(train)
-    held_size = 0 if held_has_file else _size(shares[0], count)
-    test_size = 0 if tests else _size(shares[1], count)
-    if held_size + test_size >= count:
+    validation_size = 0 if has_validation_file else _num_rows(fractions_and_seed[0], count)
+    test_size = 0 if tests else _num_rows(fractions_and_seed[1], count)
+    if validation_size + test_size >= count:
         raise UserError(
             f"train_file: {stamps[0][0]} has {count} questions, too few to divide; name the other files too"
         )
-    first, rest = divided(count, (count - held_size - test_size, held_size + test_size), ("question files", shares[2]))
-    order, own = divided(len(rest), (held_size, test_size), ("question files", shares[2], "test"))
-    held = stocks[1] if held_has_file else train.take(rest[order])
+    train_indices, held_out_indices = split_indices(
+        count,
+        (count - validation_size - test_size, validation_size + test_size),
+        ("question files", fractions_and_seed[2]),
+    )
+    validation_positions, test_positions = split_indices(
+        len(held_out_indices), (validation_size, test_size), ("question files", fractions_and_seed[2], "test")
+    )
+    validation = file_rows[1] if has_validation_file else train.take(held_out_indices[validation_positions])
     if tests:
-        test = Stock.of_parts([stock.source for stock in tests], cut=cut)
+        test = SplitRows.from_sources([stock.source for stock in tests], truncation_side=truncation_side)
     else:
-        test, names = train.take(rest[own]), ["test"]
-    return Holdings.apart(names, 1, train.take(first), held, test, repeats)
+        test, names = train.take(held_out_indices[test_positions]), ["test"]
+    return DatasetSplits.without_overlap(names, 1, train.take(train_indices), validation, test, keep_duplicates)
 
 
-def _size(share: float, count: int) -> int:
+def _num_rows(share: float, count: int) -> int:
     """How many rows a share is: one at least, unless it is none."""
     return max(1, round(share * count)) if share else 0

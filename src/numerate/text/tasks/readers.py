@@ -10,73 +10,73 @@ from typing import Any, ClassVar, Self
 
 from numerate.tasks.texts import Example
 
-LONGEST = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """The most characters of a question with its answer, or of a row: more means that a file is read in the wrong way."""
 
-LONGEST_RECORD = 1 << 22
+MAX_RECORD_BYTES = 1 << 22
 """The most bytes of a record of a file, unused fields included."""
 
 BYTE_ORDER_MARK = "\ufeff"
 """The byte order mark."""
 
-HALVES = re.compile("[\ud800-\udfff]")
+SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of surrogate pairs, which JSON can encode but text cannot contain."""
 
 
-def checked(found: Example, *, answered: bool = True) -> Example:
-    """A question with its answer. Raises `ValueError` for an empty question or answer (unless not `answered`), more
-    than 65,536 characters, NUL, or half of a surrogate pair."""
-    if not found.question.strip():
+def check_example(example: Example, *, requires_answer: bool = True) -> Example:
+    """A question with its answer. Raises `ValueError` for an empty question or answer (unless not `requires_answer`),
+    more than 65,536 characters, NUL, or half of a surrogate pair."""
+    if not example.question.strip():
         raise ValueError("has an empty question")
-    if answered and not found.answer.strip():
+    if requires_answer and not example.answer.strip():
         raise ValueError("has an empty answer")
-    refuse_long(len(found.question) + len(found.answer), "question with its answer")
-    for text in (found.question, found.answer):
+    check_length(len(example.question) + len(example.answer), "question with its answer")
+    for text in (example.question, example.answer):
         if "\0" in text:
-            raise ValueError("has the character NUL, which no text has; is the file damaged?")
-        if not text.isascii() and HALVES.search(text):
+            raise ValueError("contains a NUL character; is the file damaged?")
+        if not text.isascii() and SURROGATES.search(text):
             raise ValueError("has half of a surrogate pair, which is no character")
-    return found
+    return example
 
 
-def refuse_long(characters: int, what: str) -> None:
+def check_length(num_characters: int, what: str) -> None:
     """Raises `ValueError` for what is too long."""
-    if characters > LONGEST:
-        raise ValueError(f"has {characters:,} characters; a {what} has at most {LONGEST:,}")
+    if num_characters > MAX_CHARACTERS:
+        raise ValueError(f"has {num_characters:,} characters; a {what} has at most {MAX_CHARACTERS:,}")
 
 
-def decoded(record: bytes) -> str:
+def decode_record(record: bytes) -> str:
     """The text of a record. Raises `ValueError` for one that is too long, or no text."""
-    if len(record) > LONGEST_RECORD:
-        raise ValueError(f"has {len(record):,} bytes; a record has at most {LONGEST_RECORD:,}")
-    return utf8(record)
+    if len(record) > MAX_RECORD_BYTES:
+        raise ValueError(f"has {len(record):,} bytes; a record has at most {MAX_RECORD_BYTES:,}")
+    return decode_utf8(record)
 
 
-def utf8(content: bytes) -> str:
+def decode_utf8(content: bytes) -> str:
     """The text of bytes. Raises `ValueError` where they are none."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"is no text in UTF-8 ({error.reason})") from error
+        raise ValueError(f"is not valid UTF-8 ({error.reason})") from error
 
 
 class RecordReader(ABC):
     """How one record of a file becomes a question with its answer. A frozen dataclass."""
 
-    lines: ClassVar[int] = 1
+    lines_per_record: ClassVar[int] = 1
     """How many lines a record has."""
 
-    plain: ClassVar[bool] = False
+    preserves_characters: ClassVar[bool] = False
     """Whether questions and answers have the same characters as the file."""
 
-    answered: bool = True
+    requires_answer: bool = True
     """Whether every question has an answer; in MultiRC it may be empty."""
 
     @abstractmethod
     def example(self, record: str) -> Example:
         """The question of a record. Raises `ValueError` that says what is wrong with it."""
 
-    def head(self) -> int:
+    def num_header_lines(self) -> int:
         """How many lines of a file come before its first record, such as the names of columns."""
         return 0
 
@@ -94,8 +94,8 @@ class JSONLines(RecordReader):
     answered: bool = True
 
     def example(self, record: str) -> Example:
-        found = json_object(record)
-        return Example(text_of(found, self.question), text_of(found, self.answer))
+        record_object = parse_json_object(record)
+        return Example(text_field(record_object, self.question), text_field(record_object, self.answer))
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class TabSeparated(RecordReader):
     heads: int = 0
     rest: bool = False
     columns: int | None = None
-    plain: ClassVar[bool] = True
+    preserves_characters: ClassVar[bool] = True
 
-    def head(self) -> int:
+    def num_header_lines(self) -> int:
         return self.heads
 
     def example(self, record: str) -> Example:
@@ -138,89 +138,98 @@ class TwoLines(RecordReader):
     Example(question='What is 7 + 5?', answer='12')
     """
 
-    lines: ClassVar[int] = 2
-    plain: ClassVar[bool] = True
+    lines_per_record: ClassVar[int] = 2
+    preserves_characters: ClassVar[bool] = True
 
     def example(self, record: str) -> Example:
         question, _, answer = record.partition("\n")
         question, answer = question.strip(), answer.strip()
         if not question or not answer:
-            raise ValueError(f"has no {'answer' if question else 'question'}; two lines each are right")
+            raise ValueError(f"has no {'answer' if question else 'question'}; each record must be two lines")
         return Example(question, answer)
 
 
-class _Refused(ValueError):
-    """JSON as its grammar is, which says nothing that can be taken."""
+class _InvalidJSONValue(ValueError):
+    """Valid JSON with a value that is not accepted."""
 
 
-class _Whole(int):
+class _JSONInteger(int):
     """A whole number of a JSON text, as it is written."""
 
     text: str
 
     @classmethod
-    def read(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         try:
-            found = cls(text)
+            number = cls(text)
         except ValueError as error:
-            raise _Refused(f"has a number of {len(text):,} digits, which is read as text alone, in quotes") from error
-        found.text = text
-        return found
+            raise _InvalidJSONValue(
+                f"has a number of {len(text):,} digits, which is read as text alone, in quotes"
+            ) from error
+        number.text = text
+        return number
 
 
-class _Real(float):
+class _JSONFloat(float):
     """A number of a JSON text with a point or a power of ten, as it is written."""
 
     text: str
 
     @classmethod
-    def read(cls, text: str) -> Self:
-        found = cls(text)
-        if isinf(found):
-            raise _Refused(f"has {text[:20]}, which is larger than any number; as text, in quotes, it is right")
-        found.text = text
-        return found
+    def parse(cls, text: str) -> Self:
+        number = cls(text)
+        if isinf(number):
+            raise _InvalidJSONValue(
+                f"has {text[:20]}, which is larger than any number; as text, in quotes, it is right"
+            )
+        number.text = text
+        return number
 
 
-def _no_number(name: str) -> float:
-    raise _Refused(f"has {name}, which is no number of JSON; as text, in quotes, it is right")
+def _reject_constant(name: str) -> float:
+    raise _InvalidJSONValue(f"has {name}, which is no number of JSON; as text, in quotes, it is right")
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _build_unique_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Refused(f"has {next(name for name in names if names.count(name) > 1)!r} twice; once is right")
-    return found
+        raise _InvalidJSONValue(
+            f"has {next(name for name in names if names.count(name) > 1)!r} twice; keys must be unique"
+        )
+    return result
 
 
-JSON = json.JSONDecoder(
-    parse_int=_Whole.read, parse_float=_Real.read, parse_constant=_no_number, object_pairs_hook=_once
+JSON_DECODER = json.JSONDecoder(
+    parse_int=_JSONInteger.parse,
+    parse_float=_JSONFloat.parse,
+    parse_constant=_reject_constant,
+    object_pairs_hook=_build_unique_object,
 )
 """Reads JSON whose numbers know how they are written. Raises `ValueError` for NaN, Infinity, numbers beyond floats and
 whole ones of thousands of digits, and for keys that come twice."""
 
 
-def json_value(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """What a JSON text says. Raises `ValueError` as `JSON` does, and for what is no JSON."""
     try:
-        return JSON.decode(text)
-    except _Refused:
+        return JSON_DECODER.decode(text)
+    except _InvalidJSONValue:
         raise
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON ({error})") from error
+        raise ValueError(f"is not valid JSON ({error})") from error
 
 
-def json_object(record: str) -> dict[str, Any]:
+def parse_json_object(record: str) -> dict[str, Any]:
     """The JSON object of a line. Raises `ValueError` for anything else."""
-    found = json_value(record)
-    if not isinstance(found, dict):
-        raise ValueError(f"is no JSON object but {kind_of(found)}")
-    return found
+    value = parse_json(record)
+    if not isinstance(value, dict):
+        raise ValueError(f"must be a JSON object, not {json_type_name(value)}")
+    return value
 
 
-def is_object(text: str) -> bool:
-    """Whether a text is an object of JSON, also one that `json_object` refuses for what it holds.
+def is_json_object(text: str) -> bool:
+    """Whether a text is an object of JSON, also one that `parse_json_object` refuses for what it holds.
 
     >>> is_object('{"question": NaN}'), is_object("[1]"), is_object("[" * 100_000)
     (True, False, False)
@@ -231,22 +240,22 @@ def is_object(text: str) -> bool:
         return False
 
 
-def kind_of(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """What a value of JSON is called."""
-    return {_Whole: "int", _Real: "float"}.get(type(value), type(value).__name__)
+    return {_JSONInteger: "int", _JSONFloat: "float"}.get(type(value), type(value).__name__)
 
 
-def text_of(record: Any, key: str) -> str:
+def text_field(record: Any, key: str) -> str:
     """A text of a JSON object, or a number as it is written. Raises `ValueError` where there is none.
 
     >>> text_of(json_object('{"answer": 1e5}'), "answer")
     '1e5'
     """
     if not isinstance(record, dict):
-        raise ValueError(f"has {kind_of(record)} where an object with {key!r} is right")
+        raise ValueError(f"must be an object with {key!r}, not {json_type_name(record)}")
     if key not in record:
         raise ValueError(f"has no {key!r}; it has: {', '.join(map(repr, record)) or 'nothing'}")
     value = record[key]
-    if not isinstance(value, str | _Whole | _Real):
-        raise ValueError(f"has in {key!r} neither text nor number but {kind_of(value)}")
+    if not isinstance(value, str | _JSONInteger | _JSONFloat):
+        raise ValueError(f"{key!r} must be a string or a number, not {json_type_name(value)}")
     return value if isinstance(value, str) else value.text

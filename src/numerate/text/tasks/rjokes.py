@@ -9,11 +9,11 @@ from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated
-from numerate.text.tasks.text_files import open_lines, stamp
-from numerate.text.tasks.text_task import Holdings, Stock, TextTask, refuse_part
+from numerate.text.tasks.text_files import file_stamp, open_line_file
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, check_part
 
-FOLDERS = ("rjokes", "rjokes-dataset/data", "rJokesData/data")
-FILES = ("train", "dev", "test")
+CANDIDATE_FOLDERS = ("rjokes", "rjokes-dataset/data", "rJokesData/data")
+SPLIT_NAMES = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,30 @@ class RJokes(TextTask):
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
-        refuse_part("test", self.test)
+        check_part("test", self.test)
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """The folder of its files. Raises `UserError` that says how to get them."""
-        return dataset_folder(self.data_dir, "rjokes", FOLDERS, ("train.tsv", "train.jsonl"))
+        return dataset_folder(self.data_dir, "rjokes", CANDIDATE_FOLDERS, ("train.tsv", "train.jsonl"))
 
     @property
-    def holdings(self) -> Holdings:
-        place = self.place
-        ending = "tsv" if (place / "train.tsv").is_file() else "jsonl"
-        files = [dataset_file(place, f"{name}.{ending}", "rjokes") for name in FILES]
-        return _read(tuple(map(stamp, files)), ending == "tsv", self.keep_duplicates, self.skip_invalid)
+    def splits(self) -> DatasetSplits:
+        folder = self.folder
+        suffix = "tsv" if (folder / "train.tsv").is_file() else "jsonl"
+        files = [dataset_file(folder, f"{name}.{suffix}", "rjokes") for name in SPLIT_NAMES]
+        return _read_splits(tuple(map(file_stamp, files)), suffix == "tsv", self.keep_duplicates, self.skip_invalid)
 
 
 @lru_cache(maxsize=4)
-def _read(stamps: tuple[tuple[str, int, int], ...], tabs: bool, repeats: bool, skip_bad: bool) -> Holdings:
-    reader = Scored() if tabs else JSONLines()
-    train, held, test = (Stock.of(open_lines(Path(path), reader, skip_bad)) for path, _, _ in stamps)
-    return Holdings.apart(("rjokes",), 1, train, held, test, repeats)
+def _read_splits(
+    stamps: tuple[tuple[str, int, int], ...], is_tsv: bool, keep_duplicates: bool, skip_invalid: bool
+) -> DatasetSplits:
+    reader = Scored() if is_tsv else JSONLines()
+    train, validation, test = (
+        SplitRows.from_source(open_line_file(Path(path), reader, skip_invalid)) for path, _, _ in stamps
+    )
+    return DatasetSplits.without_overlap(("rjokes",), 1, train, validation, test, keep_duplicates)
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,10 @@ class Scored(RecordReader):
     Example(question='Why did it cross?', answer='3')
     """
 
-    plain = True
+    preserves_characters = True
 
     def example(self, record: str) -> Example:
-        found = TabSeparated(question=1, answer=0, rest=True).example(record)
-        if not re.fullmatch(r"-?[0-9]+", found.answer):
-            raise ValueError(f"begins with {found.answer!r}, which is no score; a whole number and a tab are right")
-        return found
+        example_with_score = TabSeparated(question=1, answer=0, rest=True).example(record)
+        if not re.fullmatch(r"-?[0-9]+", example_with_score.answer):
+            raise ValueError(f"must begin with an integer score and a tab, not {example_with_score.answer!r}")
+        return example_with_score

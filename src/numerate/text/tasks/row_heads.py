@@ -9,73 +9,74 @@ from typing import Any
 import numpy as np
 
 from numerate.errors import UserError
-from numerate.tasks.contents import sha256_of
+from numerate.tasks.contents import file_sha256
 
 FORMAT = "numerate rows 1"
 """What the head of a folder says that it is."""
 
-HEAD = "head.json"
-FILES = ("rows.txt", "ids.bin", "offsets.bin", "answers.bin", "labels.bin")
+METADATA_FILE = "head.json"
+ROW_FILE_NAMES = ("rows.txt", "ids.bin", "offsets.bin", "answers.bin", "labels.bin")
 """The files that a head tells of."""
 
-_AGAIN = "a copy of it that is whole is right, or `numerate data write` again, into another folder"
+_REMEDY = "use an intact copy, or run `numerate data write` again into another folder"
 
 
-def written_folder(place: Path) -> Path | None:
+def find_written_folder(place: Path) -> Path | None:
     """The folder with a head that a path means, or that the file there is of; None where there is none."""
-    folder = place.parent if place.name in FILES else place
-    return folder if (folder / HEAD).is_file() else None
+    folder = place.parent if place.name in ROW_FILE_NAMES else place
+    return folder if (folder / METADATA_FILE).is_file() else None
 
 
-def files_of(folder: Path) -> list[Path]:
+def existing_files(folder: Path) -> list[Path]:
     """The head of a folder and the files beside it that a head may tell of."""
-    return [file for name in (HEAD, *FILES) if (file := folder / name).is_file()]
+    return [file for name in (METADATA_FILE, *ROW_FILE_NAMES) if (file := folder / name).is_file()]
 
 
-def head_bytes(head: Mapping[str, Any]) -> bytes:
+def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     """The content of a head's file: what it says, and a checksum of that."""
-    return json.dumps({**head, "sum": _sum(head)}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return json.dumps({**metadata, "sum": _metadata_sha256(metadata)}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def checked_head(folder: Path) -> dict[str, Any]:
+def read_verified_metadata(folder: Path) -> dict[str, Any]:
     """What the head of a folder says, where its files are as they were written: of the same size and sha256.
 
     Raises `UserError` that names the file where one is not, and for what `numerate data write` did not write.
     """
-    head = _head(folder)
-    for name, expected in head["files"].items():
+    metadata = _read_metadata(folder)
+    for name, expected in metadata["files"].items():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path}: is missing, which `numerate data write` wrote; {_AGAIN}")
+            raise UserError(f"{path}: is missing, which `numerate data write` wrote; {_REMEDY}")
         if (size := path.stat().st_size) != expected["bytes"]:
             raise UserError(
-                f"{path}: is not as it was written ({size:,} bytes instead of {expected['bytes']:,}); {_AGAIN}"
+                f"{path}: is not as it was written ({size:,} bytes instead of {expected['bytes']:,}); {_REMEDY}"
             )
-        if sha256_of(path) != expected["sha256"]:
+        if file_sha256(path) != expected["sha256"]:
             raise UserError(
-                f"{path}: is not as it was written (its sha256 is another than {HEAD} says); {_AGAIN}; rows that were "
-                f"changed on purpose are read from a text file of their own, without {HEAD} beside it"
+                f"{path}: is not as it was written (its sha256 is another than {METADATA_FILE} says); {_REMEDY}; rows "
+                f"that were changed on purpose are read from a text file of their own, without {METADATA_FILE} beside "
+                "it"
             )
-    return head
+    return metadata
 
 
-def _head(folder: Path) -> dict[str, Any]:
-    path = folder / HEAD
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / METADATA_FILE
     try:
-        head = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{folder}: has no {HEAD}, so `numerate data write` did not write it") from None
+        raise UserError(f"{folder}: has no {METADATA_FILE}, so `numerate data write` did not write it") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from error
-    if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise UserError(f"{path}: says nothing of {FORMAT!r}, so `numerate data write` did not write it")
-    if head.get("sum") != _sum(head):
-        raise UserError(f"{path}: is not as it was written (its checksum is another); {_AGAIN}")
-    if set(head["files"]) - set(FILES) or np.dtype(head["ids"]).kind != "u":
-        raise UserError(f"{path}: tells of files that are no rows; {_AGAIN}")
-    return head
+        raise UserError(f"{path}: cannot be read ({error}); {_REMEDY}") from error
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise UserError(f"{path}: is not {FORMAT!r}; it was not written by `numerate data write`")
+    if metadata.get("sum") != _metadata_sha256(metadata):
+        raise UserError(f"{path}: is not as it was written (its checksum is another); {_REMEDY}")
+    if set(metadata["files"]) - set(ROW_FILE_NAMES) or np.dtype(metadata["ids"]).kind != "u":
+        raise UserError(f"{path}: lists files that are not row files; {_REMEDY}")
+    return metadata
 
 
-def _sum(head: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in head.items() if name != "sum"}
+def _metadata_sha256(metadata: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in metadata.items() if name != "sum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

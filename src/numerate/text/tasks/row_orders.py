@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.counter_rng import CounterRNG, key, mix
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 
 
-def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
+def permute(indices: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
     """Where each of these places goes in an order of 0 .. count - 1 that is a function of the key, without holding it.
 
     A Feistel network of eight rounds over the next power of four, walked until it ends below `count` (Black and Rogaway
@@ -19,33 +19,33 @@ def shuffled(places: NDArray[np.int64], count: int, key: int) -> NDArray[np.int6
     """
     half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    rounds = CounterRNG(key).words(8)
-    found = places.astype(np.uint64)
-    moving = np.arange(len(found))
-    while len(moving):
-        left, right = found[moving] >> half, found[moving] & mask
+    rounds = CounterRNG(key).random_words(8)
+    result = indices.astype(np.uint64)
+    out_of_range = np.arange(len(result))
+    while len(out_of_range):
+        left, right = result[out_of_range] >> half, result[out_of_range] & mask
         for word in rounds:
-            left, right = right, left ^ (mix(right + word) & mask)
-        found[moving] = left << half | right
-        moving = moving[found[moving] >= np.uint64(count)]
-    return found.astype(np.int64)
+            left, right = right, left ^ (mix_bits(right + word) & mask)
+        result[out_of_range] = left << half | right
+        out_of_range = out_of_range[result[out_of_range] >= np.uint64(count)]
+    return result.astype(np.int64)
 
 
-def in_order(index: NDArray[np.int64], count: int, name: Sequence[object]) -> NDArray[np.int64]:
+def shuffled_row_indices(index: NDArray[np.int64], count: int, key_parts: Sequence[object]) -> NDArray[np.int64]:
     """The row of `count` at each index: pass after pass over all of them, each in an order of its own.
 
     >>> sorted(in_order(np.arange(4), 4, ("any",)).tolist())
     [0, 1, 2, 3]
     """
-    passes, places = np.divmod(index, count)
-    rows = np.empty_like(places)
-    for turn in np.unique(passes).tolist():
-        chosen = passes == turn
-        rows[chosen] = shuffled(places[chosen], count, key(*name, turn))
+    epochs, index_in_epoch = np.divmod(index, count)
+    rows = np.empty_like(index_in_epoch)
+    for epoch in np.unique(epochs).tolist():
+        mask = epochs == epoch
+        rows[mask] = permute(index_in_epoch[mask], count, random_key(*key_parts, epoch))
     return rows
 
 
-def chances(index: NDArray[np.int64], split: str, seed: int) -> NDArray[np.uint64]:
+def draw_random_bits(index: NDArray[np.int64], split: str, seed: int) -> NDArray[np.uint64]:
     """The `chance` of the example at each index of a split."""
-    (word,) = CounterRNG(key("chance", split, seed)).words(1)
-    return mix(mix(index.astype(np.uint64) + word) ^ word)
+    (word,) = CounterRNG(random_key("chance", split, seed)).random_words(1)
+    return mix_bits(mix_bits(index.astype(np.uint64) + word) ^ word)

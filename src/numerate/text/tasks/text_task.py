@@ -1,8 +1,8 @@
 """The base of tasks over text files: splits with files of their own, and named parts.
 
 A part is what a test is divided into: a module of the mathematics dataset, a further test set. Parts have numbers from
-1 on, which are the sizes of the task's axis; training is on the first of them, so that reports say in distribution of
-those and OOD test of the others.
+1 on, which are the sizes of the task's axis; training uses the first parts; reports call those in distribution and the
+others OOD test.
 """
 
 from abc import abstractmethod
@@ -16,195 +16,222 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
-from numerate.tasks.contents import named
-from numerate.tasks.counter_rng import CounterRNG, key
+from numerate.tasks.contents import shortest_unique_names
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
-from numerate.tasks.texts import Example, Listed
-from numerate.text.tasks.file_sources import FileSource, JoinedSources
-from numerate.text.tasks.row_orders import chances, in_order, shuffled
+from numerate.tasks.texts import Example, InMemorySource
+from numerate.text.tasks.file_sources import ConcatenatedSources, FileSource
+from numerate.text.tasks.row_orders import draw_random_bits, permute, shuffled_row_indices
 
-Cut = Literal["left", "right"]
-CUTS: tuple[Cut, ...] = ("left", "right")
+TruncationSide = Literal["left", "right"]
+TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("left", "right")
 
-_WHOLE = 1 << 16
-_LONGEST = 4
+_MAX_LISTED_ROWS = 1 << 16
+_NUM_LONGEST_ROWS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
+class SplitRows:
     """The questions of a split: rows of a source, and the number of the part that each belongs to."""
 
     source: FileSource
     rows: NDArray[np.uint32]
-    part: NDArray[np.int16]
+    part_numbers: NDArray[np.int16]
 
     @classmethod
-    def of(cls, source: FileSource, part: int = 1, cut: Cut = "right") -> "Stock":
-        """All rows of a source, as one part; `cut` is what goes of questions that are too long."""
-        source = source if source.cut == cut else JoinedSources((source,), cut)
-        return cls(source, np.arange(source.count, dtype=np.uint32), np.full(source.count, part, dtype=np.int16))
+    def from_source(cls, source: FileSource, part: int = 1, truncation_side: TruncationSide = "right") -> "SplitRows":
+        """All rows of a source, as one part; `truncation_side` is what goes of questions that are too long."""
+        source = (
+            source if source.truncation_side == truncation_side else ConcatenatedSources((source,), truncation_side)
+        )
+        return cls(
+            source, np.arange(source.num_examples, dtype=np.uint32), np.full(source.num_examples, part, dtype=np.int16)
+        )
 
     @classmethod
-    def of_parts(cls, sources: Sequence[FileSource], parts: Sequence[int] | None = None, cut: Cut = "right") -> "Stock":
+    def from_sources(
+        cls,
+        sources: Sequence[FileSource],
+        part_numbers: Sequence[int] | None = None,
+        truncation_side: TruncationSide = "right",
+    ) -> "SplitRows":
         """All rows of several sources, each with its part; by default one part per source."""
-        joined = JoinedSources(sources, cut)
-        numbers = np.arange(1, len(sources) + 1) if parts is None else np.array(parts)
-        part = np.repeat(numbers.astype(np.int16), [source.count for source in sources])
-        return cls(joined, np.arange(joined.count, dtype=np.uint32), part)
+        joined_source = ConcatenatedSources(sources, truncation_side)
+        numbers = np.arange(1, len(sources) + 1) if part_numbers is None else np.array(part_numbers)
+        part = np.repeat(numbers.astype(np.int16), [source.num_examples for source in sources])
+        return cls(joined_source, np.arange(joined_source.num_examples, dtype=np.uint32), part)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> "Stock":
-        return Stock(self.source, self.rows[chosen], self.part[chosen])
+    def take(self, indices: NDArray[np.bool_] | NDArray[np.int64]) -> "SplitRows":
+        return SplitRows(self.source, self.rows[indices], self.part_numbers[indices])
 
-    def within(self, parts: Span) -> "Stock":
+    def select_parts(self, parts: Span) -> "SplitRows":
         """The rows of these parts."""
-        mine = (self.part >= parts.low) & (self.part <= parts.high)
-        return self if mine.all() else self.take(mine)
+        mask = (self.part_numbers >= parts.low) & (self.part_numbers <= parts.high)
+        return self if mask.all() else self.take(mask)
 
-    def questions(self, places: NDArray[np.int64], axis: str) -> Questions:
+    def questions(self, indices: NDArray[np.int64], axis: str) -> Questions:
         """The questions at these places of it."""
-        facts = {axis: self.part[places].astype(np.int64)}
-        return Questions.of_source(self.source, self.rows[places].astype(np.int64), facts)
+        facts = {axis: self.part_numbers[indices].astype(np.int64)}
+        return Questions.from_source(self.source, self.rows[indices].astype(np.int64), facts)
 
     def texts(self) -> list[str]:
         """The text of every question."""
-        return [pair.question for pair in self.source.pairs(self.rows.astype(np.int64))]
+        return [pair.question for pair in self.source.read_examples(self.rows.astype(np.int64))]
 
-    def once(self) -> "Stock":
+    def drop_duplicates(self) -> "SplitRows":
         """Each question once, where it comes first."""
-        first = {text: place for place, text in reversed([*enumerate(self.texts())])}
-        return self if len(first) == len(self) else self.take(np.array(sorted(first.values()), dtype=np.int64))
+        first_index = {text: place for place, text in reversed([*enumerate(self.texts())])}
+        return (
+            self if len(first_index) == len(self) else self.take(np.array(sorted(first_index.values()), dtype=np.int64))
+        )
 
-    def longest(self) -> NDArray[np.int64]:
+    def longest_rows(self) -> NDArray[np.int64]:
         """The places of the longest rows in their files."""
-        sizes = self.source.sizes[self.rows]
-        most = min(_LONGEST, len(sizes))
-        return np.argpartition(sizes, len(sizes) - most)[len(sizes) - most :]
+        sizes = self.source.record_sizes[self.rows]
+        num_rows = min(_NUM_LONGEST_ROWS, len(sizes))
+        return np.argpartition(sizes, len(sizes) - num_rows)[len(sizes) - num_rows :]
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class DatasetSplits:
     """What the files of a task hold: the name of each part, how many of the first are trained on, and the splits.
 
-    `left_out` is how many rows training has not, as their questions are in another split; `skipped` how many could not
-    be read. `emptied` says of a split that has none left for this reason which one has them.
+    `left_out_note` is how many rows training has not, as their questions are in another split; `num_skipped` how many
+    could not be read. `emptied_by` says of a split that has none left for this reason which one has them.
     """
 
-    names: tuple[str, ...]
-    trained: int
-    train: Stock
-    development: Stock
-    test: Stock
-    left_out: int = 0
-    emptied: Mapping[str, str] = field(default_factory=dict)
+    part_names: tuple[str, ...]
+    num_trained_parts: int
+    train: SplitRows
+    validation: SplitRows
+    test: SplitRows
+    num_duplicates_removed: int = 0
+    emptied_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def apart(
-        cls, names: Sequence[str], trained: int, train: Stock, development: Stock, test: Stock, repeats: bool
-    ) -> "Holdings":
+    def without_overlap(
+        cls,
+        part_names: Sequence[str],
+        num_trained_parts: int,
+        train: SplitRows,
+        validation: SplitRows,
+        test: SplitRows,
+        keep_duplicates: bool,
+    ) -> "DatasetSplits":
         """Splits that have no question in common: development has each once, and no question of a test; training has
-        none of either. With `repeats` they stay as they are."""
-        if repeats:
-            return cls(tuple(names), trained, train, development, test)
-        tested = frozenset(test.texts())
-        once = development.once()
-        kept = once.take(np.array([text not in tested for text in once.texts()], dtype=np.bool_))
-        developed = frozenset(kept.texts())
-        taken = train.source.matching(tested | developed)[train.rows]
-        emptied = {}
-        if len(once) and not len(kept):
-            emptied["development"] = "the test"
-        if len(train) and taken.all():
-            alone = [
+        none of either. With `keep_duplicates` they stay as they are."""
+        if keep_duplicates:
+            return cls(tuple(part_names), num_trained_parts, train, validation, test)
+        test_questions = frozenset(test.texts())
+        unique = validation.drop_duplicates()
+        kept_validation = unique.take(np.array([text not in test_questions for text in unique.texts()], dtype=np.bool_))
+        validation_questions = frozenset(kept_validation.texts())
+        is_duplicate = train.source.question_mask(test_questions | validation_questions)[train.rows]
+        emptied_by = {}
+        if len(unique) and not len(kept_validation):
+            emptied_by["development"] = "the test"
+        if len(train) and is_duplicate.all():
+            covering_splits = [
                 name
-                for name, texts in (("development", developed), ("the test", tested))
-                if train.source.matching(texts)[train.rows].all()
+                for name, texts in (("development", validation_questions), ("the test", test_questions))
+                if train.source.question_mask(texts)[train.rows].all()
             ]
-            emptied["train"] = alone[0] if alone else "development or the test"
-        return cls(tuple(names), trained, train.take(~taken), kept, test, int(taken.sum()), emptied)
+            emptied_by["train"] = covering_splits[0] if covering_splits else "development or the test"
+        return cls(
+            tuple(part_names),
+            num_trained_parts,
+            train.take(~is_duplicate),
+            kept_validation,
+            test,
+            int(is_duplicate.sum()),
+            emptied_by,
+        )
 
-    def split(self, name: str) -> Stock:
-        return {"train": self.train, "development": self.development, "test": self.test}[name]
+    def get(self, name: str) -> SplitRows:
+        return {"train": self.train, "development": self.validation, "test": self.test}[name]
 
     @property
     def sources(self) -> list[FileSource]:
         """What the splits are read from, each once."""
-        return list({id(stock.source): stock.source for stock in (self.train, self.development, self.test)}.values())
+        return list({id(stock.source): stock.source for stock in (self.train, self.validation, self.test)}.values())
 
     @property
-    def skipped(self) -> int:
+    def num_skipped(self) -> int:
         """How many records of the files could not be read and are left out."""
-        return sum(source.skipped for source in self.sources)
+        return sum(source.num_skipped for source in self.sources)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The sizes of the splits, for people."""
-        parts = [f"train {len(self.train):,}", f"development {len(self.development):,}"]
-        for number, name in enumerate(self.names, start=1):
-            parts.append(f"test {name} {int((self.test.part == number).sum()):,}")
-        if self.left_out:
-            parts.append(f"{self.left_out:,} rows left out of training, whose questions are in another split")
-        if self.skipped:
-            parts.append(f"{self.skipped:,} records skipped, which cannot be read")
+        parts = [f"train {len(self.train):,}", f"development {len(self.validation):,}"]
+        for number, name in enumerate(self.part_names, start=1):
+            parts.append(f"test {name} {int((self.test.part_numbers == number).sum()):,}")
+        if self.num_duplicates_removed:
+            parts.append(
+                f"{self.num_duplicates_removed:,} rows removed from training, as their questions are in another split"
+            )
+        if self.num_skipped:
+            parts.append(f"{self.num_skipped:,} invalid records skipped")
         return ", ".join(parts)
 
 
 class TextTask(Task):
     """Questions of files, every row once in each pass, in an order that is a function of (seed, split, pass).
 
-    A task gives `holdings`, and a field of the name `axis` that pins the part. A part that is tested alone trains on
+    A task gives `splits`, and a field of the name `axis` that pins the part. A part that is tested alone trains on
     what all the others train on. No question of a test or of development is trained on.
     """
 
-    endless: ClassVar[bool] = False
+    has_ood_sizes: ClassVar[bool] = False
 
     axis: ClassVar[str] = "test"
     """The field whose sizes are the numbers of the parts."""
 
     @property
     @abstractmethod
-    def holdings(self) -> Holdings:
+    def splits(self) -> DatasetSplits:
         """What the files hold, read once. Raises `UserError` where they are not there, and says how to get them."""
 
     @property
-    def _parts(self) -> Span | None:
+    def _pinned_parts(self) -> Span | None:
         """The parts that this task is pinned to."""
         pinned: int | Span | None = getattr(self, self.axis)
         if pinned is None:
             return None
-        names, span = self.holdings.names, Span.of(pinned)
+        names, span = self.splits.part_names, Span.from_value(pinned)
         if span.low < 1 or span.high > len(names):
             listing = ", ".join(f"{number} {name}" for number, name in enumerate(names, start=1))
             raise UserError(f"{self.axis}: there is no {pinned}; there are: {listing}")
         return span
 
-    def _stock(self, split: str) -> Stock:
-        holdings, parts = self.holdings, self._parts
-        stock = holdings.split(split)
+    def _split_rows(self, split: str) -> SplitRows:
+        splits, parts = self.splits, self._pinned_parts
+        split_rows = splits.get(split)
         if split == "test":
-            return stock.within(parts or Span(1, holdings.trained))
-        mine = stock if parts is None else stock.within(parts)
-        found = mine if len(mine) else stock
-        if not len(found) and split in holdings.emptied:
+            return split_rows.select_parts(parts or Span(1, splits.num_trained_parts))
+        in_parts = split_rows if parts is None else split_rows.select_parts(parts)
+        rows = in_parts if len(in_parts) else split_rows
+        if not len(rows) and split in splits.emptied_by:
             raise UserError(
                 f"split: {type(self).__name__} has no question left for {split!r}: all of it is in "
-                f"{holdings.emptied[split]} too; other files are right, or keep_duplicates=true, which keeps such rows"
+                f"{splits.emptied_by[split]} too; use other files, or keep_duplicates=true"
             )
-        if not len(found):
+        if not len(rows):
             raise UserError(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
-        return found
+        return rows
 
-    def _questions(self, split: str, index: NDArray[np.int64], name: tuple[object, ...]) -> Questions:
-        stock = self._stock(split)
-        return stock.questions(in_order(index, len(stock), name), self.axis)
+    def _questions(self, split: str, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:
+        split_rows = self._split_rows(split)
+        return split_rows.questions(shuffled_row_indices(index, len(split_rows), key_parts), self.axis)
 
-    def draw(self, draws: CounterRNG, index: NDArray[np.int64]) -> Questions:
-        """Rows that training has of the part pinned, or where it has none, of its test: for a look, not to train on."""
-        parts = self._parts
-        tested_alone = parts is not None and not len(self.holdings.train.within(parts))
-        return self._questions("test" if tested_alone else "train", index, ("draw", draws.key))
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        """Training rows of the pinned part, or its test rows where training has none; for inspection only."""
+        parts = self._pinned_parts
+        is_test_only = parts is not None and not len(self.splits.train.select_parts(parts))
+        return self._questions("test" if is_test_only else "train", indices, ("draw", rng.key))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
         """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
@@ -215,124 +242,134 @@ class TextTask(Task):
         if split == "beyond-development":
             raise UserError("split: files have no OOD validation ('beyond-development')")
         index = np.arange(start, start + count)
-        return replace(self._questions(split, index, ("texts", split, seed)), chance=chances(index, split, seed))
+        return replace(
+            self._questions(split, index, ("texts", split, seed)), random_bits=draw_random_bits(index, split, seed)
+        )
 
-    def whole(self, split: str = "test") -> Questions | None:
+    def all_questions(self, split: str = "test") -> Questions | None:
         """Every row of a split once, in the order of the files; None for more than 65,536."""
         if split == "beyond-development":
             return None
-        stock = self._stock(split)
-        return None if len(stock) > _WHOLE else stock.questions(np.arange(len(stock)), self.axis)
+        stock = self._split_rows(split)
+        return None if len(stock) > _MAX_LISTED_ROWS else stock.questions(np.arange(len(stock)), self.axis)
 
-    def rows_in(self, split: str) -> int:
-        return len(self._stock(split))
+    def num_rows(self, split: str) -> int:
+        return len(self._split_rows(split))
 
-    def space(self) -> int:
+    def num_questions(self) -> int:
         """The rows of training, which are an epoch."""
-        return len(self._stock("train"))
+        return len(self._split_rows("train"))
 
     def data_warnings(self) -> list[str]:
         """How many rows of its files are left out of training, and why; nothing where none is."""
-        holdings = self.holdings
-        if not holdings.left_out:
+        holdings = self.splits
+        if not holdings.num_duplicates_removed:
             return []
-        whole = len(holdings.train) + holdings.left_out
+        whole = len(holdings.train) + holdings.num_duplicates_removed
         keep = "; task.keep_duplicates=true keeps them, and then training has seen those questions" * hasattr(
             self, "keep_duplicates"
         )
         return [
-            f"task: {holdings.left_out:,} of {whole:,} rows of training are left out, since their question stands in "
-            f"development or a test too{keep} ({holdings.told()})"
+            f"task: {holdings.num_duplicates_removed:,} of {whole:,} rows of training are left out, since their "
+            f"question stands in development or a test too{keep} ({holdings.summary()})"
         ]
 
-    def held_out(self, split: str) -> bool:
+    def is_held_out(self, split: str) -> bool:
         return split in ("test", "development") and not getattr(self, "keep_duplicates", False)
 
     def axes(self) -> tuple[str, ...]:
         return (self.axis,)
 
-    def trained(self) -> dict[str, Span]:
-        return {self.axis: self._parts or Span(1, self.holdings.trained)}
+    def training_spans(self) -> dict[str, Span]:
+        return {self.axis: self._pinned_parts or Span(1, self.splits.num_trained_parts)}
 
     def cells(self) -> list[tuple[int, ...]]:
-        return [(number,) for number in self._parts or Span(1, len(self.holdings.names))]
+        return [(number,) for number in self._pinned_parts or Span(1, len(self.splits.part_names))]
 
     def cell_name(self, axis: str, size: int) -> str:
-        names = self.holdings.names
+        names = self.splits.part_names
         return names[size - 1] if axis == self.axis and 0 < size <= len(names) else str(size)
 
-    def longest(self) -> Questions:
+    def longest_questions(self) -> Questions:
         """The longest rows in their files: of all trained parts, where one of those is pinned."""
-        parts, trained = self._parts, Span(1, self.holdings.trained)
+        parts, trained = self._pinned_parts, Span(1, self.splits.num_trained_parts)
         if parts is None or parts.high <= trained.high:
-            stocks = [self.holdings.train, self.holdings.development, self.holdings.test.within(trained)]
+            stocks = [self.splits.train, self.splits.validation, self.splits.test.select_parts(trained)]
         else:
-            stocks = [self.holdings.test.within(parts)]
-        return Questions.concatenate([stock.questions(stock.longest(), self.axis) for stock in stocks if len(stock)])
+            stocks = [self.splits.test.select_parts(parts)]
+        return Questions.concatenate(
+            [stock.questions(stock.longest_rows(), self.axis) for stock in stocks if len(stock)]
+        )
 
     def alphabet(self) -> tuple[str, ...]:
         """Every character of all its files."""
-        stocks = (self.holdings.train, self.holdings.development, self.holdings.test)
+        stocks = (self.splits.train, self.splits.validation, self.splits.test)
         sources = {id(stock.source): stock.source for stock in stocks if len(stock)}
-        return tuple(sorted(frozenset().union(*(source.characters() for source in sources.values()))))
+        return tuple(sorted(frozenset().union(*(source.used_characters() for source in sources.values()))))
 
-    def read(self, text: str) -> Questions:
+    def parse_question(self, text: str) -> Questions:
         """Any text as a question, with a training answer as a placeholder."""
-        stock = self._stock("train")
-        (first,) = stock.source.pairs(stock.rows[:1].astype(np.int64))
-        return as_question(text, first.answer, stock.source.cut)
+        stock = self._split_rows("train")
+        (first,) = stock.source.read_examples(stock.rows[:1].astype(np.int64))
+        return question_from_text(text, first.answer, stock.source.truncation_side)
 
     def files(self) -> dict[str, Path]:
-        return named(path for source in self.holdings.sources for path in source.files())
+        return shortest_unique_names(path for source in self.splits.sources for path in source.files())
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The sizes of its splits as they are, for people."""
-        return self.holdings.told()
+        return self.splits.summary()
 
 
-def as_question(text: str, answer: str, cut: Cut = "right") -> Questions:
+def question_from_text(text: str, answer: str, truncation_side: TruncationSide = "right") -> Questions:
     """A text as a question, with an answer that serves as a placeholder.
 
     Raises `UserError` for one without a word."""
     if not text.strip():
-        raise UserError("question: is empty; any text that is one is right")
-    return Questions.of_source(Listed((Example(text, answer),), cut), np.zeros(1, dtype=np.int64), {})
+        raise UserError("question: must not be empty")
+    return Questions.from_source(
+        InMemorySource((Example(text, answer),), truncation_side), np.zeros(1, dtype=np.int64), {}
+    )
 
 
-def divided(count: int, sizes: tuple[int, int], name: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_indices(
+    count: int, sizes: tuple[int, int], key_parts: Sequence[object]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of training and of development: of an order of 0 .. count - 1 that is a function of the name, the first
     `sizes[0]` and the next `sizes[1]`, each set in the order of the file."""
     first, second = sizes
-    held = shuffled(np.arange(first, min(count, first + second)), count, key(*name))
+    validation_indices = permute(np.arange(first, min(count, first + second)), count, random_key(*key_parts))
     if first + second >= count:
-        mine = np.ones(count, dtype=np.bool_)
-        mine[held] = False
-        return np.flatnonzero(mine), np.sort(held)
-    return np.sort(shuffled(np.arange(first), count, key(*name))), np.sort(held)
+        is_train = np.ones(count, dtype=np.bool_)
+        is_train[validation_indices] = False
+        return np.flatnonzero(is_train), np.sort(validation_indices)
+    return np.sort(permute(np.arange(first), count, random_key(*key_parts))), np.sort(validation_indices)
 
 
-def refuse_cut(cut: str) -> None:
+def check_truncation_side(side: str) -> None:
     """Raises `UserError` for what cannot be cut."""
-    if cut not in CUTS:
-        raise UserError(f"truncation_side: {cut!r} is neither 'left' nor 'right'")
+    if side not in TRUNCATION_SIDES:
+        raise UserError(f"truncation_side: must be 'left' or 'right', not {side!r}")
 
 
-def refuse_share(name: str, share: float) -> None:
+def check_fraction(name: str, fraction: float) -> None:
     """Raises `UserError` for a share of the rows that leaves nothing to train on, or is none."""
-    if not 0 <= share < 1:
-        raise UserError(f"{name}: {share} is no share that leaves rows to train on; 0.1 is one row in ten")
+    if not 0 <= fraction < 1:
+        raise UserError(f"{name}: must be at least 0 and below 1, not {fraction}; 0.1 is one row in ten")
 
 
-def refuse_part(name: str, part: int | Span | None) -> None:
+def check_part(name: str, part: int | Span | None) -> None:
     """Raises `UserError` for a number that no part has. How many there are only the files say."""
-    if part is not None and Span.of(part).low < 1:
-        raise UserError(f"{name}: parts have numbers from 1 on, not {Span.of(part).low}")
+    if part is not None and Span.from_value(part).low < 1:
+        raise UserError(f"{name}: must be at least 1, not {Span.from_value(part).low}")
 
 
-def refuse_unknown(name: str, chosen: Sequence[str], known: Mapping[str, object] | Sequence[str]) -> None:
+def check_names(name: str, names: Sequence[str], valid_names: Mapping[str, object] | Sequence[str]) -> None:
     """Raises `UserError` for a name that there is not, or that comes twice."""
-    for number, one in enumerate(chosen):
-        if one not in known:
-            raise UserError(f"{name}: there is no {one!r}; there are: {', '.join(known)}.{did_you_mean(one, known)}")
-        if one in chosen[:number]:
-            raise UserError(f"{name}: {one!r} stands there twice; once is right")
+    for number, one in enumerate(names):
+        if one not in valid_names:
+            raise UserError(
+                f"{name}: there is no {one!r}; there are: {', '.join(valid_names)}.{did_you_mean(one, valid_names)}"
+            )
+        if one in names[:number]:
+            raise UserError(f"{name}: must not contain {one!r} twice")

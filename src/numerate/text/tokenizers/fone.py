@@ -11,13 +11,13 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.text_number_formats import (
-    NUM,
-    TEN,
-    Meaning,
+    DIGIT_SYMBOLS,
+    NUMBER_TOKEN,
     NumberSymbols,
+    SymbolInfo,
     TextNumberFormat,
-    carried,
-    numbers_read,
+    decode_number_tokens,
+    parse_floats,
 )
 from numerate.vocabulary import NUMBER, TEXT
 
@@ -32,7 +32,7 @@ class FoNE(TextNumberFormat):
     with 7 or 8), keeps its characters, one token per digit.
     """
 
-    carries: ClassVar[bool] = True
+    has_number_values: ClassVar[bool] = True
 
     integer_digits: int = setting(5, "digits before the decimal point")
     fraction_digits: int = setting(5, "digits after the decimal point")
@@ -46,33 +46,40 @@ class FoNE(TextNumberFormat):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        return found_numbers.UNSIGNED
+        return found_numbers.UNSIGNED_NUMBER
 
     def symbols(self) -> tuple[str, ...]:
-        return (*TEN, NUM)
+        return (*DIGIT_SYMBOLS, NUMBER_TOKEN)
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        values, beyond = carried(found)
-        ones = np.ones(len(found), np.int64)
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        number_values, inexact_mask = parse_floats(numbers)
+        ones = np.ones(len(numbers), np.int64)
         return NumberSymbols(
-            10 * ones, ones, values, beyond | np.fromiter(map(self._long, found), np.bool_, len(found))
+            10 * ones,
+            ones,
+            number_values,
+            inexact_mask | np.fromiter(map(self._has_too_many_digits, numbers), np.bool_, len(numbers)),
         )
 
-    def _long(self, number: str) -> bool:
-        whole, _, fraction = (number if number.isdigit() else found_numbers.plain(number)).partition(".")
-        return len(whole.lstrip("0")) > self.integer_digits or len(fraction.rstrip("0")) > self.fraction_digits
+    def _has_too_many_digits(self, number: str) -> bool:
+        integer_part, _, fraction_part = (
+            number if number.isdigit() else found_numbers.to_plain_notation(number)
+        ).partition(".")
+        return (
+            len(integer_part.lstrip("0")) > self.integer_digits or len(fraction_part.rstrip("0")) > self.fraction_digits
+        )
 
-    def spell(self, number: str) -> list[str]:
-        if self._long(number) or carried([number])[1][0]:
+    def format_number(self, number: str) -> list[str]:
+        if self._has_too_many_digits(number) or parse_floats([number])[1][0]:
             raise UserError(
                 f"number_format: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
                 f"decimals, or more than "
                 "float32 holds"
             )
-        return [NUM]
+        return [NUMBER_TOKEN]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
-        return numbers_read(symbols, values)
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
+        return decode_number_tokens(symbols, number_values)
 
-    def meaning(self, symbol: str) -> Meaning:
-        return Meaning(NUMBER if symbol == NUM else TEXT)
+    def symbol_info(self, symbol: str) -> SymbolInfo:
+        return SymbolInfo(NUMBER if symbol == NUMBER_TOKEN else TEXT)

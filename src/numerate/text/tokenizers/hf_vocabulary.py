@@ -1,4 +1,4 @@
-"""Hugging Face fast tokenizers with a number format of ours: texts to ids and back.
+"""Hugging Face fast tokenizers with a number format: texts to ids and back.
 
 All numbers of a batch of texts are found at once, and each is replaced by a single `0`, which is a token of its own, so
 that the text around it is tokenized as around a digit. Each `0` is then replaced by the symbols of its number.
@@ -18,41 +18,46 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
-from numerate.text.tokenizers.text_number_formats import NumberSymbols, TextNumberFormat, digits_of, sizes_of
+from numerate.text.tokenizers.text_number_formats import (
+    NumberSymbols,
+    TextNumberFormat,
+    concatenated_digits,
+    text_lengths,
+)
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
-from numerate.tokenizers.number_formats import Ids, id_type
+from numerate.tokenizers.number_formats import Ids, id_dtype
 from numerate.vocabulary import (
-    BEGIN,
+    BOS,
     DIGIT,
-    END,
+    EOS,
     NUMBER,
     PAD,
     POINT,
     SIGN,
     SPECIAL,
-    SPECIALS,
+    SPECIAL_TOKENS,
     TEXT,
-    UNKNOWN,
+    UNK,
     Vocabulary,
 )
 
-MARK = "\ue000"
+NUMBER_PLACEHOLDER = "\ue000"
 """A private-use character that stands for a number in a text."""
 
-_PUT_IN = f"{MARK}put in\ue001"
-"""A placeholder for a text that is inserted after decoding; no tokens decode to it by accident."""
+_TEXT_PLACEHOLDER = f"{NUMBER_PLACEHOLDER}put in\ue001"
+"""A placeholder for a text that is inserted after decoding; no sequence of ordinary tokens decodes to it."""
 
-_HIDDEN = "\ue002"
-_FIRST_HIDDEN = 0xF0000
+_RENAMED_PREFIX = "\ue002"
+_FIRST_RENAMED_CODE = 0xF0000
 """Special tokens are renamed to two private-use characters while texts are encoded."""
 
-_ROLES = {"pad": PAD, "unk": UNKNOWN, "bos": BEGIN, "eos": END}
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
-_SPACES = " \u2581\u0120"  # a space, that of SentencePiece, and that of byte-level tokenizers
-_APART = "\0"
+_SPECIAL_IDS = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+_SPACE_CHARACTERS = " \u2581\u0120"  # a space, that of SentencePiece, and that of byte-level tokenizers
+_TEXT_SEPARATOR = "\0"
 
 
-def per_digit(tokenizer: Any) -> Any:
+def split_digits(tokenizer: Any) -> Any:
     """A copy of a `tokenizers.Tokenizer` in which every digit is a token of its own.
 
     The rule follows the tokenizer's own pre-tokenizer, so that other text is split as before: `▁a12b` is `▁a 1 2 b`.
@@ -60,39 +65,47 @@ def per_digit(tokenizer: Any) -> Any:
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
     copy = Tokenizer.from_str(tokenizer.to_str())
-    rule = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
-    own = copy.pre_tokenizer
-    copy.pre_tokenizer = rule if own is None else pre_tokenizers.Sequence([own, rule])
+    digit_splitter = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
+    pre_tokenizer = copy.pre_tokenizer
+    copy.pre_tokenizer = (
+        digit_splitter if pre_tokenizer is None else pre_tokenizers.Sequence([pre_tokenizer, digit_splitter])
+    )
     return copy
 
 
-def _keeping(
-    found: Sequence[str], written: NumberSymbols, beyond: NDArray[np.bool_], mark: str
+def _spell_unrepresentable_numbers(
+    numbers: Sequence[str], symbols: NumberSymbols, unrepresentable_mask: NDArray[np.bool_], placeholder: str
 ) -> tuple[list[str], NumberSymbols]:
-    """The mark of each number, and all numbers as symbols. Numbers `beyond` the format keep their characters: each run
-    of their digits becomes a number that is written digit by digit."""
-    marks = [mark] * len(found)
-    runs: list[str] = []
-    entries = np.ones(len(found), dtype=np.int64)
-    for place in np.flatnonzero(beyond).tolist():
-        own = found_numbers.DIGITS.findall(found[place])
-        runs += own
-        entries[place] = len(own)
-        marks[place] = found_numbers.DIGITS.sub(mark, found[place])
-    kept = np.repeat(beyond, entries)
-    counts = np.empty(len(kept), dtype=np.int64)
-    counts[kept], counts[~kept] = sizes_of(runs), written.counts[~beyond]
-    inside = np.repeat(kept, counts)
-    codes = np.empty(len(inside), dtype=np.int64)
-    codes[inside], codes[~inside] = digits_of(runs), written.codes[np.repeat(~beyond, written.counts)]
-    if written.values is None:
-        return marks, NumberSymbols(codes, counts)
-    values = np.ones(len(kept), dtype=np.float32)
-    values[~kept] = written.values[~beyond]
-    return marks, NumberSymbols(codes, counts, values)
+    """The mark of each number, and all numbers as symbols. Numbers `unrepresentable_mask` the format keep their
+    characters: each run of their digits becomes a number that is written digit by digit."""
+    placeholders = [placeholder] * len(numbers)
+    digit_runs: list[str] = []
+    num_entries = np.ones(len(numbers), dtype=np.int64)
+    for i in np.flatnonzero(unrepresentable_mask).tolist():
+        runs_of_number = found_numbers.DIGIT_RUN.findall(numbers[i])
+        digit_runs += runs_of_number
+        num_entries[i] = len(runs_of_number)
+        placeholders[i] = found_numbers.DIGIT_RUN.sub(placeholder, numbers[i])
+    is_digit_run = np.repeat(unrepresentable_mask, num_entries)
+    num_symbols = np.empty(len(is_digit_run), dtype=np.int64)
+    num_symbols[is_digit_run], num_symbols[~is_digit_run] = (
+        text_lengths(digit_runs),
+        symbols.num_symbols[~unrepresentable_mask],
+    )
+    digit_run_mask = np.repeat(is_digit_run, num_symbols)
+    symbol_indices = np.empty(len(digit_run_mask), dtype=np.int64)
+    symbol_indices[digit_run_mask], symbol_indices[~digit_run_mask] = (
+        concatenated_digits(digit_runs),
+        symbols.symbol_indices[np.repeat(~unrepresentable_mask, symbols.num_symbols)],
+    )
+    if symbols.number_values is None:
+        return placeholders, NumberSymbols(symbol_indices, num_symbols)
+    number_values = np.ones(len(is_digit_run), dtype=np.float32)
+    number_values[~is_digit_run] = symbols.number_values[~unrepresentable_mask]
+    return placeholders, NumberSymbols(symbol_indices, num_symbols, number_values)
 
 
-def _marking(own: Any, text: str) -> tuple[Any, str]:
+def _with_placeholder_token(tokenizer: Any, json_text: str) -> tuple[Any, str]:
     """A copy of a tokenizer that keeps a mark as a token of its own, and the mark.
 
     The mark is the digit 0 with one token per digit. A Unigram model gets `MARK` in its vocabulary instead, which
@@ -100,56 +113,68 @@ def _marking(own: Any, text: str) -> tuple[Any, str]:
     """
     from tokenizers import Tokenizer
 
-    stored = json.loads(text)
-    if stored["model"].get("type") == "Unigram" or ("unk_id" in stored["model"] and "merges" not in stored["model"]):
-        stored["model"]["vocab"].append([MARK, 0.0])
-        made = Tokenizer.from_str(json.dumps(stored))
-        made.no_truncation()
-        made.no_padding()
-        if made.encode(f"a{MARK}{MARK}b", add_special_tokens=False).tokens.count(MARK) == 2:
-            return made, MARK
-    return per_digit(own), "0"
+    config = json.loads(json_text)
+    if config["model"].get("type") == "Unigram" or ("unk_id" in config["model"] and "merges" not in config["model"]):
+        config["model"]["vocab"].append([NUMBER_PLACEHOLDER, 0.0])
+        unigram_tokenizer = Tokenizer.from_str(json.dumps(config))
+        unigram_tokenizer.no_truncation()
+        unigram_tokenizer.no_padding()
+        if (
+            unigram_tokenizer.encode(
+                f"a{NUMBER_PLACEHOLDER}{NUMBER_PLACEHOLDER}b", add_special_tokens=False
+            ).tokens.count(NUMBER_PLACEHOLDER)
+            == 2
+        ):
+            return unigram_tokenizer, NUMBER_PLACEHOLDER
+    return split_digits(tokenizer), "0"
 
 
-def without_control(file: TokenizerFile) -> str:
+def rename_special_tokens(file: TokenizerFile) -> str:
     """The JSON of a tokenizer whose special tokens are renamed so that none occurs in a text: `</s>` in a text is plain
     text. Ids do not change."""
-    stored = json.loads(file.text)
-    added = stored.get("added_tokens") or []
-    model = stored["model"]
-    names = {*(token["content"] for token in added if token.get("special")), *dict(file.roles).values(), *SPECIALS}
+    config = json.loads(file.json_text)
+    added_tokens = config.get("added_tokens") or []
+    model = config["model"]
+    special_tokens = {
+        *(token["content"] for token in added_tokens if token.get("special")),
+        *dict(file.special_tokens).values(),
+        *SPECIAL_TOKENS,
+    }
     pieces = {
         part for merge in model.get("merges") or () for part in (merge.split() if isinstance(merge, str) else merge)
     }
-    hidden = {name: f"{_HIDDEN}{chr(_FIRST_HIDDEN + i)}" for i, name in enumerate(sorted(names - pieces))}
-    for token in added:
-        token["content"] = hidden.get(token["content"], token["content"])
+    renamed_tokens = {
+        name: f"{_RENAMED_PREFIX}{chr(_FIRST_RENAMED_CODE + i)}"
+        for i, name in enumerate(sorted(special_tokens - pieces))
+    }
+    for token in added_tokens:
+        token["content"] = renamed_tokens.get(token["content"], token["content"])
     if isinstance(model["vocab"], dict):
-        model["vocab"] = {hidden.get(name, name): i for name, i in model["vocab"].items()}
+        model["vocab"] = {renamed_tokens.get(name, name): i for name, i in model["vocab"].items()}
     else:
-        model["vocab"] = [[hidden.get(name, name), *score] for name, *score in model["vocab"]]
-    if model.get("unk_token") in hidden:
-        model["unk_token"] = hidden[model["unk_token"]]
-    stored["post_processor"] = None
-    return json.dumps(stored)
+        model["vocab"] = [[renamed_tokens.get(name, name), *score] for name, *score in model["vocab"]]
+    if model.get("unk_token") in renamed_tokens:
+        model["unk_token"] = renamed_tokens[model["unk_token"]]
+    config["post_processor"] = None
+    return json.dumps(config)
 
 
-class Encoded(NamedTuple):
-    """Token ids of texts, concatenated: `ids` `[tokens]`, `lengths` int64 `[texts]`, `values` float32 `[tokens]`, 1
-    for tokens that are no numbers; None if tokens carry no values."""
+class EncodedTexts(NamedTuple):
+    """Token ids of texts, concatenated: `ids` `[tokens]`, `lengths` int64 `[texts]`, `number_values` float32
+    `[tokens]`, 1 for tokens that are no numbers; None if tokens carry no values."""
 
     ids: Ids
     lengths: NDArray[np.int64]
-    values: NDArray[np.float32] | None
+    number_values: NDArray[np.float32] | None
 
 
 @lru_cache(maxsize=8)
-def speller(file: TokenizerFile, number_format: TextNumberFormat) -> "Speller":
+def load_fast_tokenizer(file: TokenizerFile, number_format: TextNumberFormat) -> "FastTokenizer":
     """The tokenizer of a file with a number format, cached."""
-    return Speller(file, number_format)
+    return FastTokenizer(file, number_format)
 
 
-class Speller:
+class FastTokenizer:
     """A fast tokenizer with a number format. `vocabulary` has all tokens that it can produce."""
 
     def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
@@ -157,212 +182,230 @@ class Speller:
 
         self.file, self.number_format = file, number_format
         try:
-            theirs = Tokenizer.from_str(file.text).get_vocab(with_added_tokens=True)
-            self.text = without_control(file)
-            own = Tokenizer.from_str(self.text)
+            original_ids = Tokenizer.from_str(file.json_text).get_vocab(with_added_tokens=True)
+            self.json_text = rename_special_tokens(file)
+            hf_tokenizer = Tokenizer.from_str(self.json_text)
         except Exception as error:  # what the library raises is an Exception
-            raise UserError(f"tokenizer: the library tokenizers cannot read it: {error}") from error
-        own.no_truncation()
-        own.no_padding()
-        self.vocabulary = _vocabulary(theirs, dict(file.roles), number_format)
-        self.own, self.mark = own, ""
+            raise UserError(f"tokenizer: cannot be loaded by the library tokenizers: {error}") from error
+        hf_tokenizer.no_truncation()
+        hf_tokenizer.no_padding()
+        self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
+        self.hf_tokenizer, self.placeholder = hf_tokenizer, ""
         if number_format.pattern is not None:
-            self._prepare(own)
-        self.ours = _ours(self.own.get_vocab(with_added_tokens=True), self.vocabulary)
+            self._prepare_numbers(hf_tokenizer)
+        self.id_table = _build_id_table(self.hf_tokenizer.get_vocab(with_added_tokens=True), self.vocabulary)
 
-    def _prepare(self, own: Any) -> None:
+    def _prepare_numbers(self, hf_tokenizer: Any) -> None:
         for digit in "0123456789":
-            if own.token_to_id(digit) is None:
+            if hf_tokenizer.token_to_id(digit) is None:
                 raise UserError(
                     f"tokenizer: it has no token {digit!r}, which every number format but AsIs needs; "
                     "a tokenizer with the ten digits, or number_format=AsIs, is right"
                 )
         assert self.number_format.pattern is not None
-        self.around = re.compile(f"({self.number_format.pattern.pattern})")
-        self.own, self.mark = _marking(own, self.text)
-        self.marked = self.own.token_to_id(self.mark)
-        self.codes = np.array([self.vocabulary.ids[symbol] for symbol in self.number_format.symbols()], dtype=np.int64)
-        named = [added.content for added in own.get_added_tokens_decoder().values()]
-        with_digits = [re.escape(name) for name in named if re.search("[0-9]", name)]
-        self.named = re.compile("|".join(with_digits)) if with_digits else None
-        self.folded: dict[str, str | None] = {}
+        self.number_splitter = re.compile(f"({self.number_format.pattern.pattern})")
+        self.hf_tokenizer, self.placeholder = _with_placeholder_token(hf_tokenizer, self.json_text)
+        self.placeholder_id = self.hf_tokenizer.token_to_id(self.placeholder)
+        self.symbol_ids = np.array(
+            [self.vocabulary.token_to_id[symbol] for symbol in self.number_format.symbols()], dtype=np.int64
+        )
+        added_tokens = [added.content for added in hf_tokenizer.get_added_tokens_decoder().values()]
+        with_digits = [re.escape(name) for name in added_tokens if re.search("[0-9]", name)]
+        self.added_tokens_with_digits = re.compile("|".join(with_digits)) if with_digits else None
+        self.ascii_digits: dict[str, str | None] = {}
 
     @cached_property
     def decoder(self) -> Any:
         from tokenizers import AddedToken, Tokenizer
 
-        made = Tokenizer.from_str(self.file.text)
-        made.add_tokens([AddedToken(_PUT_IN, normalized=False, special=False)])
-        return made
+        tokenizer = Tokenizer.from_str(self.file.json_text)
+        tokenizer.add_tokens([AddedToken(_TEXT_PLACEHOLDER, normalized=False, special=False)])
+        return tokenizer
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """The ids of texts in `vocabulary`, without added special tokens. The name of a special token such as `</s>` in
         a text is plain text."""
         if self.number_format.pattern is None:
-            flat, lengths = self._ids(texts)
-            return Encoded(self.ours[flat], lengths, None)
-        marked, written = self._marked(texts)
-        flat, lengths = self._ids(marked)
-        mark = flat == self.marked
-        counts = np.ones(len(flat), dtype=np.int64)
-        if np.count_nonzero(mark) != len(written.counts):
+            hf_ids, lengths = self._encode_with_hf(texts)
+            return EncodedTexts(self.id_table[hf_ids], lengths, None)
+        texts_with_placeholders, symbols = self._replace_numbers(texts)
+        hf_ids, lengths = self._encode_with_hf(texts_with_placeholders)
+        placeholder_mask = hf_ids == self.placeholder_id
+        num_ids = np.ones(len(hf_ids), dtype=np.int64)
+        if np.count_nonzero(placeholder_mask) != len(symbols.num_symbols):
             raise UserError(
-                f"tokenizer: of {len(written.counts)} numbers it keeps {np.count_nonzero(mark)} apart; "
-                "number_format=AsIs leaves them to it"
+                f"tokenizer: of {len(symbols.num_symbols)} numbers it keeps {np.count_nonzero(placeholder_mask)} "
+                "apart; number_format=AsIs leaves them to it"
             )
-        counts[mark] = written.counts
-        inside = np.repeat(mark, counts)
-        ids = np.repeat(self.ours[flat], counts)
-        ids[inside] = self.codes[written.codes]
-        ends = np.concatenate([[0], counts.cumsum()])[lengths.cumsum()]
-        if written.values is None:
-            return Encoded(ids, np.diff(ends, prepend=0), None)
-        values = np.ones(len(ids), dtype=np.float32)
-        values[inside] = np.repeat(written.values, written.counts)
-        return Encoded(ids, np.diff(ends, prepend=0), values)
+        num_ids[placeholder_mask] = symbols.num_symbols
+        number_mask = np.repeat(placeholder_mask, num_ids)
+        ids = np.repeat(self.id_table[hf_ids], num_ids)
+        ids[number_mask] = self.symbol_ids[symbols.symbol_indices]
+        ends = np.concatenate([[0], num_ids.cumsum()])[lengths.cumsum()]
+        if symbols.number_values is None:
+            return EncodedTexts(ids, np.diff(ends, prepend=0), None)
+        number_values = np.ones(len(ids), dtype=np.float32)
+        number_values[number_mask] = np.repeat(symbols.number_values, symbols.num_symbols)
+        return EncodedTexts(ids, np.diff(ends, prepend=0), number_values)
 
-    def _ids(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _encode_with_hf(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ids of the tokenizer itself."""
         try:
-            each = [one.ids for one in self.own.encode_batch_fast(list(texts), add_special_tokens=False)]
+            ids_of_texts = [
+                one.ids for one in self.hf_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
         except (TypeError, UnicodeError) as error:
-            raise UserError(
-                "tokenizer: a text is not Unicode (half of a surrogate pair); its file is not UTF-8"
-            ) from error
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+            raise UserError("tokenizer: a text contains an unpaired surrogate; its file must be UTF-8") from error
+        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
+        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
 
-    def _marked(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
+    def _replace_numbers(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
         """The texts with a mark for each number, and all their numbers as symbols."""
         if not texts:
-            return [], self.number_format.write([])
-        joined = _APART.join(texts)
-        if joined.count(_APART) != len(texts) - 1:
-            joined = _APART.join(text.replace(_APART, "\ufffd") for text in texts)
+            return [], self.number_format.format_numbers([])
+        joined = _TEXT_SEPARATOR.join(texts)
+        if joined.count(_TEXT_SEPARATOR) != len(texts) - 1:
+            joined = _TEXT_SEPARATOR.join(text.replace(_TEXT_SEPARATOR, "\ufffd") for text in texts)
         if not joined.isascii():
-            joined = self._with_digits_folded(joined.replace(MARK, "\ufffd"))
-        parts = self.around.split(joined)
-        if self.named is not None and self.named.search(joined):
-            parts = self._without_names(joined)
+            joined = self._normalize_digits(joined.replace(NUMBER_PLACEHOLDER, "\ufffd"))
+        parts = self.number_splitter.split(joined)
+        if self.added_tokens_with_digits is not None and self.added_tokens_with_digits.search(joined):
+            parts = self._split_outside_added_tokens(joined)
         if not joined.isascii():
-            parts[1::2] = [found.replace(found_numbers.MINUS, "-") for found in parts[1::2]]
+            parts[1::2] = [numbers.replace(found_numbers.MINUS, "-") for numbers in parts[1::2]]
         found = parts[1::2]
-        written = self.number_format.write(found)
-        if written.beyond is not None and bool(written.beyond.any()):
-            parts[1::2], written = _keeping(found, written, written.beyond, self.mark)
-            marked = "".join(parts)
+        symbols = self.number_format.format_numbers(found)
+        if symbols.unrepresentable_mask is not None and bool(symbols.unrepresentable_mask.any()):
+            parts[1::2], symbols = _spell_unrepresentable_numbers(
+                found, symbols, symbols.unrepresentable_mask, self.placeholder
+            )
+            joined_placeholders = "".join(parts)
         else:
-            marked = self.mark.join(parts[0::2])
-        return self.number_format.between(marked, self.mark).split(_APART), written
+            joined_placeholders = self.placeholder.join(parts[0::2])
+        return self.number_format.normalize_separators(joined_placeholders, self.placeholder).split(
+            _TEXT_SEPARATOR
+        ), symbols
 
-    def _without_names(self, joined: str) -> list[str]:
+    def _split_outside_added_tokens(self, joined: str) -> list[str]:
         """Alternating texts and numbers, where digits of the tokenizer's added tokens count as text."""
-        assert self.named is not None
+        assert self.added_tokens_with_digits is not None
         parts = [""]
-        for text, name in zip_longest(self.named.split(joined), self.named.findall(joined), fillvalue=""):
-            first, *rest = self.around.split(text)
+        for text, name in zip_longest(
+            self.added_tokens_with_digits.split(joined), self.added_tokens_with_digits.findall(joined), fillvalue=""
+        ):
+            first, *rest = self.number_splitter.split(text)
             parts[-1] += first
             parts += rest
             parts[-1] += name
         return parts
 
-    def _with_digits_folded(self, joined: str) -> str:
+    def _normalize_digits(self, joined: str) -> str:
         """The text with those characters replaced that the tokenizer's normalizer turns into ASCII digits."""
-        if self.own.normalizer is None:
+        if self.hf_tokenizer.normalizer is None:
             return joined
-        for character in set(joined) - set(self.folded):
-            self.folded[character] = None
-            compatible = unicodedata.normalize("NFKC", character)
-            if not character.isascii() and re.search("[0-9]", compatible):
-                made = self.own.normalizer.normalize_str(character).strip(_SPACES)
-                self.folded[character] = made if re.search("[0-9]", made) else None
-        table = {ord(character): made for character, made in self.folded.items() if made is not None}
+        for character in set(joined) - set(self.ascii_digits):
+            self.ascii_digits[character] = None
+            nfkc = unicodedata.normalize("NFKC", character)
+            if not character.isascii() and re.search("[0-9]", nfkc):
+                normalized = self.hf_tokenizer.normalizer.normalize_str(character).strip(_SPACE_CHARACTERS)
+                self.ascii_digits[character] = normalized if re.search("[0-9]", normalized) else None
+        table = {ord(character): made for character, made in self.ascii_digits.items() if made is not None}
         return joined.translate(table) if table else joined
 
-    def decode(self, ids: Sequence[int], vocabulary: Vocabulary, values: Sequence[float] | None = None) -> str:
+    def decode(self, ids: Sequence[int], vocabulary: Vocabulary, number_values: Sequence[float] | None = None) -> str:
         """The text of ids of a subset of our vocabulary, with the numbers that tokens carry."""
-        assert vocabulary.foreign is not None
-        mark = self.decoder.token_to_id(_PUT_IN)
-        pieces: list[int] = []
-        texts: list[str] = []
-        run: list[int] = []
+        assert vocabulary.pretrained_ids is not None
+        placeholder_id = self.decoder.token_to_id(_TEXT_PLACEHOLDER)
+        hf_ids: list[int] = []
+        inserted_texts: list[str] = []
+        symbol_positions: list[int] = []
 
-        def close() -> None:
-            if run:
-                run_values = None if values is None else [values[place] for place in run]
-                texts.append(self.number_format.read([vocabulary.symbols[ids[place]] for place in run], run_values))
-                pieces.append(mark)
-                run.clear()
+        def flush_symbols() -> None:
+            if symbol_positions:
+                run_values = None if number_values is None else [number_values[place] for place in symbol_positions]
+                inserted_texts.append(
+                    self.number_format.decode_symbols(
+                        [vocabulary.tokens[ids[place]] for place in symbol_positions], run_values
+                    )
+                )
+                hf_ids.append(placeholder_id)
+                symbol_positions.clear()
 
-        for place, i in enumerate(ids):
-            if i in (PAD, BEGIN, END):
+        for position, i in enumerate(ids):
+            if i in (PAD, BOS, EOS):
                 continue
-            if i != UNKNOWN and vocabulary.foreign[i] < 0:
-                run.append(place)
+            if i != UNK and vocabulary.pretrained_ids[i] < 0:
+                symbol_positions.append(position)
                 continue
-            close()
-            if i == UNKNOWN:
-                texts.append(SPECIALS[UNKNOWN])
-            pieces.append(mark if i == UNKNOWN else int(vocabulary.foreign[i]))
-        close()
-        between = self.decoder.decode(pieces, skip_special_tokens=False).split(_PUT_IN)
-        return "".join(chain.from_iterable(zip(between, [*texts, ""], strict=True)))
+            flush_symbols()
+            if i == UNK:
+                inserted_texts.append(SPECIAL_TOKENS[UNK])
+            hf_ids.append(placeholder_id if i == UNK else int(vocabulary.pretrained_ids[i]))
+        flush_symbols()
+        texts_between = self.decoder.decode(hf_ids, skip_special_tokens=False).split(_TEXT_PLACEHOLDER)
+        return "".join(chain.from_iterable(zip(texts_between, [*inserted_texts, ""], strict=True)))
 
 
-def _vocabulary(theirs: Mapping[str, int], roles: Mapping[str, str], number_format: TextNumberFormat) -> Vocabulary:
+def _build_vocabulary(
+    original_ids: Mapping[str, int], special_tokens: Mapping[str, str], number_format: TextNumberFormat
+) -> Vocabulary:
     """All tokens of a tokenizer and a number format."""
-    by_id = sorted(theirs.items(), key=lambda item: item[1])
-    special = {*roles.values(), *SPECIALS}
-    own = [(name, i) for name, i in by_id if name not in special]
-    new = [symbol for symbol in number_format.symbols() if symbol not in theirs]
-    symbols = (*SPECIALS, *(name for name, _ in own), *new)
-    foreign = np.full(len(symbols), -1, dtype=np.int64)
-    foreign[4 : 4 + len(own)] = [i for _, i in own]
-    for role, name in roles.items():
-        foreign[_ROLES[role]] = theirs[name]
+    by_id = sorted(original_ids.items(), key=lambda item: item[1])
+    special_names = {*special_tokens.values(), *SPECIAL_TOKENS}
+    ordinary_tokens = [(name, i) for name, i in by_id if name not in special_names]
+    new_symbols = [symbol for symbol in number_format.symbols() if symbol not in original_ids]
+    symbols = (*SPECIAL_TOKENS, *(name for name, _ in ordinary_tokens), *new_symbols)
+    hf_ids = np.full(len(symbols), -1, dtype=np.int64)
+    hf_ids[4 : 4 + len(ordinary_tokens)] = [i for _, i in ordinary_tokens]
+    for role, name in special_tokens.items():
+        hf_ids[_SPECIAL_IDS[role]] = original_ids[name]
     number_symbols = frozenset(number_format.symbols())
-    meant = [(SPECIAL, np.nan, -1000)] * 4 + [_meaning(symbol, number_format, number_symbols) for symbol in symbols[4:]]
-    kinds, values, significance = zip(*meant, strict=True)
+    symbol_infos = [(SPECIAL, np.nan, -1000)] * 4 + [
+        _symbol_info(symbol, number_format, number_symbols) for symbol in symbols[4:]
+    ]
+    token_kinds, values, significance = zip(*symbol_infos, strict=True)
     return Vocabulary(
         symbols,
-        np.array(kinds, dtype=np.int8),
+        np.array(token_kinds, dtype=np.int8),
         np.array(values, dtype=np.float64),
         np.array(significance, dtype=np.int64),
-        foreign,
+        hf_ids,
     )
 
 
-def _ours(theirs: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
+def _build_id_table(original_ids: Mapping[str, int], vocabulary: Vocabulary) -> Ids:
     """Maps a tokenizer's ids to ids of a vocabulary. No text becomes a special token."""
-    ours = np.full(max(theirs.values()) + 1, UNKNOWN, dtype=id_type(vocabulary))
-    for name, i in theirs.items():
-        if name not in SPECIALS:
-            ours[i] = vocabulary.ids.get(name, UNKNOWN)
-    return ours
+    id_table = np.full(max(original_ids.values()) + 1, UNK, dtype=id_dtype(vocabulary))
+    for name, i in original_ids.items():
+        if name not in SPECIAL_TOKENS:
+            id_table[i] = vocabulary.token_to_id.get(name, UNK)
+    return id_table
 
 
-def _meaning(symbol: str, number_format: TextNumberFormat, number_symbols: frozenset[str]) -> tuple[int, float, int]:
+def _symbol_info(
+    symbol: str, number_format: TextNumberFormat, number_symbols: frozenset[str]
+) -> tuple[int, float, int]:
     """Kind, value and power of ten of a token."""
     if symbol in number_symbols:
-        return number_format.meaning(symbol)
-    bare = symbol.lstrip(_SPACES)
-    if bare in ("+", "-"):
+        return number_format.symbol_info(symbol)
+    stripped_symbol = symbol.lstrip(_SPACE_CHARACTERS)
+    if stripped_symbol in ("+", "-"):
         return SIGN, np.nan, -1000
-    if bare == ".":
+    if stripped_symbol == ".":
         return POINT, np.nan, -1000
-    if number_format.pattern is not None or not _NUMBER.fullmatch(bare):
+    if number_format.pattern is not None or not _NUMBER_PATTERN.fullmatch(stripped_symbol):
         return TEXT, np.nan, -1000
-    return DIGIT if len(bare) == 1 else NUMBER, float(bare), -1000
+    return DIGIT if len(stripped_symbol) == 1 else NUMBER, float(stripped_symbol), -1000
 
 
-def cut(vocabulary: Vocabulary, kept: NDArray[np.int64]) -> Vocabulary:
+def restrict_vocabulary(vocabulary: Vocabulary, kept_ids: NDArray[np.int64]) -> Vocabulary:
     """The vocabulary restricted to these ids, in their order."""
-    assert vocabulary.foreign is not None
+    assert vocabulary.pretrained_ids is not None
     return replace(
         vocabulary,
-        symbols=tuple(vocabulary.symbols[i] for i in kept.tolist()),
-        kinds=vocabulary.kinds[kept],
-        values=vocabulary.values[kept],
-        significance=vocabulary.significance[kept],
-        foreign=vocabulary.foreign[kept],
+        tokens=tuple(vocabulary.tokens[i] for i in kept_ids.tolist()),
+        token_kinds=vocabulary.token_kinds[kept_ids],
+        number_values=vocabulary.number_values[kept_ids],
+        exponents=vocabulary.exponents[kept_ids],
+        pretrained_ids=vocabulary.pretrained_ids[kept_ids],
     )

@@ -11,19 +11,19 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.text_number_formats import (
-    TEN,
-    Meaning,
+    DIGIT_SYMBOLS,
     NumberSymbols,
+    SymbolInfo,
     TextNumberFormat,
-    as_decimal,
-    carried,
+    format_float,
+    parse_floats,
 )
 from numerate.vocabulary import TEXT
 
-BITS = ("[BIT0]", "[BIT1]")
+BIT_SYMBOLS = ("[BIT0]", "[BIT1]")
 """The tokens of the bits 0 and 1."""
 
-_KINDS: dict[str, tuple[type[np.floating], str]] = {
+_DTYPES: dict[str, tuple[type[np.floating], str]] = {
     "float16": (np.float16, ">f2"),
     "float32": (np.float32, ">f4"),
     "float64": (np.float64, ">f8"),
@@ -43,51 +43,55 @@ class IEEEBits(TextNumberFormat):
     dtype: Literal["float16", "float32", "float64"] = setting("float32", "floating-point format")
 
     def __post_init__(self) -> None:
-        if self.dtype not in _KINDS:
-            raise UserError(f"dtype: {self.dtype!r} is none of: {', '.join(_KINDS)}")
+        if self.dtype not in _DTYPES:
+            raise UserError(f"dtype: {self.dtype!r} is none of: {', '.join(_DTYPES)}")
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        return found_numbers.SIGNED
+        return found_numbers.SIGNED_NUMBER
 
     @property
-    def bits(self) -> int:
+    def num_bits(self) -> int:
         """The number of tokens of a number."""
-        return np.finfo(_KINDS[self.dtype][0]).bits
+        return np.finfo(_DTYPES[self.dtype][0]).bits
 
     def symbols(self) -> tuple[str, ...]:
-        return (*TEN, *BITS)
+        return (*DIGIT_SYMBOLS, *BIT_SYMBOLS)
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        kind, stored = _KINDS[self.dtype]
-        values, beyond = carried(found, kind)
-        bits = np.unpackbits(values.astype(stored).view(np.uint8))
-        return NumberSymbols(10 + bits.astype(np.int64), np.full(len(found), self.bits), beyond=beyond)
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        dtype, big_endian = _DTYPES[self.dtype]
+        values, inexact_mask = parse_floats(numbers, dtype)
+        bits = np.unpackbits(values.astype(big_endian).view(np.uint8))
+        return NumberSymbols(
+            10 + bits.astype(np.int64), np.full(len(numbers), self.num_bits), unrepresentable_mask=inexact_mask
+        )
 
-    def spell(self, number: str) -> list[str]:
-        kind, stored = _KINDS[self.dtype]
+    def format_number(self, number: str) -> list[str]:
+        dtype, big_endian = _DTYPES[self.dtype]
         with np.errstate(over="ignore"):
-            value = kind(float(number.replace(",", "")))
-        if not np.isfinite(value) or found_numbers.value_of(as_decimal(value)) != found_numbers.value_of(number):
+            value = dtype(float(number.replace(",", "")))
+        if not np.isfinite(value) or found_numbers.parse_decimal(format_float(value)) != found_numbers.parse_decimal(
+            number
+        ):
             raise UserError(f"number_format: {number} is not a number that {self.dtype} holds")
-        return [BITS[int(bit)] for byte in np.array(value, stored).tobytes() for bit in f"{byte:08b}"]
+        return [BIT_SYMBOLS[int(bit)] for byte in np.array(value, big_endian).tobytes() for bit in f"{byte:08b}"]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         """The numbers separated by spaces; leftover bits and non-finite numbers as they are."""
         texts = []
-        for start in range(0, len(symbols), self.bits):
-            part = symbols[start : start + self.bits]
-            number = self._number(part)
-            texts.append("".join(part) if number is None else number)
+        for start in range(0, len(symbols), self.num_bits):
+            bit_symbols = symbols[start : start + self.num_bits]
+            number = self._decode_bits(bit_symbols)
+            texts.append("".join(bit_symbols) if number is None else number)
         return " ".join(texts)
 
-    def _number(self, symbols: Sequence[str]) -> str | None:
-        if len(symbols) < self.bits or not set(symbols) <= set(BITS):
+    def _decode_bits(self, symbols: Sequence[str]) -> str | None:
+        if len(symbols) < self.num_bits or not set(symbols) <= set(BIT_SYMBOLS):
             return None
-        packed = np.packbits([symbol == BITS[1] for symbol in symbols])
-        kind, stored = _KINDS[self.dtype]
-        value = kind(packed.view(stored)[0])
-        return as_decimal(value) if np.isfinite(value) else None
+        packed = np.packbits([symbol == BIT_SYMBOLS[1] for symbol in symbols])
+        dtype, big_endian = _DTYPES[self.dtype]
+        value = dtype(packed.view(big_endian)[0])
+        return format_float(value) if np.isfinite(value) else None
 
-    def meaning(self, symbol: str) -> Meaning:
-        return Meaning(TEXT)
+    def symbol_info(self, symbol: str) -> SymbolInfo:
+        return SymbolInfo(TEXT)

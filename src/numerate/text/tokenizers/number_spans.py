@@ -1,5 +1,5 @@
-"""Numbers as they stand in texts: where one begins and ends, and which number it is. The one rule of the house, by
-which number formats write numbers and metrics read answers; docs/number-formats.md has it as a table.
+"""Finds and parses numbers in texts. Number formats and metrics use the same rules; docs/number-formats.md has it as a
+table.
 
 Numbers are integers, decimals (`3.14`, `.5`), thousands (`1,000`, `12,345,678`) and powers of ten (`1e5`, `2.5E-3`) in
 ASCII digits. With signs, a minus (Unicode's too) belongs to a number if it directly precedes the digits and follows
@@ -19,49 +19,49 @@ MINUS = "\N{MINUS SIGN}"
 
 # Each pattern starts with a character set, which `re` searches quickly; lookbehinds therefore follow the first
 # character.
-_WHOLE = r"(?:(?<=[1-9])(?<![0-9],[0-9])[0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]*)"
-_DECIMAL = rf"(?<=[0-9])(?<!(?<!\.)\.[0-9]){_WHOLE}\.[0-9]+(?!\.?[0-9])"
-_BELOW_ONE = r"(?<=\.)(?<![\w)\]}.]\.)[0-9]+(?!\.?[0-9])"
-_ANY = rf"(?:{_DECIMAL}|{_BELOW_ONE}|(?<=[0-9]){_WHOLE})"
-_POWER = rf"[eE][+\-{MINUS}]?[0-9]{{1,3}}(?!\w|\.[0-9])"
-_NUMBER = rf"(?:(?<![^\W0-9][0-9.]){_ANY}{_POWER}|{_ANY})"
+_INTEGER = r"(?:(?<=[1-9])(?<![0-9],[0-9])[0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])|[0-9]*)"
+_DECIMAL = rf"(?<=[0-9])(?<!(?<!\.)\.[0-9]){_INTEGER}\.[0-9]+(?!\.?[0-9])"
+_LEADING_POINT = r"(?<=\.)(?<![\w)\]}.]\.)[0-9]+(?!\.?[0-9])"
+_MANTISSA = rf"(?:{_DECIMAL}|{_LEADING_POINT}|(?<=[0-9]){_INTEGER})"
+_EXPONENT = rf"[eE][+\-{MINUS}]?[0-9]{{1,3}}(?!\w|\.[0-9])"
+_NUMBER = rf"(?:(?<![^\W0-9][0-9.]){_MANTISSA}{_EXPONENT}|{_MANTISSA})"
 _MINUS = rf"(?<=[-{MINUS}])(?<![\w)\]}}%.][-{MINUS}])"
 
-UNSIGNED = re.compile(rf"[.0-9]{_NUMBER}")
+UNSIGNED_NUMBER = re.compile(rf"[.0-9]{_NUMBER}")
 """A number without its sign."""
 
-SIGNED = re.compile(rf"[-{MINUS}.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
+SIGNED_NUMBER = re.compile(rf"[-{MINUS}.0-9](?:{_MINUS}[.0-9]{_NUMBER}|(?<=[.0-9]){_NUMBER})")
 """A number with its minus, if it has one."""
 
-PUBLISHED = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+PUBLISHED_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 """A number as in the published number token loss: no sign, no `.5`, no power of ten, no thousands."""
 
-DIGITS = re.compile(r"[0-9]+")
+DIGIT_RUN = re.compile(r"[0-9]+")
 """A run of digits."""
 
 
-def value_of(written: str) -> Decimal:
+def parse_decimal(number: str) -> Decimal:
     """The exact value of a found number.
 
     >>> value_of("1,000.50"), value_of("-2.5e3"), value_of(".5")
     (Decimal('1000.50'), Decimal('-2.5E+3'), Decimal('0.5'))
     """
-    return Decimal(bare(written))
+    return Decimal(strip_thousands_separators(number))
 
 
-def bare(written: str) -> str:
+def strip_thousands_separators(number: str) -> str:
     """A found number without thousands separators, and with an ASCII minus.
 
     >>> bare("\N{MINUS SIGN}1,000.50")
     '-1000.50'
     """
-    return written.replace(",", "").replace(MINUS, "-")
+    return number.replace(",", "").replace(MINUS, "-")
 
 
-def plain(written: str) -> str:
+def to_plain_notation(number: str) -> str:
     """A found number without thousands separators and exponent.
 
     >>> plain("1,000"), plain("2.50e3"), plain("007"), plain(".5")
     ('1000', '2500', '7', '0.5')
     """
-    return format(value_of(written), "f")
+    return format(parse_decimal(number), "f")

@@ -9,20 +9,20 @@ import numpy as np
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.number_tables import ORDERS, digit_and_order
+from numerate.number_tables import EXPONENTS, digit_and_exponent
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.text_number_formats import (
-    TEN,
-    Meaning,
+    DIGIT_SYMBOLS,
     NumberSymbols,
+    SymbolInfo,
     TextNumberFormat,
-    characters_of,
-    sizes_of,
+    concatenated_characters,
+    text_lengths,
 )
 from numerate.vocabulary import DIGIT, TEXT
 
-_DECIMALS = -ORDERS.start
-_LONGEST = ORDERS.stop
+_MAX_DECIMALS = -EXPONENTS.start
+_MAX_INTEGER_DIGITS = EXPONENTS.stop
 
 
 @dataclass(frozen=True)
@@ -42,61 +42,67 @@ class RegressionTransformer(TextNumberFormat):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        return found_numbers.PUBLISHED if self.published else found_numbers.UNSIGNED
+        return found_numbers.PUBLISHED_NUMBER if self.published else found_numbers.UNSIGNED_NUMBER
 
     def symbols(self) -> tuple[str, ...]:
-        return (*TEN, *(f"_{digit}_{order}_" for digit in range(10) for order in ORDERS))
+        return (*DIGIT_SYMBOLS, *(f"_{digit}_{order}_" for digit in range(10) for order in EXPONENTS))
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        texts = [*map(rounded, found)]
-        sizes = sizes_of(texts)
-        whole = np.fromiter((len(text.partition(".")[0]) for text in texts), np.int64, len(texts))
-        number = np.repeat(np.arange(len(texts)), sizes)
-        place = np.arange(len(number)) - np.repeat(sizes.cumsum() - sizes, sizes)
-        written = characters_of(texts).astype(np.int64)
-        before = whole[number]
-        order = before - place - (place < before)
-        codes = 10 + (written - ord("0")) * len(ORDERS) + order + _DECIMALS
-        return NumberSymbols(codes[place != before], sizes - (sizes > whole), beyond=whole > _LONGEST)
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        rounded_numbers = [*map(round_decimal, numbers)]
+        lengths = text_lengths(rounded_numbers)
+        integer_lengths = np.fromiter(
+            (len(text.partition(".")[0]) for text in rounded_numbers), np.int64, len(rounded_numbers)
+        )
+        number_index = np.repeat(np.arange(len(rounded_numbers)), lengths)
+        character_index = np.arange(len(number_index)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        characters = concatenated_characters(rounded_numbers).astype(np.int64)
+        num_integer_digits = integer_lengths[number_index]
+        order = num_integer_digits - character_index - (character_index < num_integer_digits)
+        symbol_indices = 10 + (characters - ord("0")) * len(EXPONENTS) + order + _MAX_DECIMALS
+        return NumberSymbols(
+            symbol_indices[character_index != num_integer_digits],
+            lengths - (lengths > integer_lengths),
+            unrepresentable_mask=integer_lengths > _MAX_INTEGER_DIGITS,
+        )
 
-    def spell(self, number: str) -> list[str]:
-        whole, _, fraction = rounded(number).partition(".")
-        if len(whole) > _LONGEST:
+    def format_number(self, number: str) -> list[str]:
+        integer_part, _, fraction_part = round_decimal(number).partition(".")
+        if len(integer_part) > _MAX_INTEGER_DIGITS:
             raise UserError(
-                f"number_format: {number} has {len(whole)} digits before the point; there are tokens for 20"
+                f"number_format: {number} has {len(integer_part)} digits before the point; there are tokens for 20"
             )
-        orders = range(len(whole) - 1, -1 - len(fraction), -1)
-        return [f"_{digit}_{order}_" for digit, order in zip(whole + fraction, orders, strict=True)]
+        orders = range(len(integer_part) - 1, -1 - len(fraction_part), -1)
+        return [f"_{digit}_{order}_" for digit, order in zip(integer_part + fraction_part, orders, strict=True)]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
-        numbers, _ = read_numbers(symbols)
-        return " ".join(map(as_text, numbers))
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
+        numbers, _ = parse_numbers(symbols)
+        return " ".join(map(format_decimal, numbers))
 
-    def meaning(self, symbol: str) -> Meaning:
+    def symbol_info(self, symbol: str) -> SymbolInfo:
         """A digit with its power of ten; the value is the digit's own."""
-        known = digit_and_order(symbol)
-        return Meaning(TEXT) if known is None else Meaning(DIGIT, float(known[0]), known[1])
+        digit_order = digit_and_exponent(symbol)
+        return SymbolInfo(TEXT) if digit_order is None else SymbolInfo(DIGIT, float(digit_order[0]), digit_order[1])
 
 
-def rounded(written: str) -> str:
+def round_decimal(text: str) -> str:
     """The decimal to be written: rounded half up to 12 decimals, without leading and trailing zeros.
 
     >>> rounded("007"), rounded("12.50"), rounded("13.8703074063376"), rounded("1,000"), rounded("0.00")
     ('7', '12.5', '13.870307406338', '1000', '0')
     """
-    if written.isdigit():
-        return written.lstrip("0") or "0"
-    whole, _, fraction = written.partition(".")
-    if not (whole.isdigit() and fraction.isdigit() and len(fraction) <= _DECIMALS):
-        exact = found_numbers.value_of(written)
-        context = Context(prec=len(written) + 1100)  # powers of ten have at most three digits
-        nearest = exact.quantize(Decimal(1).scaleb(-_DECIMALS), ROUND_HALF_UP, context)
-        whole, _, fraction = format(nearest, "f").partition(".")
-    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
-    return f"{whole}.{fraction}" if fraction else whole
+    if text.isdigit():
+        return text.lstrip("0") or "0"
+    integer_part, _, fraction_part = text.partition(".")
+    if not (integer_part.isdigit() and fraction_part.isdigit() and len(fraction_part) <= _MAX_DECIMALS):
+        value = found_numbers.parse_decimal(text)
+        context = Context(prec=len(text) + 1100)  # powers of ten have at most three digits
+        rounded_value = value.quantize(Decimal(1).scaleb(-_MAX_DECIMALS), ROUND_HALF_UP, context)
+        integer_part, _, fraction_part = format(rounded_value, "f").partition(".")
+    integer_part, fraction_part = integer_part.lstrip("0") or "0", fraction_part.rstrip("0")
+    return f"{integer_part}.{fraction_part}" if fraction_part else integer_part
 
 
-def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
+def parse_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     """The numbers of tokens, and how many of them are invalid.
 
     A number ends where the next token does not have a smaller power of ten. It is invalid if it skips a power or ends
@@ -107,27 +113,27 @@ def read_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     """
     numbers: list[list[tuple[int, int]]] = []
     for symbol in symbols:
-        known = digit_and_order(symbol)
-        if known is None:
-            raise UserError(f"number_format: {symbol!r} is no token of the regression transformer, such as _5_2_")
-        if not numbers or known[1] >= numbers[-1][-1][1]:
+        digit_order = digit_and_exponent(symbol)
+        if digit_order is None:
+            raise UserError(f"number_format: {symbol!r} must be a token of the Regression Transformer such as _5_2_")
+        if not numbers or digit_order[1] >= numbers[-1][-1][1]:
             numbers.append([])
-        numbers[-1].append(known)
-    invalid = sum(
+        numbers[-1].append(digit_order)
+    num_invalid = sum(
         orders[-1] > 0 or orders[0] - orders[-1] != len(orders) - 1
         for orders in ([order for _, order in number] for number in numbers)
     )
-    exact = Context(prec=len(ORDERS) + 1)
+    context = Context(prec=len(EXPONENTS) + 1)
     values = []
     for number in numbers:
         value = Decimal(0)
         for digit, order in number:
-            value = exact.add(value, Decimal(digit).scaleb(order))
+            value = context.add(value, Decimal(digit).scaleb(order))
         values.append(value)
-    return values, invalid
+    return values, num_invalid
 
 
-def as_text(number: Decimal) -> str:
+def format_decimal(number: Decimal) -> str:
     """A number in plain notation without trailing zeros.
 
     >>> as_text(Decimal("54.20")), as_text(Decimal("300"))

@@ -18,13 +18,13 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 
-SPACE = "\u2581"
+SPACE_SYMBOL = "\u2581"
 """Stands for a space in pieces."""
 
-BYTE = re.compile("<0x([0-9A-F]{2})>")
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 """A piece that is one byte of UTF-8."""
 
-WORDS = f"{SPACE}*[^{SPACE}]+|{SPACE}+"
+WORD_PATTERN = f"{SPACE_SYMBOL}*[^{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+"
 """A word with its leading spaces. Pieces of common models do not cross its end."""
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -32,197 +32,210 @@ _UNIGRAM, _BPE = 1, 2
 
 
 @dataclass(frozen=True)
-class _Model:
+class _SentencePieceModel:
     """The needed parts of a model: pieces with score and type, model type, and normalization."""
 
     pieces: tuple[tuple[str, float, int], ...]
-    kind: int
+    model_type: int
     byte_fallback: bool
-    special: tuple[tuple[str, int], ...]
-    characters: bytes
-    prefix: bool
-    trims: bool
+    special_ids: tuple[tuple[str, int], ...]
+    precompiled_charsmap: bytes
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
 
 
 def is_sentencepiece(path: Path) -> bool:
     """Whether a file starts like a SentencePiece model: with a first, short piece."""
     with open(path, "rb") as file:
-        begin = file.read(3)
-    return len(begin) == 3 and begin[0] == 0x0A and begin[1] < 128 and begin[2] == 0x0A
+        header = file.read(3)
+    return len(header) == 3 and header[0] == 0x0A and header[1] < 128 and header[2] == 0x0A
 
 
-def sentencepiece(path: Path) -> TokenizerFile:
+def load_sentencepiece(path: Path) -> TokenizerFile:
     """The fast tokenizer of a SentencePiece model; its ids are the model's.
 
     With Mistral's first one `Once upon a time,` is `▁Once ▁upon ▁a ▁time ,` and `42` is `▁ 4 2`. `<s>` in a text is
     plain text, as in SentencePiece. Raises `UserError` for a file that is no such model, or of a type that the library
     tokenizers does not support.
     """
-    stamp = path.stat()
-    return _read(path, stamp.st_mtime_ns, stamp.st_size)
+    file_stat = path.stat()
+    return _read_sentencepiece(path, file_stat.st_mtime_ns, file_stat.st_size)
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, _changed: int, _size: int) -> TokenizerFile:
+def _read_sentencepiece(path: Path, _changed: int, _size: int) -> TokenizerFile:
     try:
-        model = _model(path.read_bytes())
+        model = _parse_model(path.read_bytes())
     except (ValueError, IndexError, TypeError, struct.error) as error:
         raise UserError(f"tokenizer: {path} is no whole SentencePiece model ({error}); fetch it anew") from error
-    if model.kind not in (_UNIGRAM, _BPE):
-        raise UserError(f"tokenizer: {path} is a SentencePiece model of words or characters; BPE or Unigram is right")
+    if model.model_type not in (_UNIGRAM, _BPE):
+        raise UserError(f"tokenizer: {path} must be a SentencePiece model of type BPE or Unigram")
     if any(kind == _USER_DEFINED for _, _, kind in model.pieces):
         raise UserError(
-            f"tokenizer: {path} has pieces that users defined, which are cut by rules of their own; the tokenizer.json "
-            "of the same model is right"
+            f"tokenizer: {path} has user-defined pieces, which are not supported; use the tokenizer.json of the same "
+            "model"
         )
     names = [name for name, _, _ in model.pieces]
-    roles = tuple(sorted((role, names[i]) for role, i in model.special if 0 <= i < len(names)))
-    return TokenizerFile(json.dumps(_stored(model), ensure_ascii=False), roles)
+    special_tokens = tuple(sorted((role, names[i]) for role, i in model.special_ids if 0 <= i < len(names)))
+    return TokenizerFile(json.dumps(_to_tokenizers_json(model), ensure_ascii=False), special_tokens)
 
 
-def _stored(model: _Model) -> dict[str, Any]:
+def _to_tokenizers_json(model: _SentencePieceModel) -> dict[str, Any]:
     """The JSON of the library tokenizers."""
     names = [name for name, _, _ in model.pieces]
-    unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == _UNKNOWN), None)
-    normal = [(name, score) for name, score, kind in model.pieces if kind == _NORMAL]
-    crossing = any(re.search(f"[^{SPACE}]{SPACE}", name) for name, _ in normal)
-    if model.kind == _BPE:
-        inner: dict[str, Any] = {
+    unknown_id = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == _UNKNOWN), None)
+    normal_pieces = [(name, score) for name, score, kind in model.pieces if kind == _NORMAL]
+    has_pieces_across_words = any(re.search(f"[^{SPACE_SYMBOL}]{SPACE_SYMBOL}", name) for name, _ in normal_pieces)
+    if model.model_type == _BPE:
+        model_config: dict[str, Any] = {
             "type": "BPE",
-            "unk_token": None if unknown is None else names[unknown],
+            "unk_token": None if unknown_id is None else names[unknown_id],
             "fuse_unk": True,
             "byte_fallback": model.byte_fallback,
             "vocab": {name: i for i, name in enumerate(names)},
-            "merges": merges_of(normal),
+            "merges": build_merges(normal_pieces),
         }
     else:
-        lowest = min((score for _, score in normal), default=0.0) - 100.0  # nothing but a text's own pieces is taken
-        inner = {
+        lowest_score = (
+            min((score for _, score in normal_pieces), default=0.0) - 100.0
+        )  # nothing but a text's own pieces is taken
+        model_config = {
             "type": "Unigram",
-            "unk_id": unknown,
+            "unk_id": unknown_id,
             "byte_fallback": model.byte_fallback,
-            "vocab": [[name, score if kind == _NORMAL else lowest] for name, score, kind in model.pieces],
+            "vocab": [[name, score if kind == _NORMAL else lowest_score] for name, score, kind in model.pieces],
         }
-    return tokenizer_json(
-        inner, prefix=model.prefix, trims=model.trims, characters=model.characters, words=not crossing
+    return build_tokenizer_config(
+        model_config,
+        add_dummy_prefix=model.add_dummy_prefix,
+        remove_extra_whitespaces=model.remove_extra_whitespaces,
+        precompiled_charsmap=model.precompiled_charsmap,
+        split_words=not has_pieces_across_words,
     )
 
 
-def tokenizer_json(
-    model: dict[str, Any], *, prefix: bool = True, trims: bool = False, characters: bytes = b"", words: bool = True
+def build_tokenizer_config(
+    model: dict[str, Any],
+    *,
+    add_dummy_prefix: bool = True,
+    remove_extra_whitespaces: bool = False,
+    precompiled_charsmap: bytes = b"",
+    split_words: bool = True,
 ) -> dict[str, Any]:
     """A SentencePiece-like tokenizer around a model of the library tokenizers.
 
-    `prefix`: add a space before every text. `trims`: strip and merge spaces. `characters`: SentencePiece's compiled
-    character normalization. `words`: whether no piece crosses a word boundary, so that a text may be split there, which
-    is faster.
+    `add_dummy_prefix`: add a space before every text. `remove_extra_whitespaces`: strip and merge spaces.
+    `precompiled_charsmap`: SentencePiece's compiled character normalization. `split_words`: whether no piece crosses a
+    word boundary, so that a text may be split there, which is faster.
     """
     import base64
 
-    before: list[dict[str, Any]] = []
-    if characters:
-        before.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(characters).decode()})
-    if trims:
-        before.append({"type": "Strip", "strip_left": True, "strip_right": True})
-        before.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if prefix:
-        before.append({"type": "Prepend", "prepend": SPACE})
-    before.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
-    after: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+    normalizers: list[dict[str, Any]] = []
+    if precompiled_charsmap:
+        normalizers.append(
+            {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(precompiled_charsmap).decode()}
+        )
+    if remove_extra_whitespaces:
+        normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    if add_dummy_prefix:
+        normalizers.append({"type": "Prepend", "prepend": SPACE_SYMBOL})
+    normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_SYMBOL})
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": SPACE_SYMBOL}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
-    if prefix:
-        after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    if add_dummy_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [],
-        "normalizer": {"type": "Sequence", "normalizers": before},
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
-        if words
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": WORD_PATTERN}, "behavior": "Isolated", "invert": False}
+        if split_words
         else None,
         "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": after},
+        "decoder": {"type": "Sequence", "decoders": decoders},
         "model": model,
     }
 
 
-def merges_of(pieces: Sequence[tuple[str, float]]) -> list[list[str]]:
+def build_merges(pieces: Sequence[tuple[str, float]]) -> list[list[str]]:
     """All pairs of pieces that merge into another, highest score first."""
     rank = {name: place for place, (name, _) in enumerate(pieces)}
-    found = []
+    merges = []
     for name, _ in sorted(pieces, key=lambda piece: -piece[1]):
-        ways = [(name[:at], name[at:]) for at in range(1, len(name)) if name[:at] in rank and name[at:] in rank]
-        found += [list(way) for way in sorted(ways, key=lambda way: (rank[way[0]], rank[way[1]]))]
-    return found
+        splits = [(name[:at], name[at:]) for at in range(1, len(name)) if name[:at] in rank and name[at:] in rank]
+        merges += [list(way) for way in sorted(splits, key=lambda way: (rank[way[0]], rank[way[1]]))]
+    return merges
 
 
 # The protocol buffer -------------------------------------------------------------------------------------------------
 
 
-def _model(content: bytes) -> _Model:
+def _parse_model(content: bytes) -> _SentencePieceModel:
     pieces: list[tuple[str, float, int]] = []
-    trainer: dict[int, Any] = {}
-    normaliser: dict[int, Any] = {}
-    for field, value in _fields(content):
+    trainer_fields: dict[int, Any] = {}
+    normalizer_fields: dict[int, Any] = {}
+    for field, value in _parse_fields(content):
         if field == 1:
-            fields = dict(_fields(value))
+            fields = dict(_parse_fields(value))
             score = struct.unpack("<f", fields[2])[0] if 2 in fields else 0.0
             pieces.append((fields.get(1, b"").decode(), score, fields.get(3, _NORMAL)))
         elif field == 2:
-            trainer = dict(_fields(value))
+            trainer_fields = dict(_parse_fields(value))
         elif field == 3:
-            normaliser = dict(_fields(value))
+            normalizer_fields = dict(_parse_fields(value))
     if not pieces:
         raise ValueError("it has no pieces")
-    special = {role: trainer.get(field, usual) for role, field, usual in _SPECIAL}
-    return _Model(
+    special_ids = {role: trainer_fields.get(field, usual) for role, field, usual in _SPECIAL_ID_FIELDS}
+    return _SentencePieceModel(
         tuple(pieces),
-        trainer.get(3, _UNIGRAM),
-        bool(trainer.get(35, False)) or any(kind == _BYTE for _, _, kind in pieces),
-        tuple((role, _signed(i)) for role, i in special.items()),
-        normaliser.get(2, b""),
-        bool(normaliser.get(3, True)),
-        bool(normaliser.get(4, True)),
+        trainer_fields.get(3, _UNIGRAM),
+        bool(trainer_fields.get(35, False)) or any(kind == _BYTE for _, _, kind in pieces),
+        tuple((role, _to_signed(i)) for role, i in special_ids.items()),
+        normalizer_fields.get(2, b""),
+        bool(normalizer_fields.get(3, True)),
+        bool(normalizer_fields.get(4, True)),
     )
 
 
-_SPECIAL = (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
+_SPECIAL_ID_FIELDS = (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
+def _parse_fields(content: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a message: numbers as `int`, all else as `bytes`."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        field, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(content, at)
+    offset = 0
+    while offset < len(content):
+        tag, offset = _parse_varint(content, offset)
+        field, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            value, offset = _parse_varint(content, offset)
             yield field, value
             continue
-        size = {1: 8, 5: 4}.get(wire)
-        if wire == 2:
-            size, at = _varint(content, at)
-        if size is None or at + size > len(content):
-            raise ValueError(f"broken off at byte {at:,}")
-        yield field, content[at : at + size]
-        at += size
+        size = {1: 8, 5: 4}.get(wire_type)
+        if wire_type == 2:
+            size, offset = _parse_varint(content, offset)
+        if size is None or offset + size > len(content):
+            raise ValueError(f"broken off at byte {offset:,}")
+        yield field, content[offset : offset + size]
+        offset += size
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _parse_varint(content: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = content[at]
+        byte = content[offset]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 128:
-            return value, at
+            return value, offset
         if shift > 63:
-            raise ValueError(f"no number at byte {at:,}")
+            raise ValueError(f"no number at byte {offset:,}")

@@ -15,46 +15,53 @@ from numpy.typing import NDArray
 from numerate.errors import UserError
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.hf_vocabulary import without_control
-from numerate.text.tokenizers.sentencepiece_files import SPACE, WORDS, is_sentencepiece, sentencepiece, tokenizer_json
+from numerate.text.tokenizers.hf_vocabulary import rename_special_tokens
+from numerate.text.tokenizers.sentencepiece_files import (
+    SPACE_SYMBOL,
+    WORD_PATTERN,
+    build_tokenizer_config,
+    is_sentencepiece,
+    load_sentencepiece,
+)
 from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 
-_MODELS = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
+_SENTENCEPIECE_FILE_NAMES = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
 """File names of SentencePiece models in a folder without a tokenizer.json."""
 
 
-def pieces(name: str) -> "StoredTokenizer":
+def load_tokenizer(name: str) -> "PretrainedTokenizer":
     """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
 
     Raises `UserError` if there is none, or if the library tokenizers is not installed.
     """
-    return StoredTokenizer(stored_or_model(name))
+    return PretrainedTokenizer(load_tokenizer_file(name))
 
 
-def stored_or_model(name: str) -> TokenizerFile:
+def load_tokenizer_file(name: str) -> TokenizerFile:
     """Like `stored`, also for SentencePiece models."""
-    path = _place(name)
+    path = _tokenizer_path(name)
     if path.is_dir() and not (path / "tokenizer.json").is_file():
-        path = next((path / model for model in _MODELS if (path / model).is_file()), path)
+        path = next((path / model for model in _SENTENCEPIECE_FILE_NAMES if (path / model).is_file()), path)
     if path.is_file() and is_sentencepiece(path):
-        return sentencepiece(path)
-    return tokenizer_files.stored(str(path))
+        return load_sentencepiece(path)
+    return tokenizer_files.load_tokenizer_file(str(path))
 
 
-def _place(name: str) -> Path:
+def _tokenizer_path(name: str) -> Path:
     """The path of a tokenizer: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
     path = Path(name).expanduser()
-    for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS):
+    for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS_FOLDER):
         if name and not path.exists() and (folder / name).exists():
             return folder / name
     return path
 
 
-class StoredTokenizer:
+class PretrainedTokenizer:
     """A tokenizer with its own ids.
 
-    With Mistral's first one `begin` is 1 (`<s>`), `size` 32,000, and `encode(["Once upon"])` gives the ids of `▁Once`
-    and `▁upon`. Names of special tokens in a text are plain text. Raises `UserError` for one that cannot be read.
+    With Mistral's first one `document_start_id` is 1 (`<s>`), `size` 32,000, and `encode(["Once upon"])` gives the ids
+    of `▁Once` and `▁upon`. Names of special tokens in a text are plain text. Raises `UserError` for one that cannot be
+    read.
     """
 
     def __init__(self, file: TokenizerFile) -> None:
@@ -62,53 +69,53 @@ class StoredTokenizer:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise UserError(
-                "tokenizer: the package tokenizers is not here: pip install 'numerate[huggingface]'"
+                "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
             ) from error
         self.file = file
         try:
-            theirs = Tokenizer.from_str(file.text)
-            self._own = Tokenizer.from_str(without_control(file))
+            hf_tokenizer = Tokenizer.from_str(file.json_text)
+            self._text_tokenizer = Tokenizer.from_str(rename_special_tokens(file))
         except Exception as error:  # what the library raises is an Exception
-            raise UserError(f"tokenizer: the library tokenizers cannot read it: {error}") from error
-        self._theirs = theirs
-        self._own.no_truncation()
-        self._own.no_padding()
-        self._words = _Words.of(self._own)
-        self._ids: dict[str, int] = theirs.get_vocab(with_added_tokens=True)
-        self.size = max(self._ids.values()) + 1
+            raise UserError(f"tokenizer: cannot be loaded by the library tokenizers: {error}") from error
+        self._hf_tokenizer = hf_tokenizer
+        self._text_tokenizer.no_truncation()
+        self._text_tokenizer.no_padding()
+        self._word_cache = _WordCache.from_tokenizer(self._text_tokenizer)
+        self._id_of_token: dict[str, int] = hf_tokenizer.get_vocab(with_added_tokens=True)
+        self.size = max(self._id_of_token.values()) + 1
         """Vocabulary size: ids are smaller."""
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The text of each piece in the tokenizer's notation (`▁Once`); `[no piece 7]` for an id without a piece."""
-        found = [f"[no piece {i}]" for i in range(self.size)]
-        for name, i in self._ids.items():
-            found[i] = name
-        return tuple(found)
+        symbols = [f"[no piece {i}]" for i in range(self.size)]
+        for name, i in self._id_of_token.items():
+            symbols[i] = name
+        return tuple(symbols)
 
     @cached_property
-    def roles(self) -> dict[str, int]:
+    def special_token_ids(self) -> dict[str, int]:
         """The ids of `bos`, `eos`, `unk` and `pad`, as far as they exist."""
-        return {role: self._ids[name] for role, name in self.file.roles if name in self._ids}
+        return {role: self._id_of_token[name] for role, name in self.file.special_tokens if name in self._id_of_token}
 
     @cached_property
-    def begin(self) -> int:
+    def document_start_id(self) -> int:
         """The id before every document: BOS, else EOS (GPT-2 has one for both).
 
         Raises `UserError` for a tokenizer without either.
         """
-        found = self.roles.get("bos", self.roles.get("eos"))
-        if found is None:
+        token_id = self.special_token_ids.get("bos", self.special_token_ids.get("eos"))
+        if token_id is None:
             raise UserError(
                 "tokenizer: it has no token that begins a text (<s>, <bos>, <|endoftext|> ...), and documents would "
                 "run together; bos_token in a tokenizer_config.json beside it names one"
             )
-        return found
+        return token_id
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the mapping from ids to pieces, the same for a SentencePiece model and its tokenizer.json."""
-        parts = [sorted((i, name) for name, i in self._ids.items()), sorted(self.roles.items())]
+        parts = [sorted((i, name) for name, i in self._id_of_token.items()), sorted(self.special_token_ids.items())]
         return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -117,102 +124,114 @@ class StoredTokenizer:
         Raises `ValueError` for invalid text (half of a surrogate pair).
         """
         try:
-            if self._words is not None:
-                return self._words.encode(texts)
-            each = [one.ids for one in self._own.encode_batch_fast(list(texts), add_special_tokens=False)]
+            if self._word_cache is not None:
+                return self._word_cache.encode(texts)
+            ids_of_texts = [
+                one.ids for one in self._text_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
         except (TypeError, UnicodeError) as error:
-            raise ValueError("has half of a surrogate pair, which is no character") from error
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+            raise ValueError("contains an unpaired surrogate") from error
+        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
+        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids without special tokens."""
-        special = set(self.roles.values())
-        text: str = self._theirs.decode([int(i) for i in ids if int(i) not in special], skip_special_tokens=True)
+        special_ids = set(self.special_token_ids.values())
+        text: str = self._hf_tokenizer.decode(
+            [int(i) for i in ids if int(i) not in special_ids], skip_special_tokens=True
+        )
         return text
 
-    def documents(self, ids: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-        """Splits ids into documents at every `begin`, which is dropped; ids before the first one are a document too."""
-        starts = np.flatnonzero(ids == self.begin)
-        return [part[part != self.begin] for part in np.split(ids, starts) if len(part)]
+    def split_documents(self, ids: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+        """Splits ids into documents at every `document_start_id`, which is dropped; ids before the first one are a
+        document too."""
+        starts = np.flatnonzero(ids == self.document_start_id)
+        return [part[part != self.document_start_id] for part in np.split(ids, starts) if len(part)]
 
-    def text_bytes(self, ids: NDArray[np.integer]) -> int:
+    def num_text_bytes(self, ids: NDArray[np.integer]) -> int:
         """The number of UTF-8 bytes of the text of ids, for bits per byte."""
-        return sum(len(self.decode(one).encode()) for one in self.documents(ids))
+        return sum(len(self.decode(one).encode()) for one in self.split_documents(ids))
 
-    def agrees(self, ids: NDArray[np.integer]) -> bool:
+    def can_reproduce(self, ids: NDArray[np.integer]) -> bool:
         """Whether decoding and encoding reproduces the ids of at least half of the complete documents, so that this may
         be the tokenizer of a corpus."""
-        whole = [one for one in self.documents(ids)[:-1] if len(one)][-_LOOKED_AT:]
-        if not whole:  # a single document, perhaps cut off
-            whole = [one for one in self.documents(ids) if len(one)]
-        again, lengths = self.encode([self.decode(one) for one in whole])
-        parts = np.split(again, lengths.cumsum()[:-1])
-        same = sum(_same_within(one, other) for one, other in zip(whole, parts, strict=True))
-        return same * 2 >= len(whole)
+        documents = [one for one in self.split_documents(ids)[:-1] if len(one)][-_MAX_COMPARED_DOCUMENTS:]
+        if not documents:  # a single document, perhaps cut off
+            documents = [one for one in self.split_documents(ids) if len(one)]
+        new_ids, lengths = self.encode([self.decode(one) for one in documents])
+        new_documents = np.split(new_ids, lengths.cumsum()[:-1])
+        num_equal = sum(_are_equal_except_ends(one, other) for one, other in zip(documents, new_documents, strict=True))
+        return num_equal * 2 >= len(documents)
 
 
-class _Words:
+class _WordCache:
     """A word cache for a SentencePiece-like tokenizer whose pieces do not cross word boundaries.
 
     Stories have few different words, and a lookup is some ten times as fast as tokenizing.
     """
 
-    def __init__(self, own: Any, prefix: str) -> None:
-        self._own, self._prefix = own, prefix
-        self._known: dict[str, tuple[int, ...]] = {}
+    def __init__(self, tokenizer: Any, prefix: str) -> None:
+        self._tokenizer, self._prefix = tokenizer, prefix
+        self._ids_of_word: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    def of(cls, own: Any) -> "_Words | None":
-        """For a tokenizer of `tokenizer_json` without character normalization; None for any other."""
+    def from_tokenizer(cls, tokenizer: Any) -> "_WordCache | None":
+        """For a tokenizer of `build_tokenizer_config` without character normalization; None for any other."""
         from tokenizers import Tokenizer
 
-        stored = json.loads(own.to_str())
-        for prefix in ("", SPACE):
-            like = tokenizer_json({}, prefix=bool(prefix))
-            if all(stored[part] == like[part] for part in ("normalizer", "pre_tokenizer")):
-                bare = Tokenizer.from_str(json.dumps(stored | {"normalizer": None, "pre_tokenizer": None}))
-                return cls(bare, prefix)
+        tokenizer_config = json.loads(tokenizer.to_str())
+        for prefix in ("", SPACE_SYMBOL):
+            expected_config = build_tokenizer_config({}, add_dummy_prefix=bool(prefix))
+            if all(tokenizer_config[part] == expected_config[part] for part in ("normalizer", "pre_tokenizer")):
+                word_tokenizer = Tokenizer.from_str(
+                    json.dumps(tokenizer_config | {"normalizer": None, "pre_tokenizer": None})
+                )
+                return cls(word_tokenizer, prefix)
         return None
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if len(self._known) > _MOST_WORDS:
-            self._known.clear()
-        split = [_WORD.findall((self._prefix + text).replace(" ", SPACE) if text else "") for text in texts]
-        new = list(set(chain.from_iterable(split)) - self._known.keys())
-        for word, one in zip(new, self._own.encode_batch_fast(new, add_special_tokens=False), strict=True):
-            self._known[word] = tuple(one.ids)
-        each = [[*chain.from_iterable(map(self._known.__getitem__, words))] for words in split]
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        return np.fromiter(chain.from_iterable(each), np.int64, int(lengths.sum())), lengths
+        if len(self._ids_of_word) > _MAX_CACHED_WORDS:
+            self._ids_of_word.clear()
+        words_of_texts = [
+            _WORD.findall((self._prefix + text).replace(" ", SPACE_SYMBOL) if text else "") for text in texts
+        ]
+        new_words = list(set(chain.from_iterable(words_of_texts)) - self._ids_of_word.keys())
+        for word, one in zip(
+            new_words, self._tokenizer.encode_batch_fast(new_words, add_special_tokens=False), strict=True
+        ):
+            self._ids_of_word[word] = tuple(one.ids)
+        ids_of_texts = [[*chain.from_iterable(map(self._ids_of_word.__getitem__, words))] for words in words_of_texts]
+        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
+        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
 
 
-_WORD = re.compile(WORDS)
-_MOST_WORDS = 200_000
-_LOOKED_AT = 16
-_AT_ENDS = 4
+_WORD = re.compile(WORD_PATTERN)
+_MAX_CACHED_WORDS = 200_000
+_MAX_COMPARED_DOCUMENTS = 16
+_MAX_DIFFERENT_AT_ENDS = 4
 
 
-def _same_within(one: NDArray[np.integer], other: NDArray[np.integer]) -> bool:
+def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.integer]) -> bool:
     """Whether two sequences are equal except for a few ids at their ends, where a document may have been cut."""
-    for skipped in range(-_AT_ENDS, _AT_ENDS + 1):
-        left, right = one[max(skipped, 0) :], other[max(-skipped, 0) :]
-        common = min(len(left), len(right))
-        if abs(len(left) - len(right)) <= _AT_ENDS and np.array_equal(
-            left[_AT_ENDS : common - _AT_ENDS], right[_AT_ENDS : common - _AT_ENDS]
+    for offset in range(-_MAX_DIFFERENT_AT_ENDS, _MAX_DIFFERENT_AT_ENDS + 1):
+        first_part, second_part = first[max(offset, 0) :], second[max(-offset, 0) :]
+        common_length = min(len(first_part), len(second_part))
+        if abs(len(first_part) - len(second_part)) <= _MAX_DIFFERENT_AT_ENDS and np.array_equal(
+            first_part[_MAX_DIFFERENT_AT_ENDS : common_length - _MAX_DIFFERENT_AT_ENDS],
+            second_part[_MAX_DIFFERENT_AT_ENDS : common_length - _MAX_DIFFERENT_AT_ENDS],
         ):
             return True
     return False
 
 
-def opened(name: str) -> StoredTokenizer:
+def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
     """`pieces`, cached per process until the file changes."""
-    place = _place(name)
-    files = sorted(place.iterdir()) if place.is_dir() else [place]
-    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
-    return _opened(str(place), stamps)
+    path = _tokenizer_path(name)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    modification_times = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
+    return _load_cached(str(path), modification_times)
 
 
 @lru_cache(maxsize=4)
-def _opened(name: str, stamps: tuple[tuple[str, int], ...]) -> StoredTokenizer:
-    return pieces(name)
+def _load_cached(name: str, modification_times: tuple[tuple[str, int], ...]) -> PretrainedTokenizer:
+    return load_tokenizer(name)

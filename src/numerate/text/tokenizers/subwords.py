@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.tasks.plain import plain_text
+from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
-from numerate.tasks.texts import Listed, Texts, TextSource
+from numerate.tasks.texts import InMemorySource, Texts, TextSource
 from numerate.text.tokenizers import hf_vocabulary as foreign
 from numerate.text.tokenizers import tokenizer_files
 from numerate.text.tokenizers.coverage import Coverage
-from numerate.text.tokenizers.hf_vocabulary import per_digit as per_digit
+from numerate.text.tokenizers.hf_vocabulary import split_digits as split_digits
 from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
-from numerate.text.tokenizers.tokenized_texts import Tokenised, tokenised
-from numerate.tokenizers.number_formats import Digits, Ids, id_type
-from numerate.tokenizers.tokenizer import Characters, Rows, Tokenizer
-from numerate.vocabulary import BEGIN, END, PAD, POINT, SIGN, SPECIAL, UNKNOWN, Vocabulary
+from numerate.text.tokenizers.tokenized_texts import TokenizedTexts, tokenize_texts
+from numerate.tokenizers.number_formats import Digits, Ids, id_dtype
+from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer
+from numerate.vocabulary import BOS, EOS, PAD, POINT, SIGN, SPECIAL, UNK, Vocabulary
 
-MASKS = ("<extra_id_0>", "<mask>", "[MASK]")
+MASK_TOKENS = ("<extra_id_0>", "<mask>", "[MASK]")
 """Mask tokens that a layout may use, kept in every vocabulary."""
 
 
@@ -44,7 +44,7 @@ class Subwords(Tokenizer):
     (`pip install 'numerate[huggingface]'`); `characters` needs no file and has one token per character. A model name is
     looked up in the user's data first, where `numerate data fetch t5_tokenizer` puts T5's. For T5 `What is 12+9?` and
     `21` are `▁What ▁is ▁12 + 9 ?` and `▁21 [EOS]`, with `number_format=PerDigit` `▁What ▁is ▁ 1 2 + 9 ?` and `▁ 2 1
-    [EOS]`. Ids are numerate's own; `Vocabulary.foreign` has the tokenizer's, which index pretrained embeddings.
+    [EOS]`. Ids are numerate's own; `Vocabulary.pretrained_ids` has the tokenizer's, which index pretrained embeddings.
 
     With `vocabulary="occurring"` the vocabulary has only the tokens of the training data, signs, points, single ASCII
     characters, masks and number symbols, so that a small model has a small embedding table. Other tokens are [UNK].
@@ -57,7 +57,7 @@ class Subwords(Tokenizer):
     `number_format=AsIs`.
     """
 
-    unique: ClassVar[bool] = False
+    has_unique_tokenization: ClassVar[bool] = False
 
     tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model on the hub, or characters")
     number_format: TextNumberFormat = setting(AsIs(), "how numbers in texts are tokenized")
@@ -71,122 +71,132 @@ class Subwords(Tokenizer):
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("all", "occurring"):
-            raise UserError(f"vocabulary: {self.vocabulary!r} is neither 'all' nor 'occurring'")
+            raise UserError(f"vocabulary: {self.vocabulary!r} must be 'all' or 'occurring'")
         if self.max_length < 1:
-            raise UserError(f"max_length: {self.max_length} tokens are nothing to read; 1 or more are")
+            raise UserError(f"max_length: {self.max_length} must be 1 or more")
 
     @property
-    def speller(self) -> foreign.Speller:
+    def fast_tokenizer(self) -> foreign.FastTokenizer:
         """The tokenizer with its number format, loaded once per process."""
-        return foreign.speller(tokenizer_files.stored(self.tokenizer, self.revision), self.number_format)
+        return foreign.load_fast_tokenizer(
+            tokenizer_files.load_tokenizer_file(self.tokenizer, self.revision), self.number_format
+        )
 
     def fingerprint(self) -> str:
         """A hash of the tokenizer's content, whatever its name: equal hashes give equal ids."""
-        return self.speller.file.fingerprint
+        return self.fast_tokenizer.file.fingerprint
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        whole = self.speller.vocabulary
+        full_vocabulary = self.fast_tokenizer.vocabulary
         if self.vocabulary == "all":
-            return whole
-        used = np.zeros(whole.size, dtype=np.bool_)
-        used[self._used(task)] = True
-        used |= np.isin(whole.kinds, (SPECIAL, SIGN, POINT))
-        used[[whole.ids[symbol] for symbol in self.number_format.symbols()]] = True
-        used |= np.array([(len(symbol) == 1 and symbol.isascii()) or symbol in MASKS for symbol in whole.symbols])
-        return foreign.cut(whole, np.flatnonzero(used))
+            return full_vocabulary
+        used_mask = np.zeros(full_vocabulary.size, dtype=np.bool_)
+        used_mask[self._used_ids(task)] = True
+        used_mask |= np.isin(full_vocabulary.token_kinds, (SPECIAL, SIGN, POINT))
+        used_mask[[full_vocabulary.token_to_id[symbol] for symbol in self.number_format.symbols()]] = True
+        used_mask |= np.array(
+            [(len(symbol) == 1 and symbol.isascii()) or symbol in MASK_TOKENS for symbol in full_vocabulary.tokens]
+        )
+        return foreign.restrict_vocabulary(full_vocabulary, np.flatnonzero(used_mask))
 
-    def _used(self, task: Task | Iterable[str]) -> NDArray[np.int64]:
+    def _used_ids(self, task: Task | Iterable[str]) -> NDArray[np.int64]:
         """The ids of a task's training data: all of its files, or the first block drawn."""
         if not isinstance(task, Task):
-            return np.unique(self.speller.encode([*task]).ids).astype(np.int64)
-        questions = task.examples("train", 0, 0, task.block)
+            return np.unique(self.fast_tokenizer.encode([*task]).ids).astype(np.int64)
+        questions = task.examples("train", 0, 0, task.block_size)
         if questions.labels is not None:
-            return self._used(questions.alphabet)
-        texts = questions.texts if questions.texts is not None else _texts(questions)
-        return np.concatenate([self._tokens(texts, number).used for number in range(len(texts.sources))])
+            return self._used_ids(questions.alphabet)
+        texts = questions.texts if questions.texts is not None else _texts_from_questions(questions)
+        return np.concatenate([self._tokenize_source(texts, number).used_ids for number in range(len(texts.sources))])
 
-    def _tokens(self, texts: Texts, number: int) -> Tokenised:
-        return tokenised(texts.sources[number], self.speller, self.answer_prefix)
+    def _tokenize_source(self, texts: Texts, source_index: int) -> TokenizedTexts:
+        return tokenize_texts(texts.sources[source_index], self.fast_tokenizer, self.answer_prefix)
 
-    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+    def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
         if not isinstance(questions, Questions):
-            texts = _listed(questions)
+            texts = _texts_from_examples(questions)
         else:
-            texts = questions.texts if questions.texts is not None else _texts(questions)
-        first = int(self.add_bos_token)
-        parts = [
-            _Part(
-                np.flatnonzero(texts.source == number), self._tokens(texts, number), texts.rows, texts.sources[number]
+            texts = questions.texts if questions.texts is not None else _texts_from_questions(questions)
+        bos_length = int(self.add_bos_token)
+        source_rows = [
+            _SourceRows(
+                np.flatnonzero(texts.source_indices == number),
+                self._tokenize_source(texts, number),
+                texts.row_indices,
+                texts.sources[number],
             )
             for number in range(len(texts.sources))
         ]
-        prompts, answers = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-        for part in parts:
-            prompts[part.at], answers[part.at] = part.sizes()
-        for part in parts:
-            self._say_cut(part, np.maximum(prompts, answers)[part.at])
-        prompts, answers = np.minimum(prompts, self.max_length), np.minimum(answers, self.max_length)
-        lengths = first + prompts + answers + 1
+        prompt_lengths, answer_lengths = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+        for part in source_rows:
+            prompt_lengths[part.block_indices], answer_lengths[part.block_indices] = part.num_tokens()
+        for part in source_rows:
+            self._warn_truncated(part, np.maximum(prompt_lengths, answer_lengths)[part.block_indices])
+        prompt_lengths, answer_lengths = (
+            np.minimum(prompt_lengths, self.max_length),
+            np.minimum(answer_lengths, self.max_length),
+        )
+        lengths = bos_length + prompt_lengths + answer_lengths + 1
         time = int(lengths.max(initial=0))
-        ids = np.full((len(texts), time), PAD, dtype=id_type(vocabulary))
-        values = np.ones((len(texts), time), dtype=np.float32) if self.number_format.carries else None
-        table = self._table(vocabulary)
-        for part in parts:
-            part.write(ids, values, first, prompts, answers, table)
-        ids[np.arange(len(texts)), lengths - 1] = END
+        ids = np.full((len(texts), time), PAD, dtype=id_dtype(vocabulary))
+        number_values = np.ones((len(texts), time), dtype=np.float32) if self.number_format.has_number_values else None
+        id_table = self._id_table(vocabulary)
+        for part in source_rows:
+            part.copy_tokens(ids, number_values, bos_length, prompt_lengths, answer_lengths, id_table)
+        ids[np.arange(len(texts)), lengths - 1] = EOS
         if self.add_bos_token:
-            ids[:, 0] = BEGIN
+            ids[:, 0] = BOS
         positions = np.arange(time)
-        target_mask = (positions >= (first + prompts)[:, None]) & (positions < lengths[:, None])
-        return Rows(ids, lengths, target_mask, None, values, vocabulary)
+        target_mask = (positions >= (bos_length + prompt_lengths)[:, None]) & (positions < lengths[:, None])
+        return TokenizedExamples(ids, lengths, target_mask, None, number_values, vocabulary)
 
-    def _table(self, vocabulary: Vocabulary) -> Ids:
+    def _id_table(self, vocabulary: Vocabulary) -> Ids:
         """Maps ids of the full vocabulary to ids of this one."""
-        whole = self.speller.vocabulary
-        tables = _tables.setdefault(vocabulary, WeakKeyDictionary())
-        if whole not in tables:
-            known = vocabulary.ids
-            ids = [known.get(symbol, UNKNOWN) for symbol in whole.symbols]
-            tables[whole] = np.array(ids, dtype=id_type(vocabulary))
-        return tables[whole]
+        full_vocabulary = self.fast_tokenizer.vocabulary
+        id_tables = _id_table_cache.setdefault(vocabulary, WeakKeyDictionary())
+        if full_vocabulary not in id_tables:
+            id_of_symbol = vocabulary.token_to_id
+            ids = [id_of_symbol.get(symbol, UNK) for symbol in full_vocabulary.tokens]
+            id_tables[full_vocabulary] = np.array(ids, dtype=id_dtype(vocabulary))
+        return id_tables[full_vocabulary]
 
-    def _say_cut(self, part: "_Part", sizes: NDArray[np.int64]) -> None:
+    def _warn_truncated(self, part: "_SourceRows", lengths: NDArray[np.int64]) -> None:
         """Warns how many rows of a part's source are truncated, if any row of the part is."""
-        side = "beginning" if part.source.cut == "left" else "end"
-        if (sizes > self.max_length).any():
-            prompts, answers = part.tokens.sizes(slice(None))
-            every = np.maximum(prompts, answers)
+        side = "beginning" if part.source.truncation_side == "left" else "end"
+        if (lengths > self.max_length).any():
+            prompt_lengths, answer_lengths = part.tokenized_texts.num_tokens(slice(None))
+            all_lengths = np.maximum(prompt_lengths, answer_lengths)
             warnings.warn(
-                f"tokenizer.max_length: {int((every > self.max_length).sum())} of {len(every)} questions "
-                f"({part.source.place}), or "
+                f"tokenizer.max_length: {int((all_lengths > self.max_length).sum())} of {len(all_lengths)} questions "
+                f"({part.source.description}), or "
                 f"their answers, have more than {self.max_length} tokens and lose their {side}; the "
                 f"longest has "
-                f"{int(every.max())}",
+                f"{int(all_lengths.max())}",
                 stacklevel=3,
             )
 
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
         questions = task.examples("train", 0, 0, SAMPLE)
         if questions.texts is not None:
-            examples = questions.texts.pairs()
+            examples = questions.texts.read_examples()
         else:
-            examples = [Example(*plain_text(questions, row)) for row in range(len(questions))]
+            examples = [Example(*format_question(questions, row)) for row in range(len(questions))]
         found = self._coverage(task, examples, number_ids)
-        if not found.digits or found.share >= LOW:
+        if not found.num_digits or found.covered_fraction >= LOW:
             return []
         message = (
-            f"objective.loss: {found.share:.0%} of the digit characters of a sample of the training answers stand in "
-            "number tokens, and the others get no number loss"
+            f"objective.loss: {found.covered_fraction:.0%} of the digit characters of a sample of the training answers "
+            "stand in number tokens, and the others get no number loss"
         ).replace("%", " %")
-        missed = ", ".join(repr(piece) for piece, _ in found.others[:4])
+        missed = ", ".join(repr(piece) for piece, _ in found.other_tokens[:4])
         message += f" ({missed})" if missed else ""
         per_digit = replace(self, number_format=PerDigit(), vocabulary="all")
         try:
             better = per_digit._coverage(task, examples)
         except UserError:  # a tokenizer without digits
             return [message]
-        if better.share > found.share:
-            message += f"; tokenizer.number_format=PerDigit makes it {better.share:.0%}".replace("%", " %")
+        if better.covered_fraction > found.covered_fraction:
+            message += f"; tokenizer.number_format=PerDigit makes it {better.covered_fraction:.0%}".replace("%", " %")
         return [message]
 
     def _coverage(self, task: Task, examples: Sequence[Example], number_ids: frozenset[int] | None = None) -> Coverage:
@@ -195,88 +205,104 @@ class Subwords(Tokenizer):
         number_ids = frozenset(vocabulary.number_ids()) if number_ids is None else number_ids
         if not number_ids:
             raise UserError(f"tokenizer: none of the {vocabulary.size} tokens of this vocabulary has a value")
-        rows = replace(self, max_length=10**9).rows([Example("", one.answer) for one in examples], vocabulary)
+        rows = replace(self, max_length=10**9).encode_examples(
+            [Example("", one.answer) for one in examples], vocabulary
+        )
         answers = [ids[mask].tolist() for ids, mask in zip(rows.ids, rows.target_mask, strict=True)]
-        return Coverage.of([one.answer for one in examples], answers, vocabulary.symbols, number_ids)
+        return Coverage.from_token_ids([one.answer for one in examples], answers, vocabulary.tokens, number_ids)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
-        found: list[int] = self._table(vocabulary)[self.speller.encode([text]).ids].tolist()
-        return found
+        ids: list[int] = self._id_table(vocabulary)[self.fast_tokenizer.encode([text]).ids].tolist()
+        return ids
 
-    def encode_with_values(self, text: str, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
+    def encode_with_number_values(self, text: str, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
         """The ids of a text, and the number that each carries: 1 if none."""
-        encoded = self.speller.encode([text])
-        values = np.ones(len(encoded.ids), np.float32) if encoded.values is None else encoded.values
-        return self._table(vocabulary)[encoded.ids].tolist(), values.tolist()
+        encoded = self.fast_tokenizer.encode([text])
+        number_values = (
+            np.ones(len(encoded.ids), np.float32) if encoded.number_values is None else encoded.number_values
+        )
+        return self._id_table(vocabulary)[encoded.ids].tolist(), number_values.tolist()
 
-    def decode(self, ids: Iterable[int], vocabulary: Vocabulary, values: Iterable[float] | None = None) -> str:
-        """The text of ids, with the numbers that they carry if `values` are given."""
-        carried = None if values is None else [float(value) for value in values]
-        return self.speller.decode([int(i) for i in ids], vocabulary, carried)
+    def decode(self, ids: Iterable[int], vocabulary: Vocabulary, number_values: Iterable[float] | None = None) -> str:
+        """The text of ids, with the numbers that they carry if `number_values` are given."""
+        float_values = None if number_values is None else [float(value) for value in number_values]
+        return self.fast_tokenizer.decode([int(i) for i in ids], vocabulary, float_values)
 
-    def decode_with_values(self, ids: Sequence[int], values: Sequence[float], vocabulary: Vocabulary) -> str:
-        return self.decode(ids, vocabulary, values)
+    def decode_with_number_values(
+        self, ids: Sequence[int], number_values: Sequence[float], vocabulary: Vocabulary
+    ) -> str:
+        return self.decode(ids, vocabulary, number_values)
 
 
-_tables: "WeakKeyDictionary[Vocabulary, WeakKeyDictionary[Vocabulary, Ids]]" = WeakKeyDictionary()
+_id_table_cache: "WeakKeyDictionary[Vocabulary, WeakKeyDictionary[Vocabulary, Ids]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """The rows of a block from one source: `at` are their indices in the block, `rows` the indices in the source."""
+class _SourceRows:
+    """The rows of a block from one source: `block_indices` are their indices in the block, `source_indices` the indices
+    in the source."""
 
-    at: NDArray[np.int64]
-    tokens: Tokenised
-    rows: NDArray[np.int64]
+    block_indices: NDArray[np.int64]
+    tokenized_texts: TokenizedTexts
+    source_indices: NDArray[np.int64]
     source: TextSource
 
-    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def num_tokens(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The number of tokens of the questions and of the answers."""
-        return self.tokens.sizes(self.rows[self.at])
+        return self.tokenized_texts.num_tokens(self.source_indices[self.block_indices])
 
-    def write(
+    def copy_tokens(
         self,
         ids: Ids,
-        values: NDArray[np.float32] | None,
-        first: int,
-        prompts: NDArray[np.int64],
-        answers: NDArray[np.int64],
-        table: Ids,
+        number_values: NDArray[np.float32] | None,
+        start_column: int,
+        prompt_lengths: NDArray[np.int64],
+        answer_lengths: NDArray[np.int64],
+        id_table: Ids,
     ) -> None:
-        """Writes `prompts` tokens of each question from column `first` on (the last ones if truncated on the left),
-        then the first `answers` tokens of its answer."""
-        which = self.rows[self.at]
-        begins, ends = self.tokens.starts[which], self.tokens.starts[which] + self.tokens.prompts[which]
-        kept = ends - prompts[self.at] if self.source.cut == "left" else begins
+        """Writes `prompt_lengths` tokens of each question from column `start_column` on (the last ones if truncated on
+        the left), then the first `answer_lengths` tokens of its answer."""
+        indices = self.source_indices[self.block_indices]
+        question_starts, question_ends = (
+            self.tokenized_texts.starts[indices],
+            self.tokenized_texts.starts[indices] + self.tokenized_texts.prompt_lengths[indices],
+        )
+        copied_starts = (
+            question_ends - prompt_lengths[self.block_indices]
+            if self.source.truncation_side == "left"
+            else question_starts
+        )
         for start, source, counts in (
-            (np.full(len(which), first), kept, prompts[self.at]),
-            (first + prompts[self.at], ends, answers[self.at]),
+            (np.full(len(indices), start_column), copied_starts, prompt_lengths[self.block_indices]),
+            (start_column + prompt_lengths[self.block_indices], question_ends, answer_lengths[self.block_indices]),
         ):
-            inside = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
-            to = np.repeat(self.at, counts), np.repeat(start, counts) + inside
-            taken = np.repeat(source, counts) + inside
-            ids[to] = table[self.tokens.ids[taken]]
-            if values is not None and self.tokens.values is not None:
-                values[to] = self.tokens.values[taken]
+            offsets = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
+            target_index = np.repeat(self.block_indices, counts), np.repeat(start, counts) + offsets
+            source_positions = np.repeat(source, counts) + offsets
+            ids[target_index] = id_table[self.tokenized_texts.ids[source_positions]]
+            if number_values is not None and self.tokenized_texts.number_values is not None:
+                number_values[target_index] = self.tokenized_texts.number_values[source_positions]
 
 
-def _listed(examples: Sequence[Example]) -> Texts:
-    return Texts.of(Listed(tuple(examples)), np.arange(len(examples)))
+def _texts_from_examples(examples: Sequence[Example]) -> Texts:
+    return Texts.from_source(InMemorySource(tuple(examples)), np.arange(len(examples)))
 
 
-def _texts(questions: Questions) -> Texts:
+def _texts_from_questions(questions: Questions) -> Texts:
     """Questions with number slots as texts with plain numbers. Raises `UserError` for labels."""
     if questions.labels is not None:
-        raise UserError("tokenizer: Subwords writes texts, and these questions have a label per token; take Words")
-    writer = Characters(Digits("normal"))
-    vocabulary = writer.build_vocabulary(questions.alphabet)
-    rows = writer.rows(questions, vocabulary)
-    written = [vocabulary.symbols[i] for i in rows.ids.reshape(-1).tolist()]
-    time = rows.ids.shape[1]
-    prompts = rows.target_mask.argmax(axis=1).tolist()
-    return _listed(
+        raise UserError("tokenizer: Subwords does not support labels per token; use tokenizer=Words")
+    tokenizer = Characters(Digits("normal"))
+    vocabulary = tokenizer.build_vocabulary(questions.alphabet)
+    rows = tokenizer.encode_examples(questions, vocabulary)
+    symbols = [vocabulary.tokens[i] for i in rows.ids.reshape(-1).tolist()]
+    row_length = rows.ids.shape[1]
+    prompt_lengths = rows.target_mask.argmax(axis=1).tolist()
+    return _texts_from_examples(
         [
-            Example("".join(written[at : at + prompt]), "".join(written[at + prompt : at + length - 1]))
-            for at, prompt, length in zip(range(0, time * len(rows), time), prompts, rows.lengths.tolist(), strict=True)
+            Example("".join(symbols[at : at + prompt]), "".join(symbols[at + prompt : at + length - 1]))
+            for at, prompt, length in zip(
+                range(0, row_length * len(rows), row_length), prompt_lengths, rows.lengths.tolist(), strict=True
+            )
         ]
     )

@@ -14,25 +14,25 @@ from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
 
-Codes = NDArray[np.int64]
+SymbolIndices = NDArray[np.int64]
 """Symbols by their index in `TextNumberFormat.symbols()`."""
 
 
 class NumberSymbols(NamedTuple):
     """Numbers as symbols, concatenated.
 
-    `codes` int64 `[symbols]`; `counts` int64 `[numbers]`: how many symbols each number has; `values` float32
-    `[numbers]`: the number itself, None if tokens carry no values; `beyond` bool `[numbers]`: numbers that the format
-    cannot represent, whose other entries are meaningless.
+    `symbol_indices` int64 `[symbols]`; `num_symbols` int64 `[numbers]`: how many symbols each number has;
+    `number_values` float32 `[numbers]`: the number itself, None if tokens carry no values; `unrepresentable_mask` bool
+    `[numbers]`: numbers that the format cannot represent, whose other entries are meaningless.
     """
 
-    codes: Codes
-    counts: NDArray[np.int64]
-    values: NDArray[np.float32] | None = None
-    beyond: NDArray[np.bool_] | None = None
+    symbol_indices: SymbolIndices
+    num_symbols: NDArray[np.int64]
+    number_values: NDArray[np.float32] | None = None
+    unrepresentable_mask: NDArray[np.bool_] | None = None
 
 
-class Meaning(NamedTuple):
+class SymbolInfo(NamedTuple):
     """A symbol's kind, value, and power of ten (-1000: none) in a vocabulary."""
 
     kind: int
@@ -43,11 +43,11 @@ class Meaning(NamedTuple):
 class TextNumberFormat(ABC):
     """How the numbers in a text are written as symbols. All other text is left to the tokenizer.
 
-    `write` converts many numbers, `spell` one, with equal results; `read` is the inverse. A number that a format cannot
-    represent (`beyond`) keeps its characters, one token per digit, so that nothing is lost.
+    `format_numbers` converts many numbers, `format_number` one, with equal results; `decode_symbols` is the inverse. A
+    number that a format cannot represent (`beyond`) keeps its characters, one token per digit, so that nothing is lost.
     """
 
-    carries: ClassVar[bool] = False
+    has_number_values: ClassVar[bool] = False
     """Whether tokens carry the number as a value."""
 
     @property
@@ -60,27 +60,27 @@ class TextNumberFormat(ABC):
         """All its symbols. The first ten are the digits, unless it leaves numbers to the tokenizer."""
 
     @abstractmethod
-    def write(self, found: Sequence[str]) -> NumberSymbols:
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
         """The symbols of numbers found in texts."""
 
     @abstractmethod
-    def spell(self, number: str) -> list[str]:
+    def format_number(self, number: str) -> list[str]:
         """The symbols of one number of a text. Raises `UserError` for one that it cannot represent."""
 
     @abstractmethod
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         """The text of consecutive symbols, with the values that they carry."""
 
-    def meaning(self, symbol: str) -> Meaning:
+    def symbol_info(self, symbol: str) -> SymbolInfo:
         """The meaning of one of its symbols: by default, digits are digits and all else is text."""
-        return Meaning(DIGIT, float(symbol)) if symbol in TEN else Meaning(TEXT)
+        return SymbolInfo(DIGIT, float(symbol)) if symbol in DIGIT_SYMBOLS else SymbolInfo(TEXT)
 
-    def between(self, marked: str, mark: str) -> str:
-        """The text between numbers, each number being one `mark`; unchanged by default."""
-        return marked
+    def normalize_separators(self, text: str, placeholder: str) -> str:
+        """The text between numbers, each number being one `placeholder`; unchanged by default."""
+        return text
 
 
-TEN = tuple("0123456789")
+DIGIT_SYMBOLS = tuple("0123456789")
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class AsIs(TextNumberFormat):
     def symbols(self) -> tuple[str, ...]:
         return ()
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        raise UserError("number_format: AsIs leaves numbers to the tokenizer and writes none")
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        raise UserError("number_format: AsIs does not format numbers")
 
-    def spell(self, number: str) -> list[str]:
-        raise UserError("number_format: AsIs leaves numbers to the tokenizer and writes none")
+    def format_number(self, number: str) -> list[str]:
+        raise UserError("number_format: AsIs does not format numbers")
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         return "".join(symbols)
 
 
@@ -107,22 +107,22 @@ class PerDigit(TextNumberFormat):
     """One token per digit, other text unchanged: `a12.5b` is `a 1 2 . 5 b`.
 
     Numbers are not parsed, so nothing is lost: signs, points, thousands and powers of ten are left to the tokenizer.
-    `numerate.text.tokenizers.subwords.per_digit` does the same to any tokenizer. The published version (Zausinger et
+    `numerate.text.tokenizers.subwords.split_digits` does the same to any tokenizer. The published version (Zausinger et
     al., 2025, https://arxiv.org/abs/2411.02083) also splits the letters of a piece that has a digit.
     """
 
-    pattern: ClassVar[re.Pattern[str]] = found_numbers.DIGITS
+    pattern: ClassVar[re.Pattern[str]] = found_numbers.DIGIT_RUN
 
     def symbols(self) -> tuple[str, ...]:
-        return TEN
+        return DIGIT_SYMBOLS
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        return NumberSymbols(digits_of(found), sizes_of(found))
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        return NumberSymbols(concatenated_digits(numbers), text_lengths(numbers))
 
-    def spell(self, number: str) -> list[str]:
+    def format_number(self, number: str) -> list[str]:
         return [*number]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         return "".join(symbols)
 
 
@@ -137,51 +137,53 @@ class Groups(TextNumberFormat):
     """
 
     group_size: int = setting(3, "digits per group, 1 to 5")
-    side: Literal["left", "right"] = setting("left", "where grouping starts")
+    group_from: Literal["left", "right"] = setting("left", "where grouping starts")
 
     pattern: ClassVar[re.Pattern[str]] = re.compile(r"(?<=[0-9])\.[0-9]+|[0-9]+")
 
     def __post_init__(self) -> None:
         if not 1 <= self.group_size <= 5:
             raise UserError(f"group_size: groups of {self.group_size} digits cannot be; 1 to 5 digits can")
-        if self.side not in ("left", "right"):
-            raise UserError(f"side: {self.side!r} is neither 'left' nor 'right'")
+        if self.group_from not in ("left", "right"):
+            raise UserError(f"group_from: {self.group_from!r} must be 'left' or 'right'")
 
     def symbols(self) -> tuple[str, ...]:
         groups = [f"{value:0{size}}" for size in range(1, self.group_size + 1) for value in range(10**size)]
         return (*groups, ".")
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        lengths = sizes_of(found)
-        number = np.repeat(np.arange(len(found)), lengths)
-        place = np.arange(len(number)) - np.repeat(lengths.cumsum() - lengths, lengths)
-        written = characters_of(found)
-        fraction = np.fromiter((text[0] == "." for text in found), np.bool_, len(found))[number]
-        first = (lengths[number] % self.group_size) * (~fraction & (self.side == "right"))
-        behind = place - fraction - first
-        starts = (behind % self.group_size == 0) | (place == 0) | (fraction & (place == 1))
-        begins = np.flatnonzero(starts)
-        sizes = np.diff(np.append(begins, len(number)))
-        digit = np.where(written == ord("."), 0, written.astype(np.int64) - ord("0"))
-        power = np.repeat(begins + sizes, sizes) - 1 - np.arange(len(number))
-        values = np.add.reduceat(digit * 10**power, begins) if len(begins) else digit
-        codes = values + (10**sizes - 10) // 9
-        codes[written[begins] == ord(".")] = (10 ** (self.group_size + 1) - 10) // 9
-        return NumberSymbols(codes, np.bincount(number[begins], minlength=len(found)))
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        lengths = text_lengths(numbers)
+        number_index = np.repeat(np.arange(len(numbers)), lengths)
+        character_index = np.arange(len(number_index)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        characters = concatenated_characters(numbers)
+        is_fraction = np.fromiter((text[0] == "." for text in numbers), np.bool_, len(numbers))[number_index]
+        first_group_size = (lengths[number_index] % self.group_size) * (~is_fraction & (self.group_from == "right"))
+        offset = character_index - is_fraction - first_group_size
+        is_group_start = (
+            (offset % self.group_size == 0) | (character_index == 0) | (is_fraction & (character_index == 1))
+        )
+        group_starts = np.flatnonzero(is_group_start)
+        group_sizes = np.diff(np.append(group_starts, len(number_index)))
+        digits = np.where(characters == ord("."), 0, characters.astype(np.int64) - ord("0"))
+        exponents = np.repeat(group_starts + group_sizes, group_sizes) - 1 - np.arange(len(number_index))
+        group_values = np.add.reduceat(digits * 10**exponents, group_starts) if len(group_starts) else digits
+        symbol_indices = group_values + (10**group_sizes - 10) // 9
+        symbol_indices[characters[group_starts] == ord(".")] = (10 ** (self.group_size + 1) - 10) // 9
+        return NumberSymbols(symbol_indices, np.bincount(number_index[group_starts], minlength=len(numbers)))
 
-    def spell(self, number: str) -> list[str]:
+    def format_number(self, number: str) -> list[str]:
         point, digits = (["."], number[1:]) if number.startswith(".") else ([], number)
-        first = len(digits) % self.group_size if self.side == "right" and not point else 0
-        rest = [digits[i : i + self.group_size] for i in range(first, len(digits), self.group_size)]
-        return [*point, *filter(None, [digits[:first]]), *rest]
+        first_group_size = len(digits) % self.group_size if self.group_from == "right" and not point else 0
+        full_groups = [digits[i : i + self.group_size] for i in range(first_group_size, len(digits), self.group_size)]
+        return [*point, *filter(None, [digits[:first_group_size]]), *full_groups]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         return "".join(symbols)
 
-    def meaning(self, symbol: str) -> Meaning:
+    def symbol_info(self, symbol: str) -> SymbolInfo:
         if symbol == ".":
-            return Meaning(POINT)
-        return Meaning(DIGIT if len(symbol) == 1 else NUMBER, float(symbol))
+            return SymbolInfo(POINT)
+        return SymbolInfo(DIGIT if len(symbol) == 1 else NUMBER, float(symbol))
 
 
 @dataclass(frozen=True)
@@ -199,82 +201,90 @@ class XVal(TextNumberFormat):
     and every number is rounded to float32; one that is not finite then keeps its characters.
     """
 
-    carries: ClassVar[bool] = True
+    has_number_values: ClassVar[bool] = True
 
-    sign: bool = setting(True, "whether a minus belongs to its number; false: it is text")
+    include_sign: bool = setting(True, "whether a minus is part of its number; false: it is text")
     published: bool = setting(False, "find numbers as the published code does: no sign, thousands, powers of ten")
-    round_to_float32: bool = setting(False, "whether numbers with more digits than float32 are rounded", later=True)
+    round_to_float32: bool = setting(
+        False, "whether numbers with more digits than float32 are rounded", added_later=True
+    )
 
     @property
     def pattern(self) -> re.Pattern[str]:
         if self.published:
-            return found_numbers.PUBLISHED
-        return found_numbers.SIGNED if self.sign else found_numbers.UNSIGNED
+            return found_numbers.PUBLISHED_NUMBER
+        return found_numbers.SIGNED_NUMBER if self.include_sign else found_numbers.UNSIGNED_NUMBER
 
     def symbols(self) -> tuple[str, ...]:
-        return (*TEN, NUM)
+        return (*DIGIT_SYMBOLS, NUMBER_TOKEN)
 
-    def write(self, found: Sequence[str]) -> NumberSymbols:
-        values, beyond = carried(found)
+    def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
+        number_values, unrepresentable_mask = parse_floats(numbers)
         if self.published or self.round_to_float32:
-            beyond = ~np.isfinite(values)
-        return NumberSymbols(np.full(len(found), 10), np.ones(len(found), np.int64), values, beyond)
+            unrepresentable_mask = ~np.isfinite(number_values)
+        return NumberSymbols(
+            np.full(len(numbers), 10), np.ones(len(numbers), np.int64), number_values, unrepresentable_mask
+        )
 
-    def spell(self, number: str) -> list[str]:
-        if self.write([number]).beyond[0]:  # type: ignore[index]
-            raise UserError(f"number_format: {number} is not a number that float32 holds, which xVal's values are")
-        return [NUM]
+    def format_number(self, number: str) -> list[str]:
+        if self.format_numbers([number]).unrepresentable_mask[0]:  # type: ignore[index]
+            raise UserError(f"number_format: {number} must be representable in float32")
+        return [NUMBER_TOKEN]
 
-    def read(self, symbols: Sequence[str], values: Sequence[float] | None = None) -> str:
-        return numbers_read(symbols, values)
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
+        return decode_number_tokens(symbols, number_values)
 
-    def meaning(self, symbol: str) -> Meaning:
-        return Meaning(NUMBER if symbol == NUM else TEXT)
+    def symbol_info(self, symbol: str) -> SymbolInfo:
+        return SymbolInfo(NUMBER if symbol == NUMBER_TOKEN else TEXT)
 
-    def between(self, marked: str, mark: str) -> str:
-        return re.sub(f"(?<={mark}), ?(?={mark})", "", marked) if self.published else marked
+    def normalize_separators(self, text: str, placeholder: str) -> str:
+        return re.sub(f"(?<={placeholder}), ?(?={placeholder})", "", text) if self.published else text
 
 
-NUM = "[NUM]"
+NUMBER_TOKEN = "[NUM]"
 """The token of a number that is carried as a value."""
 
 
-def numbers_read(symbols: Sequence[str], values: Sequence[float] | None) -> str:
+def decode_number_tokens(symbols: Sequence[str], number_values: Sequence[float] | None) -> str:
     """The values of `[NUM]` tokens, separated by spaces; the tokens themselves without values.
 
     >>> numbers_read(["[NUM]", "[NUM]"], [1.0, -2.5])
     '1 -2.5'
     """
-    if values is None:
+    if number_values is None:
         return " ".join(symbols)
-    each = zip(symbols, values, strict=True)
-    return " ".join(as_decimal(value) if symbol == NUM else symbol for symbol, value in each)
+    pairs = zip(symbols, number_values, strict=True)
+    return " ".join(format_float(value) if symbol == NUMBER_TOKEN else symbol for symbol, value in pairs)
 
 
-def carried(
-    found: Sequence[str], kind: type[np.floating] = np.float32
+def parse_floats(
+    numbers: Sequence[str], dtype: type[np.floating] = np.float32
 ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     """Numbers as floating point, and which of them have no exact round trip.
 
     >>> carried(["1,000", "-15.67", "123456789"])
     (array([ 1.0000000e+03, -1.5670000e+01,  1.2345679e+08], dtype=float32), array([False, False,  True]))
     """
-    exact = np.fromiter((float(found_numbers.bare(text)) for text in found), np.float64, len(found))
+    float64_values = np.fromiter(
+        (float(found_numbers.strip_thousands_separators(text)) for text in numbers), np.float64, len(numbers)
+    )
     with np.errstate(over="ignore"):
-        values = exact.astype(kind)
+        values = float64_values.astype(dtype)
     # Numbers of few digits always have an exact round trip; only the others are checked one by one.
-    limits = np.finfo(kind)
-    short = sizes_of(found) <= limits.precision
-    if "e" in (joined := "".join(found)) or "E" in joined:
-        short &= np.fromiter(("e" not in text and "E" not in text for text in found), np.bool_, len(found))
-    beyond = np.zeros(len(found), np.bool_)
-    for place in np.flatnonzero(~short | (np.abs(exact) >= limits.max)).tolist():
-        shortest = as_decimal(values[place])
-        beyond[place] = shortest == "inf" or found_numbers.value_of(shortest) != found_numbers.value_of(found[place])
-    return values, beyond
+    limits = np.finfo(dtype)
+    is_short = text_lengths(numbers) <= limits.precision
+    if "e" in (joined := "".join(numbers)) or "E" in joined:
+        is_short &= np.fromiter(("e" not in text and "E" not in text for text in numbers), np.bool_, len(numbers))
+    inexact_mask = np.zeros(len(numbers), np.bool_)
+    for i in np.flatnonzero(~is_short | (np.abs(float64_values) >= limits.max)).tolist():
+        shortest = format_float(values[i])
+        inexact_mask[i] = shortest == "inf" or found_numbers.parse_decimal(shortest) != found_numbers.parse_decimal(
+            numbers[i]
+        )
+    return values, inexact_mask
 
 
-def as_decimal(value: float | np.floating) -> str:
+def format_float(value: float | np.floating) -> str:
     """The shortest decimal without exponent that rounds to this number in its dtype (float32 for a Python float).
 
     >>> as_decimal(float(np.float32(15.67))), as_decimal(5.0), as_decimal(np.float64(-1e-3))
@@ -286,16 +296,16 @@ def as_decimal(value: float | np.floating) -> str:
     return np.format_float_positional(number, unique=True, trim="-")
 
 
-def characters_of(found: Sequence[str]) -> NDArray[np.uint8]:
+def concatenated_characters(texts: Sequence[str]) -> NDArray[np.uint8]:
     """The ASCII characters of texts, concatenated."""
-    return np.frombuffer("".join(found).encode("ascii"), dtype=np.uint8)
+    return np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
 
 
-def digits_of(found: Sequence[str]) -> Codes:
+def concatenated_digits(texts: Sequence[str]) -> SymbolIndices:
     """The digits of texts of digits, concatenated."""
-    return characters_of(found).astype(np.int64) - ord("0")
+    return concatenated_characters(texts).astype(np.int64) - ord("0")
 
 
-def sizes_of(found: Sequence[str]) -> NDArray[np.int64]:
+def text_lengths(texts: Sequence[str]) -> NDArray[np.int64]:
     """The length of each text."""
-    return np.fromiter(map(len, found), np.int64, len(found))
+    return np.fromiter(map(len, texts), np.int64, len(texts))

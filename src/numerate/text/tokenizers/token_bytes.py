@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.text.tokenizers.sentencepiece_files import BYTE, SPACE
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer
+from numerate.text.tokenizers.sentencepiece_files import BYTE_PIECE, SPACE_SYMBOL
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer
 
 _BYTE_SPACE = "Ġ"
 """The space as tokenizers of bytes (GPT-2) write it."""
@@ -17,57 +17,67 @@ _BYTE_SPACE = "Ġ"
 class TokenBytes:
     """Bytes of UTF-8 by token id.
 
-    `whole` int64 `[size]`: of the token within a text, the space in front of a word included; special tokens have none.
-    `first` int64 `[size]`: of the token at the start of a document, where many tokenizers add a space.
-    `begin`: the id in front of every document; None where a tokenizer has none.
+    `byte_counts` int64 `[size]`: of the token within a text, the space in front of a word included; special tokens have
+    none. `initial_byte_counts` int64 `[size]`: of the token at the start of a document, where many tokenizers add a
+    space. `begin_id`: the id in front of every document; None where a tokenizer has none.
 
-    >>> TokenBytes.of(pieces("mistral")).of_targets(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
+    >>> TokenBytes.from_tokenizer(pieces("mistral")).of_targets(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
     """
 
-    whole: NDArray[np.int64]
-    first: NDArray[np.int64]
-    begin: int | None
+    byte_counts: NDArray[np.int64]
+    initial_byte_counts: NDArray[np.int64]
+    begin_id: int | None
 
     @classmethod
-    def of(cls, pieces: StoredTokenizer) -> "TokenBytes":
-        """Of a tokenizer of bytes (GPT-2) from its pieces, of one of SentencePiece too, of any other by decoding."""
-        stored = json.loads(pieces.file.text)
-        texts = _pieces_of(stored)
-        kinds = _decoders(stored.get("decoder"))
+    def from_tokenizer(cls, tokenizer: PretrainedTokenizer) -> "TokenBytes":
+        """From the token texts of a byte-level (GPT-2) or SentencePiece tokenizer; by decoding for any other."""
+        stored = json.loads(tokenizer.file.json_text)
+        texts = _token_texts(stored)
+        decoder_types = _decoder_types(stored.get("decoder"))
         added = {token["id"]: token for token in stored.get("added_tokens", [])}
-        special = {number for number, token in added.items() if token.get("special")} | set(pieces.roles.values())
-        ordinary = {number: text for number, text in texts.items() if number not in special}
-        spelled = {number: text for number, text in ordinary.items() if number not in added}
-        whole = np.zeros(pieces.size, dtype=np.int64)
-        for number in ordinary.keys() - spelled.keys():
-            whole[number] = len(ordinary[number].encode())
-        first = whole.copy()
-        space = _BYTE_SPACE if "ByteLevel" in kinds else SPACE if kinds & {"Metaspace", "Replace"} else None
+        special = {token_id for token_id, token in added.items() if token.get("special")} | set(
+            tokenizer.special_token_ids.values()
+        )
+        text_tokens = {number: text for number, text in texts.items() if number not in special}
+        regular_tokens = {number: text for number, text in text_tokens.items() if number not in added}
+        byte_counts = np.zeros(tokenizer.size, dtype=np.int64)
+        for number in text_tokens.keys() - regular_tokens.keys():
+            byte_counts[number] = len(text_tokens[number].encode())
+        initial_byte_counts = byte_counts.copy()
+        space = (
+            _BYTE_SPACE
+            if "ByteLevel" in decoder_types
+            else SPACE_SYMBOL
+            if decoder_types & {"Metaspace", "Replace"}
+            else None
+        )
         if space is None:
-            anchor = next(iter(spelled), 0)
-            before = len(pieces.decode([anchor]).encode())
-            for number in spelled:
-                whole[number] = len(pieces.decode([anchor, number]).encode()) - before
-                first[number] = len(pieces.decode([number]).encode())
+            context_id = next(iter(regular_tokens), 0)
+            context_bytes = len(tokenizer.decode([context_id]).encode())
+            for number in regular_tokens:
+                byte_counts[number] = len(tokenizer.decode([context_id, number]).encode()) - context_bytes
+                initial_byte_counts[number] = len(tokenizer.decode([number]).encode())
         else:
-            put = _puts(pieces, ordinary, space)
-            for number, text in spelled.items():
+            adds_space = _adds_leading_space(tokenizer, text_tokens, space)
+            for number, text in regular_tokens.items():
                 if space == _BYTE_SPACE:
-                    whole[number] = len(text)
+                    byte_counts[number] = len(text)
                 else:
-                    whole[number] = 1 if BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
-                first[number] = whole[number] - (put and text.startswith(space))
-        roles = pieces.roles
-        return cls(whole, first, roles.get("bos", roles.get("eos")))
+                    byte_counts[number] = (
+                        1 if BYTE_PIECE.fullmatch(text) else len(text.replace(SPACE_SYMBOL, " ").encode())
+                    )
+                initial_byte_counts[number] = byte_counts[number] - (adds_space and text.startswith(space))
+        roles = tokenizer.special_token_ids
+        return cls(byte_counts, initial_byte_counts, roles.get("bos", roles.get("eos")))
 
-    def of_targets(self, read: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes of each token of `ids`, where `read` is the token in front of it; both of one shape."""
-        if self.begin is None:
-            return self.whole[ids]
-        return np.where(read == self.begin, self.first[ids], self.whole[ids])
+    def target_byte_counts(self, previous_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The bytes of each token of `ids`, where `previous_ids` is the token in front of it; both of one shape."""
+        if self.begin_id is None:
+            return self.byte_counts[ids]
+        return np.where(previous_ids == self.begin_id, self.initial_byte_counts[ids], self.byte_counts[ids])
 
 
-def _pieces_of(stored: dict[str, object]) -> dict[int, str]:
+def _token_texts(stored: dict[str, object]) -> dict[int, str]:
     """The text of every id of a tokenizer.json."""
     model = stored["model"]
     assert isinstance(model, dict)
@@ -79,14 +89,14 @@ def _pieces_of(stored: dict[str, object]) -> dict[int, str]:
     return texts | {int(token["id"]): str(token["content"]) for token in added}
 
 
-def _decoders(decoder: object) -> set[str]:
+def _decoder_types(decoder: object) -> set[str]:
     """The kinds of decoder that there are, those of a sequence each by itself."""
     if not isinstance(decoder, dict):
         return set()
-    return {str(decoder["type"])}.union(*map(_decoders, decoder.get("decoders", [])))
+    return {str(decoder["type"])}.union(*map(_decoder_types, decoder.get("decoders", [])))
 
 
-def _puts(pieces: StoredTokenizer, texts: dict[int, str], space: str) -> bool:
+def _adds_leading_space(tokenizer: PretrainedTokenizer, texts: dict[int, str], space: str) -> bool:
     """Whether the tokenizer adds a space in front of the first word of a text."""
-    ids, _ = pieces.encode(["a"])
+    ids, _ = tokenizer.encode(["a"])
     return len(ids) > 0 and texts.get(int(ids[0]), "").startswith(space)

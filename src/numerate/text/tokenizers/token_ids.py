@@ -1,4 +1,4 @@
-"""Token ids of pretokenized corpora, used unchanged for language modeling."""
+"""Token ids of pretokenized corpora for language modeling."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
-from numerate.text.tokenizers.stored_tokenizer import StoredTokenizer, opened
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_cached_tokenizer
 from numerate.text.tokenizers.token_bytes import TokenBytes
-from numerate.tokenizers.number_formats import id_type
-from numerate.tokenizers.tokenizer import Rows, Tokenizer
+from numerate.tokenizers.number_formats import id_dtype
+from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocabulary
 
 
@@ -29,88 +29,89 @@ class TokenIds(Tokenizer):
     50,257 ids with pad_to_multiple_of=128 are the published 50,304.
     """
 
-    unique: ClassVar[bool] = False
+    has_unique_tokenization: ClassVar[bool] = False
 
     pad_to_multiple_of: int = setting(1, "pad the vocabulary to a multiple of this")
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple_of < 1:
-            raise UserError(
-                f"pad_to_multiple_of: {self.pad_to_multiple_of} has no multiples; 1 or more is right, 1 for no "
-                f"further ids"
-            )
+            raise UserError(f"pad_to_multiple_of: {self.pad_to_multiple_of} must be 1 or more; 1 adds no padding")
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
-        """The vocabulary of a task's tokenizer. Raises `UserError` for a task without running text."""
-        if not isinstance(task, Task) or not hasattr(task, "pieces"):
-            what = type(task).__name__ if isinstance(task, Task) else "a text"
+        """The vocabulary of a task's tokenizer. Raises `UserError` for a task that is not language modeling."""
+        if not isinstance(task, Task) or not hasattr(task, "load_tokenizer"):
+            task_name = type(task).__name__ if isinstance(task, Task) else "a text"
             raise UserError(
-                f"tokenizer: TokenIds takes running text as it is, and {what} is none; task=LanguageModeling, or "
+                f"tokenizer: TokenIds takes running text as it is, and {task_name} is none; task=LanguageModeling, or "
                 "another tokenizer such as Characters, is right"
             )
-        return vocabulary_of(task.pieces(), self.pad_to_multiple_of)
+        return build_tokenizer_vocabulary(task.load_tokenizer(), self.pad_to_multiple_of)
 
-    def rows(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> Rows:
+    def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
         if not isinstance(questions, Questions) or questions.tokens is None:
             raise UserError(
-                "tokenizer: TokenIds takes running text alone, and these are questions; Characters is right"
+                "tokenizer: TokenIds supports language modeling only; for questions use tokenizer=Characters"
             )
-        rows = questions.tokens
-        ids = rows.ids.astype(id_type(vocabulary))
+        chunks = questions.tokens
+        ids = chunks.ids.astype(id_dtype(vocabulary))
         positions = np.arange(ids.shape[1])
-        target_mask = (positions > 0) & (positions <= rows.lengths[:, None])
-        return Rows(ids, rows.lengths + 1, target_mask, vocabulary=vocabulary)
+        target_mask = (positions > 0) & (positions <= chunks.lengths[:, None])
+        return TokenizedExamples(ids, chunks.lengths + 1, target_mask, vocabulary=vocabulary)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
         """The ids of a text, without [BOS]."""
-        ids: list[int] = pieces_of(vocabulary).encode([text])[0].tolist()
+        ids: list[int] = get_tokenizer(vocabulary).encode([text])[0].tolist()
         return ids
 
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary) -> str:
-        return pieces_of(vocabulary).decode([*ids])
+        return get_tokenizer(vocabulary).decode([*ids])
 
     @staticmethod
-    def stored(name: str) -> StoredTokenizer:
+    def load_tokenizer(name: str) -> PretrainedTokenizer:
         """The stored tokenizer of a name, loaded once, for tasks, which do not import tokens. Raises as `pieces`."""
-        return opened(name)
+        return load_cached_tokenizer(name)
 
     @staticmethod
     def token_bytes(name: str) -> TokenBytes:
         """The bytes of each token of a stored tokenizer."""
-        return TokenBytes.of(opened(name))
+        return TokenBytes.from_tokenizer(load_cached_tokenizer(name))
 
 
 @lru_cache(maxsize=4)
-def vocabulary_of(known: StoredTokenizer, multiple: int = 1) -> Vocabulary:
+def build_tokenizer_vocabulary(tokenizer: PretrainedTokenizer, pad_to_multiple_of: int = 1) -> Vocabulary:
     """The vocabulary of a stored tokenizer, padded with unused ids to a multiple."""
-    symbols = list(known.symbols)
-    symbols += [f"[no piece {i}]" for i in range(len(symbols), -(-len(symbols) // multiple) * multiple)]
-    special = set(known.roles.values())
-    kinds = np.full(len(symbols), TEXT, dtype=np.int8)
+    symbols = list(tokenizer.symbols)
+    symbols += [
+        f"[no piece {i}]" for i in range(len(symbols), -(-len(symbols) // pad_to_multiple_of) * pad_to_multiple_of)
+    ]
+    special_ids = set(tokenizer.special_token_ids.values())
+    token_kinds = np.full(len(symbols), TEXT, dtype=np.int8)
     values = np.full(len(symbols), np.nan)
     for i, symbol in enumerate(symbols):
-        bare = symbol.lstrip("\u2581\u0120")
-        if i in special:
-            kinds[i] = SPECIAL
-        elif bare.isascii() and bare.isdigit():
-            kinds[i], values[i] = DIGIT if len(bare) == 1 else NUMBER, float(bare)
-        elif bare in ("-", "."):
-            kinds[i] = SIGN if bare == "-" else POINT
-    theirs = np.arange(len(symbols), dtype=np.int64)
-    theirs[known.size :] = -1
-    found = TokenizerVocabulary(tuple(symbols), kinds, values, np.full(len(symbols), -1000, np.int64), theirs)
-    object.__setattr__(found, "pieces", known)
-    return found
+        stripped_symbol = symbol.lstrip("\u2581\u0120")
+        if i in special_ids:
+            token_kinds[i] = SPECIAL
+        elif stripped_symbol.isascii() and stripped_symbol.isdigit():
+            token_kinds[i], values[i] = DIGIT if len(stripped_symbol) == 1 else NUMBER, float(stripped_symbol)
+        elif stripped_symbol in ("-", "."):
+            token_kinds[i] = SIGN if stripped_symbol == "-" else POINT
+    tokenizer_ids = np.arange(len(symbols), dtype=np.int64)
+    tokenizer_ids[tokenizer.size :] = -1
+    vocabulary = TokenizerVocabulary(
+        tuple(symbols), token_kinds, values, np.full(len(symbols), -1000, np.int64), tokenizer_ids
+    )
+    object.__setattr__(vocabulary, "tokenizer", tokenizer)
+    return vocabulary
 
 
 class TokenizerVocabulary(Vocabulary):
-    """A vocabulary that knows its tokenizer."""
+    """A vocabulary with a reference to its tokenizer."""
 
-    pieces: StoredTokenizer
+    tokenizer: PretrainedTokenizer
 
 
-def pieces_of(vocabulary: Vocabulary) -> StoredTokenizer:
+def get_tokenizer(vocabulary: Vocabulary) -> PretrainedTokenizer:
     """The stored tokenizer of a vocabulary of `TokenIds`. Raises `UserError` for any other."""
     if not isinstance(vocabulary, TokenizerVocabulary):
-        raise UserError("tokenizer: TokenIds knows the vocabularies alone that it made; of a LanguageModeling is right")
-    return vocabulary.pieces
+        raise UserError("tokenizer: the vocabulary must be built by TokenIds")
+    return vocabulary.tokenizer

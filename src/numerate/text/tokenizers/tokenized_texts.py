@@ -22,195 +22,219 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import OperationalError
-from numerate.tasks.corpus_files import block_sum
-from numerate.tasks.folders import numerate_cache
+from numerate.tasks.corpus_files import file_checksum
+from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
-from numerate.text.tokenizers.hf_vocabulary import Speller
-from numerate.tokenizers.number_formats import Ids, id_type
+from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
+from numerate.tokenizers.number_formats import Ids, id_dtype
 
-SMALL = 20_000
+MAX_IN_MEMORY = 20_000
 """Up to this many questions are cached in memory only."""
 
-_PORTION = 8192
+_CHUNK_SIZE = 8192
 _VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Tokenised:
+class TokenizedTexts:
     """The tokens of a source's questions, concatenated, each followed by its answer.
 
-    - `ids` `[tokens]`: token ids; `values` float32 `[tokens]`: the number of each, or None.
+    - `ids` `[tokens]`: token ids; `number_values` float32 `[tokens]`: the number of each, or None.
     - `starts` int64 `[questions + 1]`: where each question starts, and where the last answer ends.
-    - `prompts` int32 `[questions]`: the number of tokens of each question without its answer.
-    - `used` int64: the ids that occur, sorted.
+    - `prompt_lengths` int32 `[questions]`: the number of tokens of each question without its answer.
+    - `used_ids` int64: the ids that occur, sorted.
     """
 
     ids: Ids
     starts: NDArray[np.int64]
-    prompts: NDArray[np.int32]
-    used: NDArray[np.int64]
-    values: NDArray[np.float32] | None = None
+    prompt_lengths: NDArray[np.int32]
+    used_ids: NDArray[np.int64]
+    number_values: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
-        return len(self.prompts)
+        return len(self.prompt_lengths)
 
-    def sizes(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def num_tokens(self, indices: NDArray[np.int64] | slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The number of tokens of these questions, and of their answers."""
-        prompts = self.prompts[rows].astype(np.int64)
-        return prompts, (self.starts[1:][rows] - self.starts[:-1][rows]) - prompts
+        prompt_lengths = self.prompt_lengths[indices].astype(np.int64)
+        return prompt_lengths, (self.starts[1:][indices] - self.starts[:-1][indices]) - prompt_lengths
 
 
-_known: "OrderedDict[str, Tokenised]" = OrderedDict()
+_cache: "OrderedDict[str, TokenizedTexts]" = OrderedDict()
 _fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
 
 
-def tokenised(source: TextSource, speller: Speller, before_answer: str = "") -> Tokenised:
+def tokenize_texts(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str = "") -> TokenizedTexts:
     """The tokens of all questions of a source, made on first use.
 
-    `before_answer` is prepended to every answer. Raises `OperationalError` if the cache folder cannot be written.
+    `answer_prefix` is prepended to every answer. Raises `OperationalError` if the cache folder cannot be written.
     """
-    key = _key(source, speller, before_answer)
-    if key not in _known:
-        made = _kept(source, speller, before_answer, key) if source.count > SMALL else None
-        _known[key] = _in_memory(source, speller, before_answer) if made is None else made
-    _known.move_to_end(key)
-    while len(_known) > 32:
-        _known.popitem(last=False)
-    return _known[key]
+    key = _cache_key(source, tokenizer, answer_prefix)
+    if key not in _cache:
+        tokenized = (
+            _open_or_create(source, tokenizer, answer_prefix, key) if source.num_examples > MAX_IN_MEMORY else None
+        )
+        _cache[key] = _tokenize_in_memory(source, tokenizer, answer_prefix) if tokenized is None else tokenized
+    _cache.move_to_end(key)
+    while len(_cache) > 32:
+        _cache.popitem(last=False)
+    return _cache[key]
 
 
-def cache_folder() -> Path:
+def tokenized_folder() -> Path:
     """The cache folder."""
-    return numerate_cache() / "tokenised"
+    return cache_folder() / "tokenised"
 
 
-def _key(source: TextSource, speller: Speller, before_answer: str) -> str:
-    texts = _fingerprints.get(source)
-    if texts is None:
-        texts = _fingerprints[source] = source.fingerprint
-    parts = [_VERSION, texts, source.count, speller.file.fingerprint, repr(speller.number_format), before_answer]
-    return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> str:
+    source_fingerprint = _fingerprints.get(source)
+    if source_fingerprint is None:
+        source_fingerprint = _fingerprints[source] = source.fingerprint
+    key_fields = [
+        _VERSION,
+        source_fingerprint,
+        source.num_examples,
+        tokenizer.file.fingerprint,
+        repr(tokenizer.number_format),
+        answer_prefix,
+    ]
+    return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
-class _Portion:
+class _TokenizedChunk:
     ids: Ids
     lengths: NDArray[np.int64]
-    prompts: NDArray[np.int32]
-    values: NDArray[np.float32] | None
+    prompt_lengths: NDArray[np.int32]
+    number_values: NDArray[np.float32] | None
 
 
-def _portions(source: TextSource, speller: Speller, before_answer: str) -> Iterator[_Portion]:
-    for start in range(0, source.count, _PORTION):
-        pairs = source.pairs(np.arange(start, min(start + _PORTION, source.count)))
-        texts = [text for pair in pairs for text in (pair.question, before_answer + pair.answer)]
-        encoded = speller.encode(texts)
-        prompts = encoded.lengths[0::2]
-        yield _Portion(encoded.ids, prompts + encoded.lengths[1::2], prompts.astype(np.int32), encoded.values)
+def _tokenized_chunks(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> Iterator[_TokenizedChunk]:
+    for start in range(0, source.num_examples, _CHUNK_SIZE):
+        pairs = source.read_examples(np.arange(start, min(start + _CHUNK_SIZE, source.num_examples)))
+        texts = [text for pair in pairs for text in (pair.question, answer_prefix + pair.answer)]
+        encoded = tokenizer.encode(texts)
+        prompt_lengths = encoded.lengths[0::2]
+        yield _TokenizedChunk(
+            encoded.ids, prompt_lengths + encoded.lengths[1::2], prompt_lengths.astype(np.int32), encoded.number_values
+        )
 
 
-def _in_memory(source: TextSource, speller: Speller, before_answer: str) -> Tokenised:
-    portions = [*_portions(source, speller, before_answer)]
-    kind = id_type(speller.vocabulary)
-    ids = np.concatenate([np.zeros(0, kind), *(portion.ids for portion in portions)])
-    values = [portion.values for portion in portions if portion.values is not None]
-    lengths = np.concatenate([np.zeros(1, np.int64), *(portion.lengths for portion in portions)])
-    prompts = np.concatenate([np.zeros(0, np.int32), *(portion.prompts for portion in portions)])
-    used = np.unique(ids).astype(np.int64)
-    return Tokenised(ids, lengths.cumsum(), prompts, used, np.concatenate(values) if values else None)
+def _tokenize_in_memory(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> TokenizedTexts:
+    chunks = [*_tokenized_chunks(source, tokenizer, answer_prefix)]
+    dtype = id_dtype(tokenizer.vocabulary)
+    ids = np.concatenate([np.zeros(0, dtype), *(portion.ids for portion in chunks)])
+    number_values = [portion.number_values for portion in chunks if portion.number_values is not None]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(portion.lengths for portion in chunks)])
+    prompt_lengths = np.concatenate([np.zeros(0, np.int32), *(portion.prompt_lengths for portion in chunks)])
+    used_ids = np.unique(ids).astype(np.int64)
+    return TokenizedTexts(
+        ids, lengths.cumsum(), prompt_lengths, used_ids, np.concatenate(number_values) if number_values else None
+    )
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def _kept(source: TextSource, speller: Speller, before_answer: str, key: str) -> Tokenised:
-    folder = cache_folder() / key
-    found = _opened(folder, speller)
-    if found is not None:
-        return found
+def _open_or_create(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, key: str) -> TokenizedTexts:
+    folder = tokenized_folder() / key
+    tokenized = _open_folder(folder, tokenizer)
+    if tokenized is not None:
+        return tokenized
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
-            found = _opened(folder, speller)  # another process may have made it meanwhile
-            if found is None:
-                _make(folder, source, speller, before_answer)
-                found = _opened(folder, speller)
+        with _folder_lock(folder):
+            tokenized = _open_folder(folder, tokenizer)  # another process may have made it meanwhile
+            if tokenized is None:
+                _write_folder(folder, source, tokenizer, answer_prefix)
+                tokenized = _open_folder(folder, tokenizer)
     except OSError as error:
         raise OperationalError(
-            f"{folder.parent}: the tokens of {source.count:,} questions cannot be kept there ({error}); "
+            f"{folder.parent}: the tokens of {source.num_examples:,} questions cannot be kept there ({error}); "
             "NUMERATE_CACHE names another folder"
         ) from error
-    if found is None:
-        raise OperationalError(f"{folder}: what was written there cannot be read again; is the disk sound?")
-    return found
+    if tokenized is None:
+        raise OperationalError(f"{folder}: the cache entry cannot be read back; check the disk")
+    return tokenized
 
 
-def _make(folder: Path, source: TextSource, speller: Speller, before_answer: str) -> None:
+def _write_folder(folder: Path, source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> None:
     """Writes a temporary folder and renames it once it is complete on disk."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary_folder = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        used = np.zeros(speller.vocabulary.size, dtype=np.bool_)
+        used_mask = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
         lengths = [np.zeros(1, np.int64)]
-        prompts = [np.zeros(0, np.int32)]
-        carries = False
-        with open(beside / "ids", "wb") as ids, open(beside / "values", "wb") as values:
-            for portion in _portions(source, speller, before_answer):
-                used[portion.ids] = True
-                ids.write(portion.ids.astype(id_type(speller.vocabulary)).tobytes())
+        prompt_lengths = [np.zeros(0, np.int32)]
+        has_number_values = False
+        with open(temporary_folder / "ids", "wb") as ids_file, open(temporary_folder / "values", "wb") as values_file:
+            for portion in _tokenized_chunks(source, tokenizer, answer_prefix):
+                used_mask[portion.ids] = True
+                ids_file.write(portion.ids.astype(id_dtype(tokenizer.vocabulary)).tobytes())
                 lengths.append(portion.lengths)
-                prompts.append(portion.prompts)
-                if portion.values is not None:
-                    carries = True
-                    values.write(portion.values.tobytes())
-            _to_disk(ids)
-            _to_disk(values)
-        if not carries:
-            (beside / "values").unlink()
-        rest = {"starts": np.concatenate(lengths).cumsum(), "prompts": np.concatenate(prompts)}
-        for name, array in (rest | {"used": np.flatnonzero(used)}).items():
-            with open(beside / name, "wb") as file:
+                prompt_lengths.append(portion.prompt_lengths)
+                if portion.number_values is not None:
+                    has_number_values = True
+                    values_file.write(portion.number_values.tobytes())
+            _flush_to_disk(ids_file)
+            _flush_to_disk(values_file)
+        if not has_number_values:
+            (temporary_folder / "values").unlink()
+        arrays = {"starts": np.concatenate(lengths).cumsum(), "prompts": np.concatenate(prompt_lengths)}
+        for name, array in (arrays | {"used": np.flatnonzero(used_mask)}).items():
+            with open(temporary_folder / name, "wb") as file:
                 file.write(np.ascontiguousarray(array).tobytes())
-                _to_disk(file)
-        sums = {file.name: [file.stat().st_size, block_sum(file)] for file in sorted(beside.iterdir())}
-        with open(beside / "sums.json", "wb") as file:
-            file.write(json.dumps(sums).encode())
-            _to_disk(file)
-        beside.chmod(0o755)
+                _flush_to_disk(file)
+        checksums = {
+            file.name: [file.stat().st_size, file_checksum(file)] for file in sorted(temporary_folder.iterdir())
+        }
+        with open(temporary_folder / "sums.json", "wb") as file:
+            file.write(json.dumps(checksums).encode())
+            _flush_to_disk(file)
+        temporary_folder.chmod(0o755)
         with suppress(FileNotFoundError):
-            os.replace(folder, beside / "damaged")
-        os.replace(beside, folder)
+            os.replace(folder, temporary_folder / "damaged")
+        os.replace(temporary_folder, folder)
         shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
-def _to_disk(file: IO[Any]) -> None:
+def _flush_to_disk(file: IO[Any]) -> None:
     file.flush()
     os.fsync(file.fileno())
 
 
-def _opened(folder: Path, speller: Speller) -> Tokenised | None:
+def _open_folder(folder: Path, tokenizer: FastTokenizer) -> TokenizedTexts | None:
     """The memory-mapped content of a cache folder; None if it is missing or damaged."""
     try:
-        sums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
-        for name, (size, check) in sums.items():
-            if (folder / name).stat().st_size != size or block_sum(folder / name) != check:
+        checksums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
+        for name, (size, checksum) in checksums.items():
+            if (folder / name).stat().st_size != size or file_checksum(folder / name) != checksum:
                 return None
-        ids, starts = _mapped(folder / "ids", id_type(speller.vocabulary)), _mapped(folder / "starts", np.int64)
-        prompts, used = _mapped(folder / "prompts", np.int32), _mapped(folder / "used", np.int64)
+        ids, starts = (
+            _memory_map(folder / "ids", id_dtype(tokenizer.vocabulary)),
+            _memory_map(folder / "starts", np.int64),
+        )
+        prompt_lengths, used_ids = _memory_map(folder / "prompts", np.int32), _memory_map(folder / "used", np.int64)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    if len(starts) != len(prompts) + 1 or int(starts[-1]) != len(ids):
+    if len(starts) != len(prompt_lengths) + 1 or int(starts[-1]) != len(ids):
         return None
-    return Tokenised(ids, starts, prompts, used, _mapped(folder / "values", np.float32) if "values" in sums else None)
+    return TokenizedTexts(
+        ids,
+        starts,
+        prompt_lengths,
+        used_ids,
+        _memory_map(folder / "values", np.float32) if "values" in checksums else None,
+    )
 
 
-def _mapped(file: Path, kind: Any) -> NDArray[Any]:
-    return np.memmap(file, dtype=kind, mode="r") if file.stat().st_size else np.zeros(0, dtype=kind)
+def _memory_map(file: Path, dtype: Any) -> NDArray[Any]:
+    return np.memmap(file, dtype=dtype, mode="r") if file.stat().st_size else np.zeros(0, dtype=dtype)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     """Locks the folder against other processes of this machine, if the file system supports locks."""
     try:
         import fcntl

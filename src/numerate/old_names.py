@@ -5,7 +5,7 @@ Identities of runs and keys of random numbers are still made of the names of 0.1
 from functools import cache
 from typing import Any
 
-KINDS: dict[str, str] = {
+OLD_CLASS_NAMES: dict[str, str] = {
     "XValLoss": "XVal",
     "LanguageModeling": "LanguageModelling",
     "RJokes": "Jokes",
@@ -18,10 +18,11 @@ KINDS: dict[str, str] = {
     "TokenClassification": "Aligned",
     "WarmupStableDecay": "Trapezoid",
     "OneCycle": "Triangle",
+    "MaskedLM": "Masked",
 }
 """Classes: their name, and that of 0.1."""
 
-SETTINGS: dict[str, str] = {
+OLD_SETTING_NAMES: dict[str, str] = {
     "Training.flops": "operations",
     "Training.target_accuracy": "target",
     "Training.batch_size": "batch",
@@ -40,9 +41,9 @@ SETTINGS: dict[str, str] = {
     "AdamW.max_grad_norm": "clip",
     "AdamW.decay_parameters": "decays",
     "Linear.min_lr_ratio": "floor",
-    "Linear.decay_until": "until",
+    "Linear.decay_end": "until",
     "Cosine.min_lr_ratio": "floor",
-    "Cosine.decay_until": "until",
+    "Cosine.decay_end": "until",
     "Plateau.factor": "cut",
     "Plateau.monitor": "watch",
     "Plateau.min_lr_ratio": "floor",
@@ -122,10 +123,10 @@ SETTINGS: dict[str, str] = {
     "Phasor.max_phase": "phase",
     "Phasor.learning_rate_factor": "rate",
     "Phasor.write_gate_offset": "closed",
-    "Recurrence.hidden_size": "cells",
-    "Recurrence.output_projection": "project",
-    "Recurrence.bias": "biases",
-    "Recurrence.initialization": "initialisation",
+    "RecurrentSpec.hidden_size": "cells",
+    "RecurrentSpec.output_projection": "project",
+    "RecurrentSpec.bias": "biases",
+    "RecurrentSpec.initialization": "initialisation",
     "RWKV6.head_dim": "head_width",
     "RWKV6.backend": "kernel",
     "RWKV7.head_dim": "head_width",
@@ -238,7 +239,7 @@ SETTINGS: dict[str, str] = {
     "LanguageModeling.context_length": "context",
     "Mathematics.extrapolation_modules": "extrapolation",
     "Mathematics.data_dir": "folder",
-    "Mathematics.development_fraction": "development",
+    "Mathematics.validation_fraction": "development",
     "Mathematics.split_seed": "division",
     "Mathematics.keep_duplicates": "repeats",
     "Mathematics.skip_invalid": "skip_bad",
@@ -251,7 +252,7 @@ SETTINGS: dict[str, str] = {
     "AdditionTable.eval_count": "at",
     "QuestionFiles.question_field": "question",
     "QuestionFiles.answer_field": "answer",
-    "QuestionFiles.development_fraction": "development",
+    "QuestionFiles.validation_fraction": "development",
     "QuestionFiles.test_fraction": "tested",
     "QuestionFiles.split_seed": "division",
     "QuestionFiles.keep_duplicates": "repeats",
@@ -262,7 +263,7 @@ SETTINGS: dict[str, str] = {
     "RaspCounting.targets": "asked",
     "RaspCounting.eval_count": "at",
     "MultiRC.data_dir": "folder",
-    "MultiRC.development_fraction": "development",
+    "MultiRC.validation_fraction": "development",
     "MultiRC.split_seed": "division",
     "MultiRC.keep_duplicates": "repeats",
     "MultiRC.skip_invalid": "skip_bad",
@@ -275,7 +276,7 @@ SETTINGS: dict[str, str] = {
     "GSM8K.answer_format": "answer",
     "GSM8K.extra_tests": "further",
     "GSM8K.data_dir": "folder",
-    "GSM8K.development_fraction": "development",
+    "GSM8K.validation_fraction": "development",
     "GSM8K.split_seed": "division",
     "GSM8K.keep_duplicates": "repeats",
     "GSM8K.skip_invalid": "skip_bad",
@@ -286,8 +287,8 @@ SETTINGS: dict[str, str] = {
     "Continuation.targets": "ask",
     "Seq2Seq.decoder_start_token": "start",
     "Seq2Seq.source_eos": "end",
-    "Masked.mask_token": "mask",
-    "Masked.num_masks": "places",
+    "MaskedLM.mask_token": "mask",
+    "MaskedLM.num_masks": "places",
     "TokenClassification.blocked_tokens": "hide",
     "Digits.digit_order": "order",
     "Digits.answer_leading_zeros": "answer_zeros",
@@ -310,12 +311,34 @@ SETTINGS: dict[str, str] = {
     "Supervised.targets_only": "asked_only",
     "Progressive.max_grad_loops": "most_with_gradient",
     "Progressive.targets_only": "asked_only",
+    "ExampleFile.training_task": "trained_on",
+    "Mathematics.validation_rows": "development_rows",
+    "QuestionFiles.validation_file": "development_file",
+    "Groups.group_from": "side",
+    "XVal.include_sign": "sign",
+    "Seq2Seq.sentinel_token": "sentinel",
+    "XValLoss.number_token": "token",
+    "Regression.number_token": "token",
+    "ChannelMix.published_initialization": "published",
+    "RWKV4.published_initialization": "published",
+    "RWKV6.published_initialization": "published",
+    "RWKV7.published_initialization": "published",
+    "DigitIndex.offset_per": "per",
+    "RandomSubset.subset_per": "per",
+    "RandomSubset.subset_size": "size",
+    "RandomSubset.eval_stride": "stride",
+    "Coupled.operand_digit_order": "operands",
+    "FIRE.share_across_layers": "shared",
+    "T5Bias.share_across_layers": "shared",
+    "RegressionTransformerEmbedding.encoding_type": "form",
+    "Schedule.decay_end": "decay_until",
+    "WarmupStableDecay.decay_start": "decay_from",
 }
 """Settings: the class that declares one, its name, and that of 0.1."""
 
-CHOICES: dict[str, dict[object, object]] = {
+OLD_SETTING_VALUES: dict[str, dict[object, object]] = {
     "Characters.vocabulary": {"default": "house"},
-    "Recurrence.initialization": {"orthogonal": "house"},
+    "RecurrentSpec.initialization": {"orthogonal": "house"},
     "NumberLevel.digit_order": {"normal": "high", "reversed": "low"},
     "NumberToken.digit_order": {"normal": "high", "reversed": "low"},
     "MultiRC.truncation_side": {"left": "beginning", "right": "end"},
@@ -329,17 +352,17 @@ CHOICES: dict[str, dict[object, object]] = {
 }
 """Values of settings, and those of 0.1."""
 
-_OF_CLASS: dict[str, dict[str, str]] = {}
-for _path, _old in SETTINGS.items():
-    _OF_CLASS.setdefault(_path.partition(".")[0], {})[_path.partition(".")[2]] = _old
+_OLD_SETTINGS_BY_CLASS: dict[str, dict[str, str]] = {}
+for _path, _old in OLD_SETTING_NAMES.items():
+    _OLD_SETTINGS_BY_CLASS.setdefault(_path.partition(".")[0], {})[_path.partition(".")[2]] = _old
 
 
-def old_kind(part: type) -> str:
+def old_class_name(part: type) -> str:
     """The name that a class had in 0.1."""
-    return KINDS.get(part.__name__, part.__name__)
+    return OLD_CLASS_NAMES.get(part.__name__, part.__name__)
 
 
-def old_setting(part: type, name: str) -> str:
+def old_setting_name(part: type, name: str) -> str:
     """The name that a setting had in 0.1."""
     return _old_settings(part).get(name, name)
 
@@ -347,23 +370,31 @@ def old_setting(part: type, name: str) -> str:
 @cache
 def _old_settings(part: Any) -> dict[str, str]:
     """The renamed settings of a class, those that it inherits among them, each with its name in 0.1."""
-    found: dict[str, str] = {}
-    for one in reversed(part.__mro__):
-        found |= _OF_CLASS.get(one.__name__, {})
-    return found
+    names: dict[str, str] = {}
+    for ancestor in reversed(part.__mro__):
+        names |= _OLD_SETTINGS_BY_CLASS.get(ancestor.__name__, {})
+    return names
 
 
-def old_value(part: type, name: str, value: object) -> object:
+def old_setting_value(part: type, name: str, value: object) -> object:
     """The value that a setting had in 0.1."""
-    known = next((path for one in part.__mro__ if (path := f"{one.__name__}.{name}") in CHOICES), None)
-    return value if known is None else CHOICES[known].get(value, value)
+    old_path = next((path for one in part.__mro__ if (path := f"{one.__name__}.{name}") in OLD_SETTING_VALUES), None)
+    return value if old_path is None else OLD_SETTING_VALUES[old_path].get(value, value)
 
 
-def new_setting(part: type, old: str) -> str:
+def new_setting_name(part: type, old: str) -> str:
     """What a setting of 0.1 is called now; its own name where it was not renamed."""
     return next((name for name, before in _old_settings(part).items() if before == old), old)
 
 
-def new_kinds(old: str) -> list[str]:
+def new_class_names(old: str) -> list[str]:
     """What classes that had this name in 0.1 are called now."""
-    return [now for now, before in KINDS.items() if before == old]
+    return [now for now, before in OLD_CLASS_NAMES.items() if before == old]
+
+
+def new_names(old: str) -> list[str]:
+    """What classes, settings and values that had this name in 0.1 are called now."""
+    names = new_class_names(old)
+    names += [path.partition(".")[2] for path, before in OLD_SETTING_NAMES.items() if before == old]
+    names += [str(now) for values in OLD_SETTING_VALUES.values() for now, before in values.items() if before == old]
+    return names
