@@ -500,7 +500,7 @@ def train_again(run: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (with_too_many_right, ("line 1", "`correct` is 900", "whole number from 0 to")),
+        (with_too_many_right, ("line 1", "not 900", "integer from 0 to")),
         (with_a_line_cut, ("line 1",)),
         (with_another_interval, ("line 1", "`high` is 0.95", "from `correct / count` (1.0) to 1")),
         (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),

@@ -37,23 +37,23 @@ SOUND = {"count": 4, "correct": 3}
     [
         ({}, None),
         ({"loss": None, "note": "whatever"}, None),
-        ({"correct": 900}, "`correct` is 900; a whole number from 0 to `count` (4) is right"),
-        ({"correct": -1}, "`correct` is -1; a whole number from 0 to `count` (4) is right"),
-        ({"correct": True}, "`correct` is true; a whole number from 0 to `count` (4) is right"),
-        ({"count": "4"}, '`count` is "4"; a whole number, 0 or more, is right'),
-        ({"count": None}, "`count` is null; a whole number, 0 or more, is right"),
-        ({"loss": float("inf")}, "`loss` is Infinity; a finite number, 0 or more, is right"),
-        ({"cell": {"digits": 1.5}}, "`cell.digits` is 1.5; a whole number, 0 or more, is right"),
-        ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `counted_at` is right"),
-        ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `counted_at.1` (4) is right"),
-        ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
-        ({"seen": 1}, "`seen` is 1; a boolean is right"),
+        ({"correct": 900}, "`correct` must be an integer from 0 to `count` (4), not 900"),
+        ({"correct": -1}, "`correct` must be an integer from 0 to `count` (4), not -1"),
+        ({"correct": True}, "`correct` must be an integer from 0 to `count` (4), not true"),
+        ({"count": "4"}, '`count` must be an integer of at least 0, not "4"'),
+        ({"count": None}, "`count` must be an integer of at least 0, not null"),
+        ({"loss": float("inf")}, "`loss` must be a finite number of at least 0, not Infinity"),
+        ({"cell": {"digits": 1.5}}, "`cell.digits` must be an integer of at least 0, not 1.5"),
+        ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` must be a list as long as `counted_at`, not [4]"),
+        ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` must be at most `counted_at.1` (4), not 5"),
+        ({"status": "gone"}, "`status` must be 'done' or 'failed', not \"gone\""),
+        ({"seen": 1}, "`seen` must be a boolean, not 1"),
         ({"low": 0.75, "high": 0.75}, None),
         ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
         ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
-        ({"low": 0.8}, "`low` is 0.8; a finite number from 0 to `correct / count` (0.75) is right"),
-        ({"high": 0.7}, "`high` is 0.7; a finite number from `correct / count` (0.75) to 1 is right"),
-        ({"high": 1.5}, "`high` is 1.5; a finite number from `correct / count` (0.75) to 1 is right"),
+        ({"low": 0.8}, "`low` must be a finite number from 0 to `correct / count` (0.75), not 0.8"),
+        ({"high": 0.7}, "`high` must be a finite number from `correct / count` (0.75) to 1, not 0.7"),
+        ({"high": 1.5}, "`high` must be a finite number from `correct / count` (0.75) to 1, not 1.5"),
     ],
 )
 def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: str | None) -> None:
@@ -68,7 +68,7 @@ def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: s
         (
             RESULT,
             {"run": "a/1", "key": "k", "status": "done", "final": {"ood_test": {"mean": 0.9, "low": 0.1, "high": 0.8}}},
-            "`final.ood_test.high` is 0.8; a finite number from `mean` (0.9) to 1 is right",
+            "`final.ood_test.high` must be a finite number from `mean` (0.9) to 1, not 0.8",
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], 
 
 
 def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:
-    assert COUNTS.find_violation({"count": 4}) == "`correct` is missing; a whole number from 0 to `count` (4) is right"
+    assert COUNTS.find_violation({"count": 4}) == "`correct` must be an integer from 0 to `count` (4), and is missing"
 
 
 def written(path: Path, *lines: Any) -> Path:
@@ -90,7 +90,7 @@ def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_pa
     file = written(tmp_path / "counts.jsonl", SOUND, "\n", {"count": 4, "correct": 5}, SOUND)
     with pytest.raises(UserError) as error:
         read_records(file, COUNTS)
-    right = "`correct` is 5; a whole number from 0 to `count` (4) is right"
+    right = "`correct` must be an integer from 0 to `count` (4), not 5"
     assert str(error.value) == f"{file}, line 3: damaged: {right}. Remove the line."
 
 
@@ -121,7 +121,7 @@ def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_rea
     with pytest.warns(UserWarning, match=r"line \d: damaged") as warned:
         assert [line["step"] for line in read_records(file, METRICS)] == [1, 3]
     assert len(warned) == 2
-    assert 'metrics.jsonl, line 3: damaged: `loss` is "x"; a finite number is right.' in str(warned[1].message)
+    assert 'metrics.jsonl, line 3: damaged: `loss` must be a finite number, not "x".' in str(warned[1].message)
 
 
 def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_every_kind_says_what_its_user_can_do() -> None:
 
 def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> None:
     assert TASK.find_violation({"item": 0, "seconds": -1, "worker": "a"}) == (
-        "`seconds` is -1; a finite number, 0 or more, is right"
+        "`seconds` must be a finite number of at least 0, not -1"
     )
     assert TASK.find_violation({"over": True}) is None
-    assert EVALUATION.find_violation({"over": True}) == "`cell` is missing; an object is right"
+    assert EVALUATION.find_violation({"over": True}) == "`cell` must be an object, and is missing"
 
 
 @pytest.mark.parametrize(

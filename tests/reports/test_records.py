@@ -44,14 +44,14 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"correct": 101}, r"`correct` is 101; a whole number from 0 to `count` \(100\) is right"),
-        ({"correct": 9.5}, "`correct` is 9.5; a whole number"),
-        ({"cell": None}, "`cell` is null; an object is right"),
-        ({"cell": {"first_digits": "3"}}, '`cell.first_digits` is "3"; a whole number'),
-        ({"low": "x"}, r'`low` is "x"; a finite number from 0 to `correct / count` \(1.0\) is right'),
-        ({"high": float("nan")}, r"`high` is NaN; a finite number from `correct / count` \(1.0\) to 1 is right"),
-        ({"correct": 50}, r"`low` is 0.9\d+; a finite number from 0 to `correct / count` \(0.5\) is right"),
-        ({"correct": 50, "low": 0.4, "high": 0.49}, r"`high` is 0.49; a finite number from .* \(0.5\) to 1 is right"),
+        ({"correct": 101}, r"`correct` must be an integer from 0 to `count` \(100\), not 101"),
+        ({"correct": 9.5}, "`correct` must be an integer"),
+        ({"cell": None}, "`cell` must be an object, not null"),
+        ({"cell": {"first_digits": "3"}}, '`cell.first_digits` must be an integer'),
+        ({"low": "x"}, r'`low` must be a finite number from 0 to `correct / count` \(1.0\), not "x"'),
+        ({"high": float("nan")}, r"`high` must be a finite number from `correct / count` \(1.0\) to 1, not NaN"),
+        ({"correct": 50}, r"`low` must be a finite number from 0 to `correct / count` \(0.5\), not 0.9\d+"),
+        ({"correct": 50, "low": 0.4, "high": 0.49}, r"`high` must be a finite number from .* \(0.5\) to 1, not 0.49"),
         ({"region": "mars"}, "`region` is \"mars\"; 'in_distribution' or 'ood_validation'"),
     ],
 )

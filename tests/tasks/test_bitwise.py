@@ -148,9 +148,9 @@ def test_a_question_is_read_and_answered() -> None:
 def test_impossible_settings_are_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"^operator: '=' must be one character"):
         BitwiseOr(operator="=")
-    with pytest.raises(UserError, match=r"^digits: an operand has at least 1 bit, not 0"):
+    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
         BitwiseOr(digits=0)
-    with pytest.raises(UserError, match=r"^first_digits: 251 bits are too many to list"):
+    with pytest.raises(UserError, match=r"^first_digits: must be at most 250, not 251"):
         BitwiseOr(first_digits=251)
     with pytest.raises(UserError, match=r"^max_examples: 0 questions teach nothing"):
         BitwiseOr(max_examples=0)

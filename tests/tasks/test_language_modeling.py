@@ -211,7 +211,7 @@ def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
         refused(catalogue.get_part("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
     refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
-    refused(LanguageModeling("nowhere/at_all"), "train: nowhere/at_all is not there, nor below")
+    refused(LanguageModeling("nowhere/at_all"), "train: there is no nowhere/at_all here or in")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
     refused(LanguageModeling(), "train: is missing", "numerate data prepare tiny_stories_2048")
 

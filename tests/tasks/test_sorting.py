@@ -142,9 +142,9 @@ def test_what_is_no_list_is_refused() -> None:
         Sorting().parse_question("A:1,A:2=")
     with pytest.raises(UserError, match=r"^items: 100 items have no labels of their own; there are 99 labels"):
         Sorting(items=Span(1, 100))
-    with pytest.raises(UserError, match=r"^items: a list has at least 1 item, not 0"):
+    with pytest.raises(UserError, match=r"^items: must be at least 1, not 0"):
         Sorting(items=0)
-    with pytest.raises(UserError, match=r"^digits: a number has at least 1 digit, not 0"):
+    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
         Sorting(digits=Span(0, 4))
     with pytest.raises(UserError, match=r"^digits: numbers of 1001 digits are too long"):
         Sorting(digits=1001)

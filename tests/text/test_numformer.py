@@ -67,7 +67,7 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
 
 def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:
     for layout in ("Continuation", "Continuation(targets=all)"):
-        with pytest.raises(UserError, match=r"both directions.*layout=MaskedLM is right"):
+        with pytest.raises(UserError, match=r"both directions.*use layout=MaskedLM"):
             train(masked(f"layout={layout}"), runs_dir=tmp_path, quiet=True)
 
 

@@ -176,7 +176,7 @@ def _parse_prompts(raw: bytes, source: str) -> list[str]:
             prompt = json.loads(line)["prompt"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f'prompts: {source}, line {number}: has no prompt; {{"prompt": "Once"}} is right'
+                f'prompts: {source}, line {number}: must be an object with a prompt, such as {{"prompt": "Once"}}'
             ) from error
         prompts.append(str(prompt))
     return prompts

@@ -1,1 +1,1 @@
-"""How much of it is right: one-pass exact match, grids of cells, real decoding, intervals."""
+"""Evaluation: one-pass exact match, grids of cells, real decoding, intervals."""

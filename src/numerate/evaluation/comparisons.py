@@ -78,7 +78,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
-    """Whether two models are right about the same questions equally often: McNemar's test in its exact form, the sign
+    """Whether two models answer the same questions correctly equally often: McNemar's test in its exact form, the sign
     test of the questions that one of them has right and the other wrong.
 
     McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,

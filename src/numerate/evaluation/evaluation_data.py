@@ -50,7 +50,7 @@ class EvaluationData:
 
     @property
     def is_language_modeling(self) -> bool:
-        """Whether the task is language modeling, of which every token is a target, and no row is right or wrong as a
+        """Whether the task is language modeling, of which every token is a target, and no row is correct or wrong as a
         whole."""
         return self.task.is_language_modeling
 

@@ -18,8 +18,9 @@ class MatchCounts:
     """Which answers of a batch are correct.
 
     `correct`: all target tokens, the end token included. `first_wrong`: the position in the answer (from 0) of the
-    first wrong argmax, -1 where none is. `num_correct_digits` of `num_digits` target digits are right, teacher-forced.
-    `token_correct`: which of the target tokens are right, in the order of the row; `target_mask` where there is one.
+    first wrong argmax, -1 where none is. `num_correct_digits` of `num_digits` target digits are correct, with teacher
+    forcing. `token_correct`: which of the target tokens are correct, in the order of the row; `target_mask` where there
+    is one.
     """
 
     correct: Bool[Tensor, " rows"]

@@ -116,7 +116,7 @@ def binomial_tail(successes: int, count: int, probability: float) -> float:
 
 
 def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repeats: int = 1) -> Proportion:
-    """The mean over cells of the share right, every cell weighing the same, with an interval about the questions.
+    """The mean over cells of the accuracy, every cell weighing the same, with an interval about the questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
     Wilson interval. With unequal counts the interval is Wilson's for the count that would leave a mean of equal

@@ -31,10 +31,10 @@ METRICS: dict[Metric, str] = {
 }
 """The metrics of labels and their names in reports.
 
-- `exact`: rows all of whose labels are right.
+- `exact`: rows all of whose labels are correct.
 - `unseen`: share of correct labels beyond the positions of training.
 - `accuracy`: share of correct labels.
-- `last`: rows whose last label is right.
+- `last`: rows whose last label is correct.
 - `prefix`: labels before the first wrong one, as a share of the row's labels, mean over rows.
 """
 
@@ -44,7 +44,7 @@ class LabelCounts:
     """Counts of labels and of correct predictions at each position of some rows.
 
     `count_at[t]` of the rows have a label at position t (from 0), and `correct_at[t]` of those are predicted. `exact`
-    rows are right as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before
+    rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before
     the first wrong one. `trained` is the most labels that a row of training has, None if unknown. `wanted` counts how
     often each label is the target, under "unseen" beyond the trained positions and under "last" at the end.
     `num_offsets` is how often each row was evaluated, at other position offsets.
@@ -186,7 +186,7 @@ class LabelCounts:
         return max(baselines) if baselines else None
 
     def memorization_score(self, metric: Metric) -> float | None:
-        """The score of predictions that are right at each position of training, and wrong at all others."""
+        """The score of predictions that are correct at each position of training, and wrong at all others."""
         if self.trained is None or self.score(metric) is None:
             return None
         if metric == "unseen":

@@ -352,7 +352,6 @@ def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
     if source_symbols != symbols:
         kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
         raise UserError(
-            f"init_from: {source.path} was trained on {kinds[0]} with {len(source_symbols)} tokens, which differ from "
-            f"the {len(symbols)} of {kinds[1]} here; a run with the same vocabulary is right (tokenizer.vocabulary= "
-            "can )"
+            f"init_from: {source.path} must have the vocabulary of this run ({kinds[1]}, {len(symbols)} tokens), not "
+            f"that of {kinds[0]} ({len(source_symbols)} tokens); tokenizer.vocabulary= can set a common one"
         )

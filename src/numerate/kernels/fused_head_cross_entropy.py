@@ -69,7 +69,7 @@ def linear_cross_entropy(
         )
     if hidden.dtype != weight.dtype:
         raise UserError(
-            f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
+            f"weight: must have the dtype of the hidden states, {hidden.dtype}, not {weight.dtype}; or use autocast"
         )
     labels, hidden_rows = labels.flatten().long(), hidden.flatten(0, -2)
     if weights is not None:

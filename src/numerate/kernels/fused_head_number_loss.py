@@ -73,7 +73,7 @@ def linear_cross_entropy_and_number_loss(
         )
     if hidden.dtype != weight.dtype:
         raise UserError(
-            f"weight: {weight.dtype}, and hidden states are {hidden.dtype}; one type, or autocast, is right"
+            f"weight: must have the dtype of the hidden states, {hidden.dtype}, not {weight.dtype}; or use autocast"
         )
     number_indices, weights = number_indices_and_weights(
         labels, table, loss_weights, quantity_mask, ignore_index, compute_dtype(hidden.dtype)

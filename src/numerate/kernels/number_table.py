@@ -54,7 +54,7 @@ class NumberTokenTable(nn.Module):
             )
         for i in ids:
             if not math.isfinite(values[i]):
-                raise UserError(f"number tokens: id {i} has the value {values[i]}; a finite number is right")
+                raise UserError(f"number tokens: the value of id {i} must be finite, not {values[i]}")
         value_tensor = torch.tensor([float(values[i]) for i in ids], dtype=torch.float64)
         token_digit_counts = [
             digit_count(float(values[i])) if digit_counts is None else digit_counts.get(i, 0) for i in ids
@@ -129,7 +129,8 @@ class NumberTokenTable(nn.Module):
         """Raises `UserError` for labels whose shape is not that of the logits without the vocabulary."""
         if tuple(logits_shape) != tuple(labels_shape):
             raise UserError(
-                f"labels: {tuple(labels_shape)} places, and the logits have {tuple(logits_shape)}; as many are right"
+                f"labels: must have the shape of the logits without the vocabulary, {tuple(logits_shape)}, "
+                f"not {tuple(labels_shape)}"
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTokenTable":

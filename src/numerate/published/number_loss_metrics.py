@@ -5,10 +5,10 @@ differences from `numerate.evaluation.number_metrics` and `text_metrics`:
 
 - The number of a text is read so that `1,000` is 0, `1e5` is 5 and `5 - 3` is -3; predictions are clipped to ±1e10,
   labels are not.
-- `number_accuracy` is numpy's `isclose` (off by 1e-5 of the right number is right), in floats.
+- `number_accuracy` is numpy's `isclose` (off by 1e-5 of the correct number is correct), in floats.
 - Errors are of answers with a number; R² leaves the right numbers of the others out as well.
 - `token_accuracy`, `token_accuracy_whole`, `token_perplexity`, `bleu` and `rouge` are means over batches, each batch
-  weighing the same, so that they change with the batch; and padding counts as tokens that are right.
+  weighing the same, so that they change with the batch; and padding counts as tokens that are correct.
 
 ROUGE is there the median of a bootstrap of 1,000 resamples, which differs from the mean that is taken here by chance
 alone.

@@ -44,7 +44,7 @@ class Integer(Check):
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
         if type(value) is int and _is_in_range(value, self.low, self.high, record):
             return None
-        return name, value, _describe_range("a whole number", self.low, self.high, record)
+        return name, value, _describe_range("an integer", self.low, self.high, record)
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,16 @@ class Schema:
     def find_violation(self, record: Mapping[str, Any]) -> str | None:
         """What is wrong with a record, in words; None for a sound one.
 
-        >>> CELL.wrong({"correct": 900, "count": 4})
-        '`correct` is 900; a whole number from 0 to `count` (4) is right'
+        >>> CELL.find_violation({"correct": 900, "count": 4})
+        '`correct` must be an integer from 0 to `count` (4), not 900'
         """
         violation = self.fields.find_violation("", record, record)
         if violation is None:
             return None
         path, value, expected = violation
-        return f"`{path}` is {'missing' if value is _MISSING else _format_value(value)}; {expected} is right"
+        return (
+            f"`{path}` must be {expected}, {'and is missing' if value is _MISSING else f'not {_format_value(value)}'}"
+        )
 
 
 def _is_in_range(value: float, low: Bound, high: Bound, record: Mapping[str, Any]) -> bool:

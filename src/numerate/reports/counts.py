@@ -107,7 +107,7 @@ def count_section(groups: Sequence[Group]) -> str:
         return ""
     shown = groups_to_draw([group for group in groups if group.labels])
     parts = [
-        f"Share of all rows whose t-th label is right. {chart.notes[0]}",
+        f"Share of all rows whose t-th label is correct. {chart.notes[0]}",
         f"Dashed: {FLOOR_LABEL}; behind the trained counts that is the mean over these. {MEMORIZATION_NOTE}"
         if chart.trained_range is not None
         else "",

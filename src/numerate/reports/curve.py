@@ -36,7 +36,7 @@ def sparkline(
 def length_curve(
     points_by_label: Mapping[str, Mapping[int, Point]], style: TerminalStyle | None = None, *, axis: str = "n+n"
 ) -> str:
-    """The diagonal of grids as a table with bars: per length and series the share right with its interval.
+    """The diagonal of grids as a table with bars: per length and series the accuracy with its interval.
 
     `points_by_label` maps a label to points by length, as `diagonal` gives them. Trained lengths are marked.
     """

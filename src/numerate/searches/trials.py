@@ -277,7 +277,7 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
 
 
 def _accuracy(line: Mapping[str, Any]) -> float:
-    """What is right of a split: of running text the tokens that were the likeliest."""
+    """The accuracy on a split; of running text the share of tokens that were top-1."""
     return float(line["accuracy"] if "perplexity" in line else line["exact"])
 
 

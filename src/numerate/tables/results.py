@@ -437,7 +437,7 @@ def _cell_values(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[
         *(cell.get(axis) for axis in axes),
     ]
     exact = record.get("correct", 0) / count if count else None
-    if "language" in record:  # nothing is right or wrong as a whole, and the interval is that of the loss
+    if "language" in record:  # nothing is correct or wrong as a whole, and the interval is that of the loss
         return found + [column.cast(record.get(name)) if name == "count" else None for column, name in _CELL_COLUMNS]
     found += [exact if name is None else column.cast(record.get(name)) for column, name in _CELL_COLUMNS]
     return found

@@ -47,11 +47,9 @@ class BitwiseOr(Task):
         for name in ("digits", "first_digits", "second_digits"):
             value = getattr(self, name)
             if value is not None and Span.from_value(value).low < 1:
-                raise UserError(f"{name}: an operand has at least 1 bit, not {Span.from_value(value).low}")
+                raise UserError(f"{name}: must be at least 1, not {Span.from_value(value).low}")
             if value is not None and Span.from_value(value).high > MAX_DIGITS:
-                raise UserError(
-                    f"{name}: {Span.from_value(value).high} bits are too many to list; up to {MAX_DIGITS} are right"
-                )
+                raise UserError(f"{name}: must be at most {MAX_DIGITS}, not {Span.from_value(value).high}")
         if self.max_examples is not None and self.max_examples < 1:
             raise UserError(
                 f"max_examples: {self.max_examples} questions teach nothing; 100 are published, null stands for all"

@@ -278,9 +278,9 @@ def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: T
         )
     if metadata["tokenizer"] != tokenizer.fingerprint:
         raise UserError(
-            f"tokenizer: {path} was written with another one ({metadata.get('tokenizer_name', 'unnamed')}, "
-            f"{metadata['vocabulary']:,} ids, {metadata['tokenizer'][:8]}) than that given ({tokenizer.size:,} ids, "
-            f"{tokenizer.fingerprint[:8]}); the one that it was written with is right"
+            f"tokenizer: must be the one that {path} was written with ({metadata.get('tokenizer_name', 'unnamed')}, "
+            f"{metadata['vocabulary']:,} ids, {metadata['tokenizer'][:8]}), not one with {tokenizer.size:,} ids "
+            f"({tokenizer.fingerprint[:8]})"
         )
     if file_checksum(path) != metadata["sum"]:
         raise UserError(

@@ -387,7 +387,7 @@ def check_modulus(modulus: int | None) -> None:
 def check_prefix(prefix: str, symbols: Sequence[str], advice: str) -> None:
     """Raises `UserError` for an unsuitable prefix: several words, or a symbol, helper or special token.
 
-    `advice` ends the message with what is right.
+    `advice` ends the message.
     """
     if prefix and prefix.split() != [prefix]:
         raise UserError(f"prefix: {prefix!r} must be one word without spaces; {advice}")

@@ -283,8 +283,8 @@ def resolve_path(name: str, setting_name: str = "train") -> Path:
     """
     if not name:
         raise UserError(
-            f"{setting_name}: is missing; a folder of tokens, a text, or task=tiny_stories_2048 (which `numerate data "
-            "prepare tiny_stories_2048` makes) is right"
+            f"{setting_name}: is missing; must be a folder of tokens or a text file; or use task=tiny_stories_2048, "
+            "whose data `numerate data prepare tiny_stories_2048` makes"
         )
     path = Path(name).expanduser()
     for candidate in (path, corpora_folder() / path, data_folder() / path):
@@ -295,8 +295,9 @@ def resolve_path(name: str, setting_name: str = "train") -> Path:
     if first in ("tinystories", "tinystories_texts"):
         raise UserError(f"{setting_name}: {name} is not there yet; `numerate data fetch {first}` gets it")
     raise UserError(
-        f"{setting_name}: {name} is not there, nor below {corpora_folder()} or {data_folder()}; a folder of tokens "
-        f"(`numerate data tokenise` writes one) or a file of text is right.{did_you_mean(first, PREPARED_CORPORA)}"
+        f"{setting_name}: there is no {name} here or in {corpora_folder()} or {data_folder()}; must be a folder of "
+        "tokens (`numerate data tokenise` writes one) or a text file."
+        f"{did_you_mean(first, PREPARED_CORPORA)}"
     )
 
 

@@ -60,7 +60,7 @@ class RaspCounting(Task):
         if self.packed and not self._has_enough_streams(self._eval_span, self.sequence_length):
             name, reason = (
                 ("count" if self.eval_count is None else "eval_count"),
-                "smaller counts, a wider span or packed=false are right",
+                "use smaller counts, a wider span or packed=false",
             )
             if self.sequence_length < self._eval_span.high + 5:
                 name, reason = (

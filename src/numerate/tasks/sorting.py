@@ -48,11 +48,11 @@ class Sorting(Task):
             raise UserError(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
         digits, items = self.digit_and_item_spans
         if digits.low < 1:
-            raise UserError(f"digits: a number has at least 1 digit, not {digits.low}")
+            raise UserError(f"digits: must be at least 1, not {digits.low}")
         if digits.high > MAX_DIGITS:
-            raise UserError(f"digits: numbers of {digits.high} digits are too long; up to {MAX_DIGITS} are right")
+            raise UserError(f"digits: must be at most {MAX_DIGITS}, not {digits.high}")
         if items.low < 1:
-            raise UserError(f"items: a list has at least 1 item, not {items.low}")
+            raise UserError(f"items: must be at least 1, not {items.low}")
         if items.high > len(ITEM_LABELS):
             raise UserError(
                 f"items: {items.high} items have no labels of their own; there are {len(ITEM_LABELS)} labels"
@@ -144,7 +144,7 @@ class Sorting(Task):
         number_texts = [value.lstrip("0") or "0" for value in number_texts]
         max_digits = max(map(len, number_texts))
         if max_digits > MAX_DIGITS:
-            raise UserError(f"question: a number of {max_digits} digits is too long; up to {MAX_DIGITS} are right")
+            raise UserError(f"question: numbers must have at most {MAX_DIGITS} digits, not {max_digits}")
         width = decimals.row_width(max_digits)
         return _build_questions(
             np.stack([decimals.parse_digits(value, width) for value in number_texts])[None],

@@ -75,17 +75,16 @@ class Starts:
     def check_counts(self, counts: Span, name: str) -> None:
         """Raises `UserError` for a count that has no start."""
         if counts.low < 1:
-            raise UserError(f"{name}: {counts.low} symbols are no count; 1 or more is right")
+            raise UserError(f"{name}: must be at least 1, not {counts.low}")
         if self.max_count() < 1:
             raise UserError(
-                f"starts: {self.span.low} leaves no number to count to, with max_number={self.max_number}; up to "
-                f"{self.max_number - 1} "
-                f"can be counted from, or max_number={counts.high + self.span.low} is right"
+                f"starts: must be at most {self.max_number - 1} with max_number={self.max_number}, not {self.span.low}"
+                f"; or set max_number={counts.high + self.span.low}"
             )
         if counts.high > self.max_count():
             raise UserError(
-                f"{name}: {counts.high} counted on from {self.span.low} ends above max_number={self.max_number}; "
-                f"up to {self.max_count()} can be counted, or max_number={counts.high + self.span.low} is right"
+                f"{name}: must be at most {self.max_count()} with starts from {self.span.low} and "
+                f"max_number={self.max_number}, not {counts.high}; or set max_number={counts.high + self.span.low}"
             )
 
 

@@ -317,8 +317,8 @@ def _dataset_folder_in(mirror: Path, dataset: Dataset) -> Path:
 def _copy_from_mirror(
     mirror: Path, folder: Path, remote: RemoteFile, on_progress: ProgressCallback | None, folder_name: str
 ) -> dict[str, Any]:
-    """Copies a file, or the members of an archive. Raises `UserError` that says which folder is right, one that
-    is `folder_name` so or has that one, where it is not there."""
+    """Copies a file, or the members of an archive. Raises `UserError` where it is not in `mirror`, naming the folder
+    that is needed: `folder_name`, or one that contains it."""
     if (mirror / remote.name).is_file():
         return _copy_file(mirror / remote.name, folder / remote.name, remote, on_progress)
     missing = [name for name in remote.members if not (mirror / name).exists()]

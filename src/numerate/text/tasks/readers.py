@@ -179,15 +179,13 @@ class _JSONFloat(float):
     def parse(cls, text: str) -> Self:
         number = cls(text)
         if isinf(number):
-            raise _InvalidJSONValue(
-                f"has {text[:20]}, which is larger than any number; as text, in quotes, it is right"
-            )
+            raise _InvalidJSONValue(f"has {text[:20]}, which is too large for a float; write it as a string, in quotes")
         number.text = text
         return number
 
 
 def _reject_constant(name: str) -> float:
-    raise _InvalidJSONValue(f"has {name}, which is no number of JSON; as text, in quotes, it is right")
+    raise _InvalidJSONValue(f"has {name}, which is not a JSON number; write it as a string, in quotes")
 
 
 def _build_unique_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class FastTokenizer:
             if hf_tokenizer.token_to_id(digit) is None:
                 raise UserError(
                     f"tokenizer: it has no token {digit!r}, which every number format but AsIs needs; "
-                    "a tokenizer with the ten digits, or number_format=AsIs, is right"
+                    "use a tokenizer with the ten digits, or number_format=AsIs"
                 )
         assert self.number_format.pattern is not None
         self.number_splitter = re.compile(f"({self.number_format.pattern.pattern})")

@@ -42,8 +42,8 @@ class TokenIds(Tokenizer):
         if not isinstance(task, Task) or not hasattr(task, "load_tokenizer"):
             task_name = type(task).__name__ if isinstance(task, Task) else "a text"
             raise UserError(
-                f"tokenizer: TokenIds takes running text as it is, and {task_name} is none; task=LanguageModeling, or "
-                "another tokenizer such as Characters, is right"
+                f"tokenizer: TokenIds must be used with task=LanguageModeling, not {task_name}; use another tokenizer, "
+                "such as Characters"
             )
         return build_tokenizer_vocabulary(task.load_tokenizer(), self.pad_to_multiple_of)
 

@@ -177,8 +177,8 @@ def _download_from_hub(name: str, revision: str | None) -> Path:
         suggestion = f"`numerate data fetch {fetch_name}` gets it, or a copy" if fetch_name else "a copy of it"
         raise UserError(
             f"tokenizer: {name} is not a local folder, and its tokenizer.json could not be downloaded from the Hugging "
-            f"Face hub ({type(error).__name__}); {suggestion} at {expected_path} is read without the hub; the path of "
-            "a folder that has one is right too"
+            f"Face hub ({type(error).__name__}); {suggestion} at {expected_path} is read without the hub; "
+            "tokenizer= may also be the path of a folder that has one"
         ) from error
     for config_name in ("tokenizer_config.json", "special_tokens_map.json"):
         try:
