@@ -171,6 +171,11 @@ def transcripts(tree: Path, folder: Path, cases: dict[str, str]) -> Iterator[tup
         yield label, normalised("\n".join(told), places)
 
 
+def numbers_alone(text: str) -> str:
+    """The exit status and the numbers of a transcript, for changes that reword what stands around them."""
+    return "\n".join(re.findall(r"(?<![\w.])-?\d+(?:[.,]\d+)*(?:e-?\d+)?", text))
+
+
 def differences(base: dict[str, str], here: dict[str, str], words: dict[str, str]) -> dict[str, str]:
     """Unified differences of the transcripts that differ, by command, with the base in today's words."""
     found = {}
@@ -186,6 +191,7 @@ def differences(base: dict[str, str], here: dict[str, str], words: dict[str, str
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("--numbers", action="store_true", help="compare exit statuses and numbers, not words")
     parser.add_argument("--keep", type=Path, help="a folder for all that was recorded, one file per command")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="golden-") as name:
@@ -201,6 +207,8 @@ def main() -> int:
             for number, (label, text) in enumerate(texts.items()):
                 short = re.sub(r"\W+", "-", label)[:60]
                 (given.keep / side / f"{number:03} {short}.txt").write_text(text)
+    if given.numbers:
+        base, here = ({label: numbers_alone(text) for label, text in side.items()} for side in (base, here))
     differ = differences(base, here, words)
     for label, text in differ.items():
         print(f"numerate {label}\n{text}")

@@ -4,7 +4,24 @@ They are written in today's words. A word that was renamed is in `RENAMED`, whic
 files that they read, `stories.txt` and `held.txt`, are made by `outside.py`.
 """
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "model.width": "model.hidden_size",
+    "model.trunk.depth": "model.backbone.num_layers",
+    "model.mixer.heads": "model.mixer.num_heads",
+    "optimizer.rate": "optimizer.learning_rate",
+    "training.batch": "training.batch_size",
+    "evaluation.count": "evaluation.examples_per_cell",
+    "executor.stack": "executor.stack_size",
+    "LanguageModelling": "LanguageModeling",
+    "context": "context_length",
+    "MathematicsStandIn": "GeneratedMathematics",
+    "Written": "ExampleFile",
+    "Trapezoid": "WarmupStableDecay",
+    "list numberings": "list position-ids",
+    "top_p=0.95 most=40": "top_p=0.95 max_new_tokens=40",
+    "greedy=true most=30": "do_sample=false max_new_tokens=30",
+    "layer=0 most=8": "layer=0 max_tokens=8",
+}
 """Old words and what they are now, for example "model.width": "model.hidden_size", or "Mistake": "UserError". In the
 output of the base they are replaced before it is compared, and in its commands the other way round. An old word may be
 several words, where one is not enough to tell: "maps sums 12+34= most"."""
@@ -13,7 +30,7 @@ COMMANDS = (
     *("list", "show", "sample", "data", "tokens", "train", "evaluate", "report", "run", "status", "results", "search"),
     *("compare", "plot", "export", "import", "ask", "generate", "maps"),
 )
-KINDS = ("tasks", "tokenizers", "layouts", "numberings", "positions", "mixers", "models", "losses", "studies")
+KINDS = ("tasks", "tokenizers", "layouts", "position-ids", "positions", "mixers", "models", "losses", "studies")
 SHOWN = (
     *("addition_abacus", "addition_lt_abacus_8x2", "sorting_lt_abacus_fire", "counting_mod10_lstm", "gsm8k_t5_ntl_was"),
     *("counting_universal_jointly", "mathematics_numformer", "number_loss_small_regression"),
@@ -88,9 +105,9 @@ CASES: tuple[str, ...] = (
     f"train tiny_stories_laptop_dual {LANGUAGE} preset=debug training.steps=30 name=stories",
     "evaluate stories grid=16+32+64",
     "report stories",
-    "generate stories Story temperature=0.8 top_p=0.95 most=40 seed=1 count=2 out=said.jsonl",
-    "generate stories Story greedy=true most=30",
-    "maps stories Story layer=0 most=8",
+    "generate stories Story temperature=0.8 top_p=0.95 max_new_tokens=40 seed=1 count=2 out=said.jsonl",
+    "generate stories Story do_sample=false max_new_tokens=30",
+    "maps stories Story layer=0 max_tokens=8",
     "plot validation stories out=validation.svg",
     # Many runs.
     f"run {COUNTING} model.hidden_size=8,32 seeds=2 workers=1",
@@ -109,7 +126,7 @@ CASES: tuple[str, ...] = (
     "run abacus_laptop seeds=10 executor=slurm executor.partition=cpu executor.python=python --dry-run",
     f"search {SEARCHED} trials=3 workers=1",
     "list runs",
-    # Mistakes of users.
+    # Errors of users.
     "trian addition_abacus",
     "train additon_abacus",
     "train addition_abacus --steps 5",
