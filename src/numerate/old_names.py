@@ -1,6 +1,4 @@
-"""What parts, settings and choices of 0.1 are called now.
-
-Identities of runs and keys of random numbers are still made of the names of 0.1, so that no rename changes them."""
+"""What parts, settings and values of 0.1 are called now, for errors that answer an old name."""
 
 from functools import cache
 from typing import Any
@@ -357,16 +355,6 @@ for _path, _old in OLD_SETTING_NAMES.items():
     _OLD_SETTINGS_BY_CLASS.setdefault(_path.partition(".")[0], {})[_path.partition(".")[2]] = _old
 
 
-def old_class_name(part: type) -> str:
-    """The name that a class had in 0.1."""
-    return OLD_CLASS_NAMES.get(part.__name__, part.__name__)
-
-
-def old_setting_name(part: type, name: str) -> str:
-    """The name that a setting had in 0.1."""
-    return _old_settings(part).get(name, name)
-
-
 @cache
 def _old_settings(part: Any) -> dict[str, str]:
     """The renamed settings of a class, those that it inherits among them, each with its name in 0.1."""
@@ -374,12 +362,6 @@ def _old_settings(part: Any) -> dict[str, str]:
     for ancestor in reversed(part.__mro__):
         names |= _OLD_SETTINGS_BY_CLASS.get(ancestor.__name__, {})
     return names
-
-
-def old_setting_value(part: type, name: str, value: object) -> object:
-    """The value that a setting had in 0.1."""
-    old_path = next((path for one in part.__mro__ if (path := f"{one.__name__}.{name}") in OLD_SETTING_VALUES), None)
-    return value if old_path is None else OLD_SETTING_VALUES[old_path].get(value, value)
 
 
 def new_setting_name(part: type, old: str) -> str:

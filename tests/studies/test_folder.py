@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.config import from_tree, identity, override, setting, to_tree
+from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_done, is_failed
@@ -217,21 +217,6 @@ def test_what_changes_no_result_changes_no_key(change: str, tiny: Recipe) -> Non
 )
 def test_what_may_change_a_result_changes_the_key(change: str, tiny: Recipe) -> None:
     assert content_key(override(tiny, [change])) != content_key(tiny)
-
-
-def test_a_setting_that_came_later_changes_no_key_while_it_has_its_default(tiny: Recipe) -> None:
-    @dataclass(frozen=True)
-    class Old:
-        size: int = 1
-
-    @dataclass(frozen=True)
-    class New:
-        size: int = 1
-        more: int = setting(0, "came later", added_later=True)
-
-    Old.__module__ = New.__module__ = "numerate.somewhere"
-    New.__qualname__ = New.__name__ = "Old"
-    assert content_key(Old()) == content_key(New()) != content_key(New(more=1))
 
 
 def test_parts_known_from_another_recipe_give_the_same_trees_and_keys(tiny: Recipe) -> None:

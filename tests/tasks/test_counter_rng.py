@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerate.config import Span, setting
+from numerate.config import Span
 from numerate.tasks.counter_rng import CounterRNG, random_key
 
 MASK = 2**64 - 1
@@ -18,9 +18,6 @@ MASK = 2**64 - 1
 class Spec:
     size: int | Span = 3
     name: str = "a"
-
-
-BEFORE = Spec
 
 
 @dataclass(frozen=True)
@@ -39,17 +36,6 @@ def test_a_key_tells_apart_all_that_it_is_made_of() -> None:
     assert len({random_key(*some) for some in parts}) == len(parts)
     assert all(0 <= random_key(*some) < 2**128 for some in parts)
     assert random_key(Spec(), 5) == random_key(Spec(), np.int64(5))
-
-
-def test_a_setting_that_was_added_later_counts_only_where_it_is_not_its_default() -> None:
-    @dataclass(frozen=True)
-    class Spec:
-        size: int | Span = setting(3, "how large")
-        name: str = setting("a", "what it is called")
-        added: bool = setting(False, "what there was not before", added_later=True)
-
-    assert random_key(Spec()) == random_key(BEFORE())
-    assert random_key(Spec(added=True)) != random_key(Spec())
 
 
 def test_a_key_refuses_what_has_no_canonical_text() -> None:

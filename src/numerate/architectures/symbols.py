@@ -95,7 +95,6 @@ class SymbolicAttention(Symbols):
     initialization: Literal["model", "spread"] = setting(
         "model",
         "initialization of the query projection: the model's, or spread: U(-b, b), b = 1 / sqrt(hidden_size)",
-        added_later=True,
     )
 
     def __post_init__(self) -> None:

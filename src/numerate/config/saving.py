@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config.settings import Span
+from numerate.config.settings import Span, stored_class_name, stored_settings
 from numerate.config.user_parts import class_address
 from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of, union_members
 from numerate.errors import OperationalError, UserError
-from numerate.old_names import old_class_name, old_setting_name, old_setting_value
 
 TreeCache = dict[int, tuple[Any, Any]]
 """Parts that were read before, by their `id`, each with what was made of it: ten thousand recipes of a sweep share
@@ -78,9 +77,9 @@ def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_cl
 def identity(recipe: object, cache: TreeCache | None = None) -> str:
     """The identity of an experiment: twelve hexadecimal characters of a hash.
 
-    A sha256 over everything but the settings declared with `identity=False`, and those declared with `later=True` where
-    they have their default. A part of the user's own counts with its
-    class name and the content of its file, not with the file's path.
+    A sha256 over everything but the settings declared with `identity=False`, and those declared with `added_later=True`
+    where they have their default. Classes and settings count by their stored names. A part of the user's own counts
+    with its class name and the content of its file, not with the file's path.
     """
     return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), cache)[:12]
 
@@ -177,14 +176,13 @@ def _canonical_json(value: Any, is_included: Callable[[type, Field[Any]], bool],
         return cached_text
     part = type(value)
     source = class_address(part)[1]
-    fields_by_old_name = {old_setting_name(part, name): (name, field) for name, (field, _) in settings_of(part).items()}
+    included = [field for field, _ in settings_of(part).values() if is_included(part, field)]
     settings = [
-        f"{json.dumps(old)}:{_canonical_json(old_setting_value(part, name, getattr(value, name)), is_included, cache)}"
-        for old, (name, field) in sorted(fields_by_old_name.items())
-        if is_included(part, field) and not (field.metadata.get("later") and getattr(value, name) == field.default)
+        f"{json.dumps(name)}:{_canonical_json(setting, is_included, cache)}"
+        for name, setting in sorted(stored_settings(value, included).items())
     ]
-    old_name_json = json.dumps(old_class_name(part))
-    text = f'{{"kind":{old_name_json},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
+    kind = json.dumps(stored_class_name(part))
+    text = f'{{"kind":{kind},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
     if cache is not None:
         cache[id(value)] = (value, text)
     return text

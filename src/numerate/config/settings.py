@@ -2,23 +2,26 @@
 
 import operator
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, dataclass, field
 from numbers import Integral
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numerate.errors import UserError
 
 T = TypeVar("T")
 
 
-def setting(default: T, help: str, *, identity: bool = True, added_later: bool = False) -> T:
+def setting(
+    default: T, help: str, *, identity: bool = True, added_later: bool = False, stored_name: str | None = None
+) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints).
 
     `identity=False` keeps the field out of a run's identity: a larger budget extends a run, it does not make another.
     `added_later=True` is for a field that a spec was given after runs had used it: it counts in the identity of a run,
     and in the key of a task's data, only where it is not its default, so that older runs stay the same runs and what
-    was drawn before is drawn again.
+    was drawn before is drawn again. `stored_name` is for a field that was renamed: the name that it had in 0.2, or when
+    it was added, by which it counts in both (`stored_class_name` does the same for a class).
 
     >>> @dataclass(frozen=True)
     ... class LSTM:
@@ -27,7 +30,40 @@ def setting(default: T, help: str, *, identity: bool = True, added_later: bool =
     2
     """
     # To a reader of types a field is its value, which is also what an instance holds: hence the declared return.
-    return field(default=default, metadata={"help": help, "identity": identity, "later": added_later})
+    return field(
+        default=default, metadata={"help": help, "identity": identity, "later": added_later, "stored_name": stored_name}
+    )
+
+
+def stored_class_name(part: type) -> str:
+    """The name by which a class counts in identities and random keys: its `stored_name` if it declares one, else its
+    own. A class that is renamed declares its first name, so that its runs and their data stay what they were.
+
+    >>> class WarmupStableDecay:
+    ...     stored_name = "Trapezoid"
+    >>> stored_class_name(WarmupStableDecay), stored_class_name(int)
+    ('Trapezoid', 'int')
+    """
+    return str(part.__dict__.get("stored_name", part.__name__))
+
+
+def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
+    """The settings of a spec that count in identities and random keys, by their stored names: all of `fields` but those
+    that were added later and have their default.
+
+    >>> @dataclass(frozen=True)
+    ... class LSTM:
+    ...     num_layers: int = setting(2, "number of stacked layers", stored_name="layers")
+    ...     bias: bool = setting(True, "whether it has biases", added_later=True)
+    >>> stored_settings(LSTM(), LSTM.__dataclass_fields__.values())
+    {'layers': 2}
+    """
+    values = {field: getattr(spec, field.name) for field in fields}
+    return {
+        field.metadata.get("stored_name") or field.name: value
+        for field, value in values.items()
+        if not (field.metadata.get("later") and value == field.default)
+    }
 
 
 @dataclass(frozen=True, order=True)

@@ -1,7 +1,7 @@
 """Evaluation of a cell: exact match in one forward pass or by decoding, and its record.
 
 For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if every
-argmax is right with teacher forcing: by induction over the answer, the prefix that decoding reads is then the right
+argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then the right
 one. So one parallel forward pass scores a whole batch. Where that does not hold (`is_one_pass_exact`), answers are
 decoded token by token.
 """
@@ -45,11 +45,8 @@ class Evaluation:
     validation_batches: int | None = setting(
         None,
         "language modeling: batches per evaluation during training; null: validation_examples chunks",
-        added_later=True,
     )
-    chunks: int | None = setting(
-        None, "language modeling: chunks of the final evaluation; null: all", added_later=True, identity=False
-    )
+    chunks: int | None = setting(None, "language modeling: chunks of the final evaluation; null: all", identity=False)
 
     def __post_init__(self) -> None:
         if self.grid is not None and not self.grid.strip():
@@ -108,10 +105,10 @@ def evaluate_cell(
 
     An answer is `num_correct` if all of it is, the end token included: one that is longer or shorter is wrong, for
     every task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose
-    first token is right (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
+    first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
     answers are scored. `first_wrong` counts, for each position of the answer, the questions whose first wrong token is
-    there. `digit_accuracy` is the share of target digits that are right: in one pass with teacher forcing, by decoding
-    behind the model's own tokens.
+    there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing, by
+    decoding behind the model's own tokens.
 
     If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
     there were. `seen` is whether training may have met them, as they are too few to hold any out.
@@ -203,7 +200,7 @@ def check_causal(model: Model, evaluation_data: EvaluationData) -> str | None:
     future_use = model.non_causal_reason()
     if future_use is not None and not evaluation_data.is_token_classification:
         raise UserError(
-            f"model: {future_use}, so that it cannot answer by continuing a text; layout=MaskedLM is right, or labels"
+            f"model: {future_use}, so it cannot generate token by token; use layout=MaskedLM, or a task with labels"
         )
     return future_use
 

@@ -17,11 +17,8 @@ from numerate.errors import UserError
 from numerate.executors.chunk import outcome_from_record
 from numerate.executors.executor import Failure, ItemOutcome, Work
 from numerate.records.kinds import ASSIGNMENT, ITEM, SUBMISSION, TASK
-from numerate.records.reading import Tail, damage_message, read_object, read_records
+from numerate.records.reading import FORMAT, Tail, check_format, damage_message, read_object, read_records
 from numerate.training import disk
-
-FORMAT = 1
-"""Of submission.json and the files beside it."""
 
 
 class Submission:
@@ -83,17 +80,14 @@ class Submission:
     def load_all(cls, root: Path) -> "list[Submission]":
         """Those below a folder, in order, read up to now. One that was never submitted is left out.
 
-        Raises `UserError` for one that was damaged or that a later version wrote.
+        Raises `UserError` for one that was damaged or that another version wrote.
         """
         submissions = []
         for path in sorted((path for path in root.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name)):
             head = read_object(path / "submission.json", SUBMISSION)
             if head is None:
                 continue
-            if head["format"] > FORMAT:
-                raise UserError(
-                    f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate."
-                )
+            check_format(path, head["format"])
             submission = cls(path, head, _read_items(path, head))
             submission.read()
             for file in (path / "handed").glob("*.jsonl"):

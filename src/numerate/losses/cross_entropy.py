@@ -33,10 +33,10 @@ class CrossEntropy(Loss):
 
     mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
     label_smoothing: float = setting(
-        0.0, "label smoothing: share of the target probability spread over the whole vocabulary", added_later=True
+        0.0, "label smoothing: share of the target probability spread over the whole vocabulary"
     )
     fused: Literal["auto", "always", "never"] = setting(
-        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies", added_later=True
+        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies"
     )
 
     def __post_init__(self) -> None:

@@ -44,16 +44,10 @@ class Attention(Mixer):
     num_heads: int = setting(4, "number of attention heads; must divide hidden_size")
     bias: bool = setting(False, "whether the projections have biases")
     dropout: float = setting(0.0, "dropout of attention weights")
-    logit_scale: float | Literal["log"] = setting(
-        1.0, "factor on the attention logits; log: grows with the length", added_later=True
-    )
-    log_scale_start: int = setting(
-        64, "number of visible keys up to which logit_scale=log changes nothing", added_later=True
-    )
-    scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n", added_later=True)
-    blocked_attend_to_themselves: bool = setting(
-        True, "whether a blocked token still attends to itself", added_later=True
-    )
+    logit_scale: float | Literal["log"] = setting(1.0, "factor on the attention logits; log: grows with the length")
+    log_scale_start: int = setting(64, "number of visible keys up to which logit_scale=log changes nothing")
+    scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n")
+    blocked_attend_to_themselves: bool = setting(True, "whether a blocked token still attends to itself")
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:

@@ -29,12 +29,10 @@ class RecurrentSpec(Mixer):
     """
 
     hidden_size: int | None = setting(None, "hidden size of the recurrent layer; null: the model's hidden_size")
-    output_projection: bool = setting(
-        True, "whether a linear output projection follows; false: the torch module alone", added_later=True
-    )
-    bias: bool = setting(True, "whether the recurrence has biases", added_later=True)
+    output_projection: bool = setting(True, "whether a linear output projection follows; false: the torch module alone")
+    bias: bool = setting(True, "whether the recurrence has biases")
     initialization: RecurrentInitialization = setting(
-        "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform", added_later=True
+        "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform"
     )
 
     def __post_init__(self) -> None:

@@ -83,7 +83,7 @@ class Stack(Backbone):
         "none", "whether and how the input embeddings are injected again before every further block"
     )
     initial_state: Literal["zero", "noise"] = setting(
-        "zero", "added to the input embeddings before the first block; noise is small and fixed", added_later=True
+        "zero", "added to the input embeddings before the first block; noise is small and fixed"
     )
 
     def __post_init__(self) -> None:

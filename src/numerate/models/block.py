@@ -43,10 +43,10 @@ class FeedForward:
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation between the two linear layers")
     expansion: float = setting(4.0, "intermediate size over hidden size")
     bias: bool = setting(True, "whether the linear layers have biases")
-    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", added_later=True)
-    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size", added_later=True)
+    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion")
+    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size")
     gelu_approximate: Literal["none", "tanh"] = setting(
-        "none", "GELU of gelu and geglu: exact, or its tanh approximation", added_later=True
+        "none", "GELU of gelu and geglu: exact, or its tanh approximation"
     )
 
     def __post_init__(self) -> None:

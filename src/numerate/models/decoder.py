@@ -57,29 +57,24 @@ class Decoder(ModelSpec):
     tie_word_embeddings: bool = setting(False, "whether input and output embeddings share weights")
     dropout: float = setting(0.0, "dropout of each block's output")
     initialization: Initialization = setting(FanIn(), "weight initialization")
-    norm_eps: float = setting(1e-5, "epsilon of the norms; above 0", added_later=True)
-    final_norm: bool | None = setting(
-        None, "whether a norm precedes the output head; null: with pre-norm", added_later=True
-    )
+    norm_eps: float = setting(1e-5, "epsilon of the norms; above 0")
+    final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm")
     head_feed_forward: FeedForward | None = setting(
-        None, "a feed-forward network without residual connection before the final norm; null: none", added_later=True
+        None, "a feed-forward network without residual connection before the final norm; null: none"
     )
     head_projection: bool = setting(
-        False, "whether a linear layer without bias stands between final norm and output head", added_later=True
+        False, "whether a linear layer without bias stands between final norm and output head"
     )
-    residual: bool = setting(
-        True, "whether mixers and feed-forward networks have residual connections", added_later=True
-    )
+    residual: bool = setting(True, "whether mixers and feed-forward networks have residual connections")
     embedding_scale: float | Literal["root"] = setting(
-        1.0, "factor on token embeddings before positions are added; root: sqrt(hidden_size)", added_later=True
+        1.0, "factor on token embeddings before positions are added; root: sqrt(hidden_size)"
     )
-    head_bias: bool = setting(False, "whether the output head has a bias", added_later=True)
-    embedding_dropout: float = setting(0.0, "dropout of the input embeddings", added_later=True)
-    mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output", added_later=True)
+    head_bias: bool = setting(False, "whether the output head has a bias")
+    embedding_dropout: float = setting(0.0, "dropout of the input embeddings")
+    mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output")
     dropout_on: DropoutLocation = setting(
         "branch",
         "where dropout applies: to each residual branch (branch), or to the stream behind each mixer (stream)",
-        added_later=True,
     )
 
     def __post_init__(self) -> None:

@@ -129,13 +129,11 @@ class Normal(Initialization):
     residual_count: Literal["maps", "blocks"] = setting(
         "maps",
         "what scales residual projections: the number of projections that write (maps), or two per block",
-        added_later=True,
     )
     scaled_projection: Literal["out", "gated"] = setting(
         "out",
         "which projection of a gated feed-forward network is scaled: its down projection (down) or its up projection "
         "(up)",
-        added_later=True,
     )
 
     def __post_init__(self) -> None:

@@ -29,9 +29,9 @@ class Learned(Position):
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     max_position_embeddings: int = setting(512, "number of learned position embeddings")
     initialization: Literal["normal", "sinusoidal"] = setting(
-        "normal", "initialization: as the token embeddings (normal), or sinusoidal", added_later=True
+        "normal", "initialization: as the token embeddings (normal), or sinusoidal"
     )
-    frozen: bool = setting(False, "whether the embeddings are not trained", added_later=True)
+    frozen: bool = setting(False, "whether the embeddings are not trained")
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from numerate.batch import StepContext, Tokens
 from numerate.config import setting
+from numerate.config.settings import stored_class_name, stored_settings
 from numerate.errors import UserError
-from numerate.old_names import old_class_name, old_setting_name, old_setting_value
 from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
@@ -62,14 +62,9 @@ class PositionIds(ABC):
         return max_eval_position + self.max_training_offset()
 
     def _salt(self) -> int:
-        # Settings added later are left out at their defaults, so that older runs draw the same.
-        part = type(self)
-        settings = [
-            f"{old_setting_name(part, field.name)}={old_setting_value(part, field.name, getattr(self, field.name))!r}"
-            for field in fields(self)  # type: ignore[arg-type]
-            if not (field.metadata.get("later") and getattr(self, field.name) == field.default)
-        ]
-        return zlib.crc32(f"{old_class_name(part)}({', '.join(settings)})".encode())
+        settings = stored_settings(self, fields(self))  # type: ignore[arg-type]
+        text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return zlib.crc32(f"{stored_class_name(type(self))}({text})".encode())
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class Sequential(PositionIds):
     """
 
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
+        "own", "position of a helper token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:
@@ -114,10 +109,9 @@ class Shifted(PositionIds):
     shift_within: int | None = setting(
         None,
         "number of positions within which a training sequence is shifted, whatever its length; null: by max_shift",
-        added_later=True,
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
+        "own", "position of a helper token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:
@@ -294,7 +288,7 @@ class RandomSubset(PositionIds):
         "row", "draw one subset per sequence (row), or per batch as published"
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token", added_later=True
+        "own", "position of a helper token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:

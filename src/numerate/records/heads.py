@@ -8,10 +8,7 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.kinds import METRICS
-from numerate.records.reading import MessageCallback, damage_message, read_records
-
-FORMAT_VERSION = 2
-"""Of recipe.yaml. A folder of a later format is refused rather than misread; format 1 had no checksum."""
+from numerate.records.reading import MessageCallback, check_format, damage_message, read_records
 
 RECIPE_FILE, CHECKSUM_KEY = "recipe.yaml", "checksum"
 
@@ -27,19 +24,19 @@ def checksum(header: Mapping[str, Any]) -> str:
 def read_header(path: Path) -> dict[str, Any]:
     """What the `recipe.yaml` at `path` holds.
 
-    Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
+    Raises `UserError` where it was damaged or changed, or another version wrote it; `OperationalError` where it cannot
     be read.
     """
-    header = read_checked_yaml(path, FORMAT_VERSION, _RECIPE_REMEDY)
+    header = read_checked_yaml(path, _RECIPE_REMEDY)
     if not isinstance(header.get("recipe"), dict):
         raise UserError(damage_message(path, "it has no recipe", _RECIPE_REMEDY))
     return header
 
 
-def read_checked_yaml(path: Path, max_format_version: int, remedy: str) -> dict[str, Any]:
-    """What a file of YAML holds that ends with its checksum, as those of a format from 2 on do.
+def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
+    """What a file of YAML holds that has its format and ends with its checksum.
 
-    Raises `UserError` where it was damaged or changed, or a later version wrote it; `OperationalError` where it cannot
+    Raises `UserError` where it was damaged or changed, or another version wrote it; `OperationalError` where it cannot
     be read.
     """
     import yaml
@@ -56,17 +53,11 @@ def read_checked_yaml(path: Path, max_format_version: int, remedy: str) -> dict[
         raise UserError(damage_message(where, "cannot be read as YAML", remedy)) from error
     if not isinstance(content, dict):
         raise UserError(damage_message(path, "it must be a mapping", remedy))
-    format_version = content.get("format", 1)
-    if not isinstance(format_version, int) or format_version > max_format_version:
-        raise UserError(
-            f"{path}: has format {format_version}, but this version reads formats up to {max_format_version}; update "
-            "numerate."
-        )
-    if CHECKSUM_KEY in content or format_version >= 2:
-        if CHECKSUM_KEY not in content:
-            raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", remedy))
-        if content.pop(CHECKSUM_KEY) != checksum(content):
-            raise UserError(damage_message(path, "it was modified: the checksum does not match", remedy))
+    check_format(path, content.get("format", 1))
+    if CHECKSUM_KEY not in content:
+        raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", remedy))
+    if content.pop(CHECKSUM_KEY) != checksum(content):
+        raise UserError(damage_message(path, "it was modified: the checksum does not match", remedy))
     return content
 
 

@@ -16,6 +16,20 @@ from numerate.records.schema import Schema
 
 MessageCallback = Callable[[str], None] | None
 
+FORMAT = 3
+"""Of the folders of runs, studies and submissions: 3 since version 0.2. Their files hold it under `format`."""
+
+
+def check_format(path: Path, format_version: object) -> None:
+    """Raises `UserError` for a file that version 0.1 or a later version wrote, which would be misread."""
+    if not isinstance(format_version, int) or format_version > FORMAT:
+        raise UserError(f"{path}: has format {format_version}, this version reads format {FORMAT}; update numerate")
+    if format_version < FORMAT:
+        raise UserError(
+            f"{path}: was written by numerate 0.1 and can only be read by version 0.1; choose another folder for new "
+            "runs (runs_dir=)"
+        )
+
 
 def parse_record(text: bytes) -> dict[str, Any] | None:
     """The object that a text of JSON holds, or None where it holds none."""

@@ -22,6 +22,7 @@ from typing import Any, get_args
 from numerate.config import to_tree
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
+from numerate.records.reading import FORMAT, check_format
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
 from numerate.searches.searched import SearchResult, parameter_text, short_names, value_text, write_results
@@ -136,7 +137,7 @@ def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
 
 def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
     """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
-    definition = json.loads(json.dumps(plan.question(recipe)))
+    definition = json.loads(json.dumps({"format": FORMAT, **plan.question(recipe)}))
     key = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
     if (runs / title / "study.yaml").exists():
@@ -144,6 +145,7 @@ def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None
     journal = Journal(runs / title, plan.space, minimize=plan.minimize)
     contents = recipe.task.file_hashes()
     stored_definition = journal.get_or_set_definition({**definition, "contents": contents} if contents else definition)
+    check_format(journal.folder, stored_definition.get("format", 1))
     for field, expected in definition.items():
         if stored_definition.get(field) != expected:
             stored_text, new_text = (

@@ -25,7 +25,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import Failure
 from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
 from numerate.records.kinds import RESULT, WORKER_STATE
-from numerate.records.reading import Tail, read_object
+from numerate.records.reading import FORMAT, Tail, read_object
 from numerate.studies.plan import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
 from numerate.studies.plan import PlannedRun as PlannedRun
 from numerate.studies.plan import RequestedRun as RequestedRun
@@ -34,9 +34,6 @@ from numerate.studies.plan import merge_plans, plan_lines, read_plan
 from numerate.training import disk
 from numerate.training.lock import Lock, LockedError
 from numerate.training.run_folder import folder_name
-
-FORMAT = 2
-"""Of study.yaml. A folder of a later format is refused rather than misread."""
 
 _REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
 
@@ -102,7 +99,7 @@ class StudyFolder:
         path = self.path / "study.yaml"
         if not path.is_file():
             return {"title": self.title, "question": "", "labels": {}}
-        head = read_checked_yaml(path, FORMAT, _REPAIR_HINT)
+        head = read_checked_yaml(path, _REPAIR_HINT)
         return {"title": self.title, "question": "", **head, "labels": head.get("labels") or {}}
 
     def plan(self) -> list[PlannedRun]:

@@ -13,11 +13,8 @@ from numerate.config import fingerprint
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.records.kinds import PLAN, PLAN_HEAD
-from numerate.records.reading import damage_message, parse_lines, parse_record, read_bytes
+from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
 from numerate.studies.patch import apply_diff, tree_diff
-
-FORMAT = 1
-"""Of plan.jsonl."""
 
 RESULT_VERSION = 1
 """Part of every content key. It is raised when the same recipe comes to mean something else."""
@@ -106,10 +103,9 @@ def read_plan(path: Path) -> list[PlannedRun]:
     first, _, rest = content.partition(b"\n")
     head = parse_record(first)
     if head is None or PLAN_HEAD.find_violation(head) is not None:
-        damage = "its first line does not say how many runs there are; it was cut, or an earlier version wrote it"
+        damage = "its first line must give the number of runs"
         raise UserError(damage_message(path, damage, PLAN.remedy))
-    if head["format"] > FORMAT:
-        raise UserError(f"{path}: is of format {head['format']}, this version reads up to {FORMAT}; update numerate.")
+    check_format(path, head["format"])
     planned_runs: list[PlannedRun] = []
     base_trees: dict[str, Mapping[str, Any]] = {}
     for line in parse_lines(rest, path, PLAN, number=2):

@@ -62,7 +62,7 @@ class Arithmetic(Task):
         "distribution of lengths: all pairs in turn (cycle), uniform, or operands uniform below 10^digits (value)",
     )
     include_zero: bool = setting(False, "whether 0 is among the numbers of one digit")
-    no_carry: bool = setting(False, "only sums without carries", added_later=True)
+    no_carry: bool = setting(False, "only sums without carries")
 
     def __post_init__(self) -> None:
         if self.operator not in OPERATORS:

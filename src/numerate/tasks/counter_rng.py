@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from numerate.old_names import old_class_name, old_setting_name, old_setting_value
+from numerate.config.settings import stored_class_name, stored_settings
 
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
@@ -23,8 +23,8 @@ _SHIFT_32 = np.uint64(32)
 def random_key(*values: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
-    A spec counts with its class name and every field, so a task with one field pinned has another key than without. (A
-    field declared with `later=True` counts where it is not its default.)
+    A spec counts with its class name and every field, by their stored names, so a task with one field pinned has
+    another key than without. (A field declared with `added_later=True` counts where it is not its default.)
     Raises `TypeError` for values that have no canonical text.
 
     >>> key("train", 0) == key("train", 0), key("train", 0) == key("train", "0")
@@ -38,15 +38,8 @@ def _to_plain_data(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        hashed_fields = [
-            f for f in fields(value) if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
-        ]
-        part = type(value)
-        names = {
-            old_setting_name(part, f.name): old_setting_value(part, f.name, getattr(value, f.name))
-            for f in hashed_fields
-        }
-        return {"kind": old_class_name(part)} | {name: _to_plain_data(setting) for name, setting in names.items()}
+        settings = stored_settings(value, fields(value))
+        return {"kind": stored_class_name(type(value))} | {name: _to_plain_data(s) for name, s in settings.items()}
     if isinstance(value, tuple | list):
         return [_to_plain_data(item) for item in value]
     if isinstance(value, dict):

@@ -37,10 +37,8 @@ class Mixture(Task):
     tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks to mix")
     weights: tuple[float, ...] = setting((), "relative sampling weights; empty: equal")
 
-    task_index: int | None = setting(None, "index of a single task to use; null: all", added_later=True)
-    auxiliary: bool = setting(
-        False, "whether all tasks but the first are for training only, not evaluated", added_later=True
-    )
+    task_index: int | None = setting(None, "index of a single task to use; null: all")
+    auxiliary: bool = setting(False, "whether all tasks but the first are for training only, not evaluated")
 
     def __post_init__(self) -> None:
         if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):

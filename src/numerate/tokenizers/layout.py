@@ -174,9 +174,7 @@ class MaskedLM(Layout):
 
     def __post_init__(self) -> None:
         if self.num_masks is not None and self.num_masks < 1:
-            raise UserError(
-                f"num_masks: {self.num_masks} masks leave no room for an answer; 1 or more is right, or null"
-            )
+            raise UserError(f"num_masks: must be at least 1, or null, not {self.num_masks}")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
@@ -218,7 +216,7 @@ class TokenClassification(Layout):
 
     is_autoregressive: ClassVar[bool] = False
 
-    blocked_tokens: tuple[str, ...] = setting((), "tokens that no query may attend to", added_later=True)
+    blocked_tokens: tuple[str, ...] = setting((), "tokens that no query may attend to")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is None:

@@ -85,13 +85,9 @@ class Digits(NumberFormat):
         "order of digits: units first (reversed), most significant first (normal), or reversed in answers only",
     )
     leading_zeros: int = setting(0, "zeros before every number")
-    answer_leading_zeros: int | None = setting(
-        None, "zeros before the numbers of the answer; null: leading_zeros", added_later=True
-    )
-    min_digits: int = setting(
-        0, "pad numbers of the question with zeros to this many digits; 0: no padding", added_later=True
-    )
-    index_hints: bool = setting(False, "whether a character before each digit marks its power of ten", added_later=True)
+    answer_leading_zeros: int | None = setting(None, "zeros before the numbers of the answer; null: leading_zeros")
+    min_digits: int = setting(0, "pad numbers of the question with zeros to this many digits; 0: no padding")
+    index_hints: bool = setting(False, "whether a character before each digit marks its power of ten")
 
     def __post_init__(self) -> None:
         if self.digit_order not in ("reversed", "normal", "answer reversed"):

@@ -117,12 +117,10 @@ class Characters(Tokenizer):
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
-        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens", added_later=True
+        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens"
     )
-    space_probability: float = setting(0.0, "probability of a space before a character", added_later=True)
-    interleave_operands: bool = setting(
-        False, "whether the digits of the two operands alternate, without an operator", added_later=True
-    )
+    space_probability: float = setting(0.0, "probability of a space before a character")
+    interleave_operands: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("default", *PUBLISHED_SYMBOLS):

@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import OperationalError, UserError
-from numerate.records.reading import parse_record
+from numerate.records.reading import FORMAT, check_format, parse_record
 from numerate.training import disk
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-FORMAT_VERSION = 1
-"""Of state.json. A later format is refused rather than taken for a torn one."""
 
 _REPLACED_PREFIX = ".old-"
 
@@ -104,7 +101,7 @@ def _write_files(
         disk.fsync(path)
         files[path.name] = {"bytes": path.stat().st_size, "sha256": _file_digest(path)}
     content: dict[str, Any] = {
-        "format": FORMAT_VERSION,
+        "format": FORMAT,
         "step": step,
         "best": best,
         "files": files,
@@ -216,10 +213,7 @@ def _read_state_file(path: Path) -> dict[str, Any]:
     content = parse_record(raw)
     if content is None or content.pop("sha256", None) != _state_digest(content):
         raise OperationalError(f"{path}: this checkpoint is corrupt: the checksum of state.json does not match.")
-    if content.get("format") != FORMAT_VERSION:
-        raise UserError(
-            f"{path}: is of format {content.get('format')}, this version reads {FORMAT_VERSION}; update numerate."
-        )
+    check_format(path, content.get("format"))
     return content
 
 

@@ -48,7 +48,6 @@ class AdamW(Optimizer):
         "parts",
         "parameters with weight decay: parts (matrices and embeddings without exempted ones), or all of 2 "
         "dimensions or more",
-        added_later=True,
     )
 
     def __post_init__(self) -> None:

@@ -38,27 +38,22 @@ class Training:
     target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", identity=False)
     batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
     batch_size_warmup: float = setting(
-        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none", added_later=True
+        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none"
     )
-    initial_batch_size: int | None = setting(
-        None, "with batch_size_warmup: initial batch size, and step of its growth", added_later=True
-    )
+    initial_batch_size: int | None = setting(None, "with batch_size_warmup: initial batch size, and step of its growth")
     batch_tokens: int | None = setting(
-        None, "language modeling: batch size in tokens instead, context_length per example", added_later=True
+        None, "language modeling: batch size in tokens instead, context_length per example"
     )
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step")
     micro_batch_size: int | None = setting(
         None,
         "examples per micro-batch and device; gradient accumulation follows from it",
-        added_later=True,
     )
     shuffle_window: int = setting(64, "batches within which examples are sorted by length")
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
     )
-    tf32: bool = setting(
-        False, "whether CUDA rounds float32 matrix products to TF32, which is much faster", added_later=True
-    )
+    tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
     compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
     parallel: Literal["flat", "ddp", "fsdp"] = setting(
         "flat", "several processes: one exact all-reduce (flat), DDP, or FSDP2 (sharded weights)", identity=False
@@ -195,7 +190,7 @@ class Recipe:
     schedule: Schedule = setting(WarmupStableDecay(), "learning rate schedule")
     training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
-    samples: Samples = setting(Samples(), "texts generated during training", identity=False, added_later=True)
+    samples: Samples = setting(Samples(), "texts generated during training", identity=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", identity=False)

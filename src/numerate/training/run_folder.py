@@ -29,7 +29,7 @@ from numerate.config import approve_imported
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.records import heads
 from numerate.records.kinds import RUN_FILE_SCHEMAS
-from numerate.records.reading import parse_lines, read_bytes, read_records
+from numerate.records.reading import FORMAT, parse_lines, read_bytes, read_records
 from numerate.training import checkpoint, disk
 from numerate.training.lock import Lock
 
@@ -62,9 +62,7 @@ class RunFolder:
         path = runs / recipe_name / folder_name(run_id)
         approve_imported()
         if not (path / "recipe.yaml").exists():
-            content = _to_yaml(
-                {"format": heads.FORMAT_VERSION, "name": None, "id": run_id, **metadata} | {"id": run_id}
-            )
+            content = _to_yaml({"format": FORMAT, "name": None, "id": run_id, **metadata} | {"id": run_id})
             temporary_path = disk.temporary_path(path)
             try:
                 with disk.convert_os_errors(path):
@@ -135,7 +133,7 @@ class RunFolder:
         self._write_metadata({**old, **changes})
 
     def _write_metadata(self, head: dict[str, Any]) -> None:
-        content = _to_yaml({**head, "format": heads.FORMAT_VERSION})
+        content = _to_yaml({**head, "format": FORMAT})
         disk.write_atomically(self.file(heads.RECIPE_FILE), content, unharmed_note="The run itself is intact.")
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:

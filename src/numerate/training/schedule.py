@@ -84,7 +84,7 @@ class Constant(Schedule):
     """Warm-up, then the full rate to the end."""
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP, added_later=True)
+    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -99,8 +99,8 @@ class Linear(Schedule):
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP, added_later=True)
-    decay_end: float | None = setting(None, _DECAY_END_HELP, added_later=True)
+    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    decay_end: float | None = setting(None, _DECAY_END_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -124,8 +124,8 @@ class Cosine(Schedule):
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP, added_later=True)
-    decay_end: float | None = setting(None, _DECAY_END_HELP, added_later=True)
+    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    decay_end: float | None = setting(None, _DECAY_END_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -157,7 +157,7 @@ class Plateau(Schedule):
     monitor: Literal["loss", "score"] = setting("loss", "quantity to monitor: validation loss, or accuracy")
     threshold: float = setting(1e-4, "least relative improvement")
     min_lr_ratio: float = setting(0.0, "smallest learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP, added_later=True)
+    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -202,7 +202,7 @@ class WarmupStableDecay(Schedule):
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     decay_start: float = setting(0.9, "share of the budget at which the decay starts")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP, added_later=True)
+    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()

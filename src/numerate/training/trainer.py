@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from numerate.batch import Batch, Model, StepContext
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import check_causal
 from numerate.training import checkpoint
@@ -196,15 +196,8 @@ class Trainer:
         tensors = last_checkpoint.read()
         self.parallel_strategy.load_weights(tensors["weights"], str(last_checkpoint.path))
         self.parallel_strategy.load_optimizer_state(self.optimizer, tensors["optimizer"])
-        if "operations" in last_checkpoint.state["progress"]:
-            raise UserError(
-                f"{last_checkpoint.path}: was written by version 0.1 and can only be resumed by it; set another "
-                "runs_dir= to start a new run"
-            )
         self.state = TrainingState(**last_checkpoint.state["progress"])
         self._previous_seconds = last_checkpoint.state.get("seconds", 0.0)
-        if "flops" not in last_checkpoint.state["progress"]:  # written before operations were counted
-            self.state.flops = round(self.state.examples * self.budget.flops_per_example)
         if self.state.scaler:
             self.scaler.load_state_dict(self.state.scaler)
 

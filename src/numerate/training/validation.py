@@ -160,7 +160,7 @@ class Validator:
     def _evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """Exact match.
 
-        Of labels accuracy is the share of them that is right: as long as each row of OOD validation has one that is
+        Of labels accuracy is the share of them that is correct: as long as each row of OOD validation has one that is
         wrong, exact match is 0 at every step and means nothing.
         """
         monitored_metric = self.recipe.schedule.monitored_metric()

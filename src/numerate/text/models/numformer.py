@@ -46,8 +46,8 @@ class Numformer(ModelSpec):
         NumberHead(num_layers=2, scale="ln"), "number head over masked positions; null: none"
     )
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    final_norm: bool = setting(True, "whether a norm follows the last layer; published: no", added_later=True)
-    head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no", added_later=True)
+    final_norm: bool = setting(True, "whether a norm follows the last layer; published: no")
+    head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no")
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"):

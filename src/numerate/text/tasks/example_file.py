@@ -70,7 +70,6 @@ class ExampleFile(Task):
     training_task: Task | None = setting(
         None,
         "the training task, when an evaluation uses another file; set by task.path=",
-        added_later=True,
     )
 
     def __post_init__(self) -> None:

@@ -75,11 +75,8 @@ class QuestionFiles(TextTask):
     header: bool | None = setting(
         None,
         "of columns: whether the first line is their names; null: where it has those two",
-        added_later=True,
     )
-    truncation_side: Literal["left", "right"] = setting(
-        "right", "which end of a long question is cut", added_later=True
-    )
+    truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut")
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -141,8 +138,8 @@ def make_reader(
         if not header and _looks_like_names(first_columns, names):
             raise UserError(
                 f"header: {file} begins with a line that may name its columns or be a question: "
-                f"{', '.join(first_columns)}; the names of two columns as question_field= and answer_field=, "
-                "header=true with their numbers, or header=false for a question is right"
+                f"{', '.join(first_columns)}; set question_field= and answer_field= to the names of two columns, or "
+                "header=true and both to numbers of columns, or header=false if it is a question"
             )
     columns = [
         _column_index(file, setting_name, name, default_index, first_columns if header else [], len(first_columns))

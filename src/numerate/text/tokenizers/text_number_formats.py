@@ -205,9 +205,7 @@ class XVal(TextNumberFormat):
 
     include_sign: bool = setting(True, "whether a minus is part of its number; false: it is text")
     published: bool = setting(False, "find numbers as the published code does: no sign, thousands, powers of ten")
-    round_to_float32: bool = setting(
-        False, "whether numbers with more digits than float32 are rounded", added_later=True
-    )
+    round_to_float32: bool = setting(False, "whether numbers with more digits than float32 are rounded")
 
     @property
     def pattern(self) -> re.Pattern[str]:
