@@ -20,7 +20,7 @@ from numerate.commands.addresses import resolve_runs
 from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.training.run_folder import RunFolder
+from numerate.training.run_folder import RunFolder, header_yaml
 
 torch.set_num_threads(1)
 
@@ -502,7 +502,7 @@ def train_again(run: Path) -> tuple[str, ...]:
     [
         (with_too_many_right, ("line 1", "not 900", "integer from 0 to")),
         (with_a_line_cut, ("line 1",)),
-        (with_another_interval, ("line 1", "`high` is 0.95", "from `correct / count` (1.0) to 1")),
+        (with_another_interval, ("line 1", "`high` must be", "from `correct / count` (1.0) to 1, not 0.95")),
         (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),
     ],
 )
@@ -743,7 +743,7 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
         if share >= 0:
             place = runs / one.run
             place.mkdir(parents=True)
-            (place / "recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": place.name, "recipe": one.tree}))
+            (place / "recipe.yaml").write_bytes(header_yaml({"id": place.name, "recipe": one.tree}))
             at = {
                 "checkpoint": "final",
                 "step": 1,

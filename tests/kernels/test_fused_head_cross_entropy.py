@@ -148,7 +148,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         unchecked(hidden[:2], weight, labels)
     with pytest.raises(UserError, match="a head for width 7"):
         unchecked(hidden, weight[:, :7], labels)
-    with pytest.raises(UserError, match="one type, or autocast"):
+    with pytest.raises(UserError, match="must have the dtype of the hidden states"):
         unchecked(hidden, weight.float(), labels)
 
 

@@ -275,8 +275,8 @@ def test_a_table_of_a_vocabulary_has_its_digits_or_all_its_numbers() -> None:
     ("values", "says"),
     [
         ({}, "there must be at least one token with a value"),
-        ({3: float("inf")}, "id 3 has the value inf"),
-        ({3: float("nan")}, "id 3 has the value nan"),
+        ({3: float("inf")}, "id 3 must be finite, not inf"),
+        ({3: float("nan")}, "id 3 must be finite, not nan"),
         ({8: 1.0}, "id 8 is outside the vocabulary; 0 to 7"),
         ({-1: 1.0}, "id -1 is outside the vocabulary"),
     ],

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from numerate.evaluation.statistics import wilson_interval
+from numerate.training.run_folder import header_yaml
 
 TRAINED = 5
 
@@ -55,7 +55,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         recipe |= {"model": {"kind": "Decoder", "hidden_size": 64, "positions": [positions(kind)]}, "seed": seed}
         record = {"recipe": recipe, "name": name, "id": folder.name, "command": f"numerate run addition_{kind}"}
         record |= {"git": {"commit": "0123abc", "dirty": False}, "versions": {"torch": "2.13.0"}, "parameters": 123456}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(record | head, sort_keys=False))
+        (folder / "recipe.yaml").write_bytes(header_yaml(record | head))
         write_lines(
             folder / "metrics.jsonl",
             [{"step": step, "examples": examples * step // 100, "loss": 1.0 / step} for step in (50, 100)]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from numerate.config import to_tree
 from numerate.errors import UserError
@@ -36,6 +35,7 @@ from numerate.reports.success import length_curves, study_finding, success_rows
 from numerate.reports.symmetry import has_equal_states
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.words import Words
+from numerate.training.run_folder import header_yaml
 
 TRAINED, LONGEST = 5, 12
 RECIPE: dict[str, Any] = {
@@ -83,7 +83,7 @@ def make(tmp_path: Path) -> Make:
         folder = tmp_path / "runs" / name / f"{name}{seed}"
         folder.mkdir(parents=True)
         head = {"recipe": recipe | {"seed": seed, "title": name}, "id": folder.name}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(head))
+        (folder / "recipe.yaml").write_bytes(header_yaml(head))
         each = [knows] if isinstance(knows, int | None) else knows
         cells = [
             cell(count, far, position_offset=position_offset, seed=seed, checkpoint=checkpoint, **more)

@@ -13,6 +13,7 @@ from numerate.reports.groups import group_runs
 from numerate.reports.language_page import run_sections
 from numerate.reports.plots import write_plot
 from numerate.reports.records import Records, read_runs
+from numerate.training.run_folder import header_yaml
 
 Make = Callable[..., Path]
 
@@ -29,7 +30,7 @@ def make(tmp_path: Path) -> Make:
         task = {"kind": "LanguageModeling", "context_length": 16}
         recipe = {"kind": "Recipe", "task": task, "training": {"steps": steps}, "seed": seed, "title": title}
         head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
-        (folder / "recipe.yaml").write_text(json.dumps(head))
+        (folder / "recipe.yaml").write_bytes(header_yaml(head))
         metrics = [
             {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
             {"step": steps, "split": "development", "loss": 2.0, "perplexity": 7.39},
@@ -131,7 +132,7 @@ def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_
         write_plot("pair", [text], tmp_path / "pair.png")
     sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
     sums.mkdir(parents=True)
-    (sums / "recipe.yaml").write_text(json.dumps({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
+    (sums / "recipe.yaml").write_bytes(header_yaml({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
     with pytest.warns(UserWarning, match="plot: sums: not language modeling"):
         assert write_plot("training", [text, sums], tmp_path / "both.png").stat().st_size > 10_000
     shown = comparison_text(group_runs(read_runs([text, sums])))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
@@ -20,6 +19,7 @@ from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
 from numerate.reports.sheet import style
 from numerate.reports.small_map import map_image
+from numerate.training.run_folder import header_yaml
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / "runs" / label / f"s{seed}"
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": seed}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": f"s{seed}", "name": label}))
+        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": f"s{seed}", "name": label}))
         steps = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
         lines = []

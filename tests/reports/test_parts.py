@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-import yaml
 
 from numerate.cli import main
 from numerate.evaluation.evaluation_data import EvaluationData
@@ -31,6 +30,7 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
+from numerate.training.run_folder import header_yaml
 
 NAMES = ("add", "mul_of_two_numbers_and_three_more_of_them", "add_big", "mul_big")
 TRAINED = 2
@@ -70,7 +70,7 @@ def make(
         "model": {"kind": "Decoder", "hidden_size": width},
     }
     recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}, "seed": seed}
-    (run / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": run.name}))
+    (run / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": run.name}))
     lines = []
     for name, step, found in (("final", 100, right), ("best", *(best or (100, right)))):
         for part in range(1, len(NAMES) + 1):

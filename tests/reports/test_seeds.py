@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import (
@@ -23,6 +22,7 @@ from numerate.reports.groups import Group, group_runs
 from numerate.reports.pairs import compare_pairs, pair_rows, pair_sentences, pair_table_html
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
+from numerate.training.run_folder import header_yaml
 
 Make = Callable[..., list[Path]]
 
@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Make:
             folder = tmp_path / "runs" / label / f"{label}{first + i}"
             folder.mkdir(parents=True)
             recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": first + i}
-            (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
+            (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
             lines = []
             for n in lengths:
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"

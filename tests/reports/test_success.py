@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
@@ -22,6 +21,7 @@ from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.sections import region_rows, region_table
 from numerate.reports.success import convergence_results, study_finding, success_rows, table_lengths, unconverged_notes
+from numerate.training.run_folder import header_yaml
 
 Share = Callable[[int], float]
 
@@ -36,7 +36,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / "runs" / kind / f"{kind}{seed}"
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
-        (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
+        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
         line = {"step": 100, "loss": 0.1}, {"step": 100, "split": "development", "exact": 0.9, "low": 0.8, "high": 1.0}
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
         lines = []

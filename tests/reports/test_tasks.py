@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from numerate.config import to_tree
 from numerate.evaluation.statistics import wilson_interval
@@ -23,6 +22,7 @@ from numerate.tasks.number_line import NumberLine
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
+from numerate.training.run_folder import header_yaml
 
 MODULAR, SHIFTED = Counting(modulus=10), Counting(count=50, number="before")
 ITEMS = SelectiveCounting(num_symbols=10)
@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Make:
             folder = tmp_path / f"{len(list(tmp_path.iterdir()))}" / f"{seed}"
             folder.mkdir(parents=True)
             recipe = {"task": tree, "model": {"kind": label}, "seed": seed, "title": label}
-            (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe}, sort_keys=False))
+            (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe}))
             lines = []
             for n in range(1, 7):
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"

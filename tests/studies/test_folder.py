@@ -315,14 +315,17 @@ def test_missing_files_are_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: [], "its first line does not say how many runs there are"),
-        (lambda lines: lines[1:], "its first line does not say how many runs there are"),
+        (lambda lines: [], "its first line must give the number of runs"),
+        (lambda lines: lines[1:], "its first line must give the number of runs"),
         (lambda lines: lines[:-1], "it has 2 of 3 runs"),
         (lambda lines: [*lines[:2], *lines[3:]], "it has 2 of 3 runs"),
         (lambda lines: [*lines[:2], lines[3], lines[2]], "its checksum differs"),
         (lambda lines: [*lines[:3], lines[3].replace('"seed": 2', '"seed": 7')], "its checksum differs"),
         (lambda lines: [*lines[:2], lines[2][:40], lines[3]], "no JSON object"),
-        (lambda lines: [*lines[:2], lines[2].replace('"seed": 1', '"seed": "1"'), lines[3]], '`seed` is "1"; a whole'),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"seed": 1', '"seed": "1"'), lines[3]],
+            '`seed` must be an integer, not "1"',
+        ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]],
             "a path below the runs folder",
@@ -383,7 +386,8 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("format: 2", "format: 3"), r"format 3.*update numerate"),
+        (lambda text: text.replace("format: 3", "format: 4"), r"format 4.*update numerate"),
+        (lambda text: text.replace("format: 3", "format: 2"), r"was written by numerate 0\.1"),
         (lambda text: text.replace("title: study", "title: other"), "damaged: it was modified.*Remove the file"),
         (lambda text: text[: text.index("checksum")], "damaged: it is truncated"),
         (lambda text: "{" + text, "damaged: cannot be read as YAML"),

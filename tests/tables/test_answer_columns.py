@@ -33,7 +33,7 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
     folder.add_results("w", [base | {"final": {"in_distribution": trained}}])
     (runs / one.run).mkdir(parents=True)
-    (runs / one.run / "recipe.yaml").write_text("format: 1\n")
+    (runs / one.run / "recipe.yaml").write_text("format: 3\n")
     place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "method": "decoding"}
     place |= {"correct": 1, "count": 2, "low": 0.1, "high": 0.9, "seen": False}
     lines = [{"cell": {"module": number}, **place, **cell} for number, cell in enumerate(cells)]

@@ -36,7 +36,7 @@ def study(runs: Path, losses: list[float]) -> Table:
         }
         folder.add_results("w", [record | regions])
         (runs / one.run).mkdir(parents=True)
-        (runs / one.run / "recipe.yaml").write_text("format: 1\n")
+        (runs / one.run / "recipe.yaml").write_text("format: 3\n")
         place = {
             "checkpoint": "final",
             "step": 1,

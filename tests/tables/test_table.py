@@ -106,7 +106,7 @@ class Studies:
                 folder.add_results(f"w{number % 2}", [{**base, **record}])
                 place = self.runs / one.run
                 place.mkdir(parents=True)
-                (place / "recipe.yaml").write_text("format: 1\n")
+                (place / "recipe.yaml").write_text("format: 3\n")
                 if cells is not None:
                     disk.append_records(place / "evaluation.jsonl", cells(number))
         return results_of(title, self.runs)

@@ -149,7 +149,7 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
     )
     assert far.cells() is None
     assert FIFTY.cells() == [(count,) for count in range(1, 100)]
-    with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above max_number=100; up to 99"):
+    with pytest.raises(UserError, match=r"^count: must be at most 99 with starts from 1 and max_number=100, not 100"):
         FIFTY.at_cell(count=100)
 
 
@@ -172,8 +172,8 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"modulus": 1}, "^modulus: "),
         ({"modulus": 10, "number": "before"}, "^modulus: "),
         ({"modulus": 10_001}, "^modulus: must be at most 10000, .*not 10001"),
-        ({"count": 0}, "^count: 0 symbols"),
-        ({"count": 101}, "^count: 101 counted on from 0 ends above max_number=100; up to 100"),
+        ({"count": 0}, "^count: must be at least 1, not 0"),
+        ({"count": 101}, "^count: must be at most 100 with starts from 0 .*, not 101; or set max_number=101"),
         ({"max_number": 0}, "^max_number: "),
         ({"starts": Span(-1, 3)}, "^starts: "),
         ({"prefix": "a b"}, "^prefix: "),
@@ -182,7 +182,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"prefix": "[BOS]"}, r"^prefix: \[BOS\] is a special token"),
         (
             {"starts": 200, "number": "before"},
-            "^starts: 200 leaves no number to count to, with max_number=100; up to 99",
+            "^starts: must be at most 99 with max_number=100, not 200",
         ),
         ({"end": 101}, "^end: 101 is not from 1 to max_number=100"),
         ({"end": 0, "number": "before"}, "^end: 0 is not from 1 to max_number=100"),
@@ -191,7 +191,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"held_out_starts": 1}, "^held_out_starts: "),
         ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
         ({"helper": "null"}, "^helper: "),
-        ({"eval_count": Span(90, 120)}, "^eval_count: 120 counted on"),
+        ({"eval_count": Span(90, 120)}, "^eval_count: must be at most 100 .*, not 120"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
@@ -209,7 +209,7 @@ def test_the_largest_modulus_says_its_own_number() -> None:
 def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
     task = Counting(number="before", starts=Span(1, 50), end=51)
     assert len(task.at_cell(count=60).all_questions() or ()) == 40
-    with pytest.raises(UserError, match=r"^count: 100 counted on from 1 ends above"):
+    with pytest.raises(UserError, match=r"^count: must be at most 99 "):
         task.at_cell(count=100)
 
 

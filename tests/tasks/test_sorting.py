@@ -146,7 +146,7 @@ def test_what_is_no_list_is_refused() -> None:
         Sorting(items=0)
     with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
         Sorting(digits=Span(0, 4))
-    with pytest.raises(UserError, match=r"^digits: numbers of 1001 digits are too long"):
+    with pytest.raises(UserError, match=r"^digits: must be at most 1000, not 1001"):
         Sorting(digits=1001)
     with pytest.raises(UserError, match=r"^lengths: 'value' is neither"):
         Sorting(lengths="value")  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ SOUND = {
 ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "NaN", '{"question": "q", "answer": NaN}', "has NaN, which is not a JSON number"),
     ("jsonl", "Infinity", '{"question": "q", "answer": -Infinity}', "has -Infinity, which is not a JSON number"),
-    ("jsonl", "beyond floats", '{"question": "q", "answer": 1e999}', "has 1e999, which is larger than any number"),
+    ("jsonl", "beyond floats", '{"question": "q", "answer": 1e999}', "has 1e999, which is too large for a float"),
     ("jsonl", "NaN elsewhere", '{"question": "q", "answer": 1, "more": [NaN]}', "has NaN"),
     ("jsonl", "5,000 digits", f'{{"question": "q", "answer": {"7" * 5000}}}', "has a number of 5,000 digits"),
     ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "has 'answer' twice"),

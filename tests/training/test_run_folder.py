@@ -161,13 +161,16 @@ def test_whatever_a_head_holds_has_the_checksum_it_was_written_with(value: Any) 
     assert head["notes"] == value
 
 
-def test_a_head_written_before_there_were_checksums_is_read_and_gets_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [{"format": 2, "recipe": {}}, {"recipe": {}}])
+def test_a_run_of_version_0_1_is_refused_in_one_sentence_and_left_as_it_is(head: Any, tmp_path: Path) -> None:
     run = make(tmp_path)
-    run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 1, "id": run.id, "recipe": {"steps": 1}}))
-    assert run.metadata()["recipe"] == {"steps": 1}
-    run.update_metadata(name="x")
-    assert "checksum: " in run.file("recipe.yaml").read_text()
-    assert run.metadata()["format"] == 2
+    run.file("recipe.yaml").write_text(yaml.safe_dump(head))
+    for action in (run.metadata, lambda: run.record_start(HEAD), lambda: run.update_metadata(name="x")):
+        with pytest.raises(
+            UserError, match=r"recipe.yaml: was written by numerate 0\.1 and can only be read by version 0\.1"
+        ):
+            action()
+    assert yaml.safe_load(run.file("recipe.yaml").read_text()) == head
 
 
 def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def _describe_range(type_name: str, low: Bound, high: Bound, record: Mapping[str
     if minimum is not None and maximum is not None:
         return f"{type_name} from {minimum} to {maximum}"
     if minimum is not None:
-        return f"{type_name}, {minimum} or more,"
+        return f"{type_name} of at least {minimum}"
     return type_name if maximum is None else f"{type_name} up to {maximum}"
 
 

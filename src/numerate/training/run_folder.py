@@ -62,7 +62,7 @@ class RunFolder:
         path = runs / recipe_name / folder_name(run_id)
         approve_imported()
         if not (path / "recipe.yaml").exists():
-            content = _to_yaml({"format": FORMAT, "name": None, "id": run_id, **metadata} | {"id": run_id})
+            content = header_yaml({"name": None, "id": run_id} | metadata | {"id": run_id})
             temporary_path = disk.temporary_path(path)
             try:
                 with disk.convert_os_errors(path):
@@ -133,7 +133,7 @@ class RunFolder:
         self._write_metadata({**old, **changes})
 
     def _write_metadata(self, head: dict[str, Any]) -> None:
-        content = _to_yaml({**head, "format": FORMAT})
+        content = header_yaml(head)
         disk.write_atomically(self.file(heads.RECIPE_FILE), content, unharmed_note="The run itself is intact.")
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
@@ -227,8 +227,9 @@ def _represent_text(dumper: Any, value: str) -> Any:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _to_yaml(head: Mapping[str, Any]) -> bytes:
-    data = disk.to_plain_data(head)
+def header_yaml(head: Mapping[str, Any]) -> bytes:
+    """The contents of a `recipe.yaml`: its format, what `head` has, and a checksum."""
+    data = disk.to_plain_data({"format": None} | dict(head) | {"format": FORMAT})
     data |= {heads.CHECKSUM_KEY: heads.checksum(data)}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return str(text).encode()
