@@ -128,27 +128,27 @@ class Published(nn.Module):
 
     def forward(self, ids: Tensor, offset: int = 0) -> Tensor:
         model, numbers = self.model, abacus_ids(ids)
-        table = model.input_positions["0"].vectors.weight
+        table = model.input_positions["0"].embedding.weight
         x = model.embedding(ids) + table[torch.where(numbers > 0, numbers + offset, 0)]
         embedded = _norm(x, model.embedding_norm)
         x = torch.zeros_like(embedded) + embedded
         mask = torch.full((ids.shape[1], ids.shape[1]), -10000.0).triu(1)
-        for block in model.trunk.blocks:
+        for block in model.backbone.blocks:
             x = _norm(x + self._attention(x, block.mixer, mask), block.mixer_norm)
             x = _norm(x + _gated(x, block.feed_forward), block.feed_forward_norm)
         x = _norm(_gated(x, model.head_feed_forward), model.final_norm)
-        return linear(linear(x, model.adapter.weight), model.head.weight)
+        return linear(linear(x, model.head_projection.weight), model.head.weight)
 
     def _attention(self, x: Tensor, mixer: nn.Module, mask: Tensor) -> Tensor:
         rows, length, width = x.shape
-        every = linear(x, mixer.inward.weight).view(rows, length, 3, HEADS, width // HEADS)
+        every = linear(x, mixer.qkv_proj.weight).view(rows, length, 3, HEADS, width // HEADS)
         queries, keys, values = every.permute(2, 0, 3, 1, 4)
         if self.fused:
             mixed = scaled_dot_product_attention(queries, keys, values, is_causal=True)
         else:
             scores = torch.matmul(queries, keys.transpose(2, 3)) * (width // HEADS) ** -0.5
             mixed = torch.matmul(torch.softmax(scores + mask, dim=-1), values)
-        return linear(mixed.transpose(1, 2).reshape(rows, length, width), mixer.out.weight)
+        return linear(mixed.transpose(1, 2).reshape(rows, length, width), mixer.out_proj.weight)
 
 
 def _norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -156,8 +156,8 @@ def _norm(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def _gated(x: Tensor, part: nn.Module) -> Tensor:
-    gate, value = linear(x, part.inward.weight).chunk(2, dim=-1)
-    return linear(gelu(gate) * value, part.out.weight)
+    gate, value = linear(x, part.in_proj.weight).chunk(2, dim=-1)
+    return linear(gelu(gate) * value, part.out_proj.weight)
 
 
 @torch.no_grad()

@@ -107,13 +107,13 @@ def by_cauchy(part: S4Mixer) -> Callable[[Tensor, Context], Tensor]:
     """The layer's forward as published: generating function at roots of unity, inverse FFT, convolution by FFT."""
 
     def forward(x: Tensor, context: Context) -> Tensor:
-        low_rank, input_map, folded = map(as_complex, (part.low_rank, part.input_map, part.output_map))
-        eigenvalues, length = torch.complex(-part.log_decay.exp(), part.frequency), x.shape[1]
-        kernel = cauchy_kernel(eigenvalues, low_rank, input_map, folded, part.log_step.exp(), length)
+        P, B, folded = map(as_complex, (part.P, part.B, part.C))
+        eigenvalues, length = torch.complex(-part.log_A_real.exp(), part.A_imag), x.shape[1]
+        kernel = cauchy_kernel(eigenvalues, P, B, folded, part.log_dt.exp(), length)
         signal = torch.fft.rfft(x.transpose(1, 2), n=2 * length)
         whole = torch.fft.irfft(signal * torch.fft.rfft(kernel, n=2 * length), n=2 * length)
-        y = whole[..., :length].transpose(1, 2) + part.skip * x
-        out: Tensor = part._channel_dropout(glu(part.out(part._channel_dropout(gelu(y)))))
+        y = whole[..., :length].transpose(1, 2) + part.D * x
+        out: Tensor = part._channel_dropout(glu(part.out_proj(part._channel_dropout(gelu(y)))))
         return out
 
     return forward

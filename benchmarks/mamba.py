@@ -65,15 +65,15 @@ class Theirs(nn.Module):
 def named_as_published(part: MambaMixer) -> dict[str, Tensor]:
     own = part.state_dict()
     return {
-        "A_log": own["decay_log"].T,
-        "D": own["skip"],
-        "conv1d.weight": own["convolution.weight"].T[:, None],
-        "conv1d.bias": own["convolution.bias"],
-        "in_proj.weight": own["inward.weight"],
-        "x_proj.weight": own["selection.weight"],
-        "dt_proj.weight": own["rates.weight"],
-        "dt_proj.bias": own["rates.bias"],
-        "out_proj.weight": own["out.weight"],
+        "A_log": own["A_log"].T,
+        "D": own["D"],
+        "conv1d.weight": own["conv1d.weight"].T[:, None],
+        "conv1d.bias": own["conv1d.bias"],
+        "in_proj.weight": own["in_proj.weight"],
+        "x_proj.weight": own["x_proj.weight"],
+        "dt_proj.weight": own["dt_proj.weight"],
+        "dt_proj.bias": own["dt_proj.bias"],
+        "out_proj.weight": own["out_proj.weight"],
     }
 
 

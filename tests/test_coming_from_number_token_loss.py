@@ -157,7 +157,7 @@ def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: 
     model = known["model"]
     assert isinstance(model, torch.nn.Module)
     name = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    assert torch.equal(model.state_dict()[f"held.{name}"], weights[name])
+    assert torch.equal(model.state_dict()[f"hf_model.{name}"], weights[name])
 
 
 def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again(there: Path) -> None:

@@ -133,12 +133,12 @@ def test_the_decayed_and_the_others_by_name(vocabulary: Any) -> None:
     model = Decoder(hidden_size=8, positions=(Learned(max_position_embeddings=9),)).build(vocabulary, 0)
     decaying = {name for name, group in groups(AdamW(weight_decay=0.3), model).items() if group["weight_decay"] == 0.3}
     assert "embedding.weight" in decaying
-    assert "input_positions.0.vectors.weight" in decaying
-    assert "trunk.blocks.1.mixer.inward.weight" in decaying
+    assert "input_positions.0.embedding.weight" in decaying
+    assert "backbone.blocks.1.mixer.qkv_proj.weight" in decaying
     assert not {name for name in decaying if "norm" in name or name.endswith("bias")}
     recurrent = groups(AdamW(), Decoder(hidden_size=8, mixer=LSTM()).build(vocabulary, 0))
-    assert recurrent["trunk.blocks.0.mixer.recurrence.bias_ih_l0"]["weight_decay"] == 0.0
-    assert recurrent["trunk.blocks.0.mixer.recurrence.weight_hh_l0"]["weight_decay"] > 0.0
+    assert recurrent["backbone.blocks.0.mixer.rnn.bias_ih_l0"]["weight_decay"] == 0.0
+    assert recurrent["backbone.blocks.0.mixer.rnn.weight_hh_l0"]["weight_decay"] > 0.0
 
 
 def test_a_part_may_wish_for_another_rate_and_no_decay() -> None:

@@ -50,14 +50,14 @@ def test_it_is_the_written_out_equations() -> None:
     def shifted(share: torch.Tensor) -> torch.Tensor:
         return before * share + now * (1 - share)
 
-    for_keys, for_gate = gated.shares.view(2, 4)
-    hidden = torch.relu(gated.inward.weight @ shifted(for_keys)) ** 2
-    assert gated.gate is not None
-    expected = torch.sigmoid(gated.gate.weight @ shifted(for_gate)) * (gated.out.weight @ hidden)
+    for_keys, for_gate = gated.shift_weights.view(2, 4)
+    hidden = torch.relu(gated.key.weight @ shifted(for_keys)) ** 2
+    assert gated.receptance is not None
+    expected = torch.sigmoid(gated.receptance.weight @ shifted(for_gate)) * (gated.value.weight @ hidden)
     torch.testing.assert_close(gated(x, Context(torch.tensor([2]), ()))[0, 1], expected, **EXACT)
-    hidden = torch.relu(plain.inward.weight @ shifted(plain.shares)) ** 2
-    torch.testing.assert_close(plain(x, Context(torch.tensor([2]), ()))[0, 1], plain.out.weight @ hidden, **EXACT)
-    assert plain.gate is None
+    hidden = torch.relu(plain.key.weight @ shifted(plain.shift_weights)) ** 2
+    torch.testing.assert_close(plain(x, Context(torch.tensor([2]), ()))[0, 1], plain.value.weight @ hidden, **EXACT)
+    assert plain.receptance is None
 
 
 def test_it_is_the_feed_forward_of_transformers() -> None:
@@ -65,30 +65,30 @@ def test_it_is_the_feed_forward_of_transformers() -> None:
     modeling = pytest.importorskip("transformers.models.rwkv.modeling_rwkv")
     config = transformers.RwkvConfig(vocab_size=8, hidden_size=6, num_hidden_layers=3, context_length=16)
     theirs, part = modeling.RwkvFeedForward(config, layer_id=1).double(), made(6, 1, 3, ChannelMix())
-    assert part.gate is not None
+    assert part.receptance is not None
     with torch.no_grad():
-        theirs.time_mix_key.copy_(1 - part.shares.view(2, 6)[0])
-        theirs.time_mix_receptance.copy_(1 - part.shares.view(2, 6)[1])
-        for name, ours in (("key", part.inward), ("receptance", part.gate), ("value", part.out)):
+        theirs.time_mix_key.copy_(1 - part.shift_weights.view(2, 6)[0])
+        theirs.time_mix_receptance.copy_(1 - part.shift_weights.view(2, 6)[1])
+        for name, ours in (("key", part.key), ("receptance", part.receptance), ("value", part.value)):
             theirs.get_parameter(f"{name}.weight").copy_(ours.weight)
     x = inputs(2, 5, width=6)
     torch.testing.assert_close(part(x, Context(torch.tensor([5, 5]), ())), theirs(x)[0], **EXACT)
 
 
 def test_hidden_widths_are_the_published_ones() -> None:
-    widths = [made(128, 0, 2, ChannelMix(version)).inward.out_features for version in (4, 6, 7)]
+    widths = [made(128, 0, 2, ChannelMix(version)).key.out_features for version in (4, 6, 7)]
     assert widths == [512, 448, 512]
-    assert made(128, 0, 2, ChannelMix(6, expansion=2.0)).inward.out_features == 256
+    assert made(128, 0, 2, ChannelMix(6, expansion=2.0)).key.out_features == 256
 
 
 @VERSIONS
 def test_as_published_it_says_nothing_at_first_and_the_model_draws_no_map(version: Any) -> None:
     part = made(32, 1, 4, ChannelMix(version, published_initialization=True))
     assert not part(inputs(1, 3, 32), Context(torch.tensor([3]), ())).any()
-    assert part.inward.weight.any()
+    assert part.key.weight.any()
     assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
     power = 0.75**4 if version == 7 else 0.75
-    assert float(part.shares[8].detach()) == pytest.approx(1 - 0.25**power)
+    assert float(part.shift_weights[8].detach()) == pytest.approx(1 - 0.25**power)
 
 
 def test_it_costs_what_its_matrices_cost() -> None:

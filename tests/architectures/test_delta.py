@@ -46,12 +46,12 @@ def test_it_is_the_written_out_equations(spec: Any) -> None:
     part, x = made(spec), inputs(1, 7)
     steps, gated = spec.transition_settings()
     width = spec.head_dim or 3
-    mixing, *gates = (x[0] @ part.inward.weight.T).split([(1 + 2 * steps) * 2 * width] + [2 * width] * gated, dim=1)
+    mixing, *gates = (x[0] @ part.in_proj.weight.T).split([(1 + 2 * steps) * 2 * width] + [2 * width] * gated, dim=1)
     if spec.conv_kernel is not None:
-        weight, before = part.convolution.weight, torch.cat([torch.zeros(3, mixing.shape[1]), mixing])
+        weight, before = part.conv1d.weight, torch.cat([torch.zeros(3, mixing.shape[1]), mixing])
         mixing = torch.stack([(weight * before[time : time + 4]).sum(dim=0) for time in range(7)])
     parts = silu(mixing).view(7, 1 + 2 * steps, 2, width)
-    rates = (x[0] @ part.rates.weight.T).view(7, steps + gated, 2)
+    rates = (x[0] @ part.ba_proj.weight.T).view(7, steps + gated, 2)
     betas = (2 if spec.eigenvalue_range == "[-1,1]" else 1) * rates[:, :steps].sigmoid()
     memory = torch.zeros(2, width, width).double()
     for time in range(7):
@@ -59,8 +59,8 @@ def test_it_is_the_written_out_equations(spec: Any) -> None:
         for head in range(2):
             query = unit(parts[time, 0, head]) / width**0.5
             if gated:
-                fade = softplus(rates[time, steps, head] + part.time_bias[head])
-                memory[head] = memory[head] * torch.exp(-torch.exp(part.log_rate[head]) * fade)
+                fade = softplus(rates[time, steps, head] + part.dt_bias[head])
+                memory[head] = memory[head] * torch.exp(-torch.exp(part.A_log[head]) * fade)
             for write in range(steps):
                 key, value = unit(parts[time, 1 + write, head]), parts[time, 1 + steps + write, head]
                 beta = betas[time, write, head]
@@ -71,7 +71,7 @@ def test_it_is_the_written_out_equations(spec: Any) -> None:
         output = torch.cat(read)
         if gated:
             output = output * silu(gates[0][time])
-        expected = part.out.weight @ output
+        expected = part.out_proj.weight @ output
         torch.testing.assert_close(part(x, context([7]))[0, time], expected, atol=1e-9, rtol=1e-9)
 
 
@@ -128,19 +128,19 @@ def test_half_precision_is_computed_in_full_where_it_matters() -> None:
 
 def test_gates_begin_as_published_and_do_not_decay() -> None:
     part = made(GatedDeltaNet(num_heads=4), width=16)
-    times = softplus(part.time_bias.detach())
+    times = softplus(part.dt_bias.detach())
     assert 0.001 <= float(times.min()) <= float(times.max()) <= 0.1
-    assert float(part.log_rate.detach().exp().max()) <= 16
-    assert part.self_initialized_parameters() == {"log_rate", "time_bias", "convolution.weight"}
-    assert part.settings_by_parameter() == {"log_rate": (1.0, False), "time_bias": (1.0, False)}
+    assert float(part.A_log.detach().exp().max()) <= 16
+    assert part.self_initialized_parameters() == {"A_log", "dt_bias", "conv1d.weight"}
+    assert part.settings_by_parameter() == {"A_log": (1.0, False), "dt_bias": (1.0, False)}
     assert made(DeltaNet(num_heads=2)).settings_by_parameter() == {}
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
     part = made(spec)
-    names = part.packed_projections()["inward"]
-    assert part.inward.out_features == len(names) * spec.num_heads * part.head_width
+    names = part.packed_projections()["in_proj"]
+    assert part.in_proj.out_features == len(names) * spec.num_heads * part.head_width
     assert [names.count(name) for name in ("queries", "keys", "values", "")] == [
         1,
         part.num_householder,

@@ -69,25 +69,25 @@ def loaded(spec: DualAttention, width: int, weights: dict[str, torch.Tensor], sy
     with torch.no_grad():
         for sort, at in (
             (own, slice(0, part.num_self_heads * size)),
-            (other, slice(part.queries.out_features - part.num_relational_heads * size, None)),
+            (other, slice(part.q_proj.out_features - part.num_relational_heads * size, None)),
         ):
-            for name, mine in (("wq", part.queries), ("wk", part.keys)):
+            for name, mine in (("wq", part.q_proj), ("wk", part.k_proj)):
                 named = f"{name}_attn" if f"{name}_attn.weight" in sort else name
                 for what in ("weight", "bias"):
                     if f"{named}.{what}" in sort:
-                        here = at if mine is part.queries or groups is None else _keys_at(part, sort is own)
+                        here = at if mine is part.q_proj or groups is None else _keys_at(part, sort is own)
                         getattr(mine, what)[here] = halves(sort[f"{named}.{what}"], size)
-        places = {"wv": ("values", "symbol_values"), "wo": ("own_out", "out")}
+        places = {"wv": ("v_proj", "symbol_v_proj"), "wo": ("self_out_proj", "relational_out_proj")}
         for name, mine in places.items():
             for sort, target in zip((own, other), mine, strict=True):
                 for what in ("weight", "bias"):
                     if f"{name}.{what}" in sort:
                         getattr(getattr(part, target), what).copy_(sort[f"{name}.{what}"])
-        for name, target in (("wq_rel", "relation_queries"), ("wk_rel", "relation_keys")):
+        for name, target in (("wq_rel", "relation_q_proj"), ("wk_rel", "relation_k_proj")):
             if f"{name}.weight" in other:
                 getattr(part, target).weight.copy_(other[f"{name}.weight"])
         if "wr" in other:
-            part.relation_map.weight.copy_(other["wr"].flatten(0, 1))
+            part.relation_proj.weight.copy_(other["wr"].flatten(0, 1))
     return part
 
 
@@ -175,8 +175,8 @@ def test_a_block_is_the_published(shared: Path) -> None:
             mine.bias.copy_(made[f"{theirs}.bias"])
         assert block.feed_forward is not None
         gate_and_value = torch.cat([made[f"ff_block.linear{number}.weight"] for number in (1, 3)])
-        block.feed_forward.inward.weight.copy_(gate_and_value)
-        block.feed_forward.out.weight.copy_(made["ff_block.linear2.weight"])
+        block.feed_forward.in_proj.weight.copy_(gate_and_value)
+        block.feed_forward.out_proj.weight.copy_(made["ff_block.linear2.weight"])
     torch.testing.assert_close(block(x, context(1, 5)), torch.tensor(expected["out"]).double(), **PUBLISHED)
 
 
@@ -202,18 +202,19 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
         x = torch.randn(1, 4, 4, dtype=torch.float64)
     output = part(x, context(1, 4, 0))[0, :, 2:]
     w = {name: one.detach() for name, one in part.named_parameters()}
-    queries, keys = x[0] @ w["queries.weight"][2:].T, x[0] @ w["keys.weight"][2:].T
-    asking = (x[0] @ w["relation_queries.weight"].T).view(4, 2, 3)
-    answering = (x[0] @ w["relation_keys.weight"].T).view(4, 2, 3)
-    chosen = ((x[0] @ w["symbols.map.weight"].T + w["symbols.map.bias"]) @ w["symbols.templates"].T / 2).softmax(-1)
-    symbols = chosen @ w["symbols.symbols"] @ w["symbol_values.weight"].T
+    queries, keys = x[0] @ w["q_proj.weight"][2:].T, x[0] @ w["k_proj.weight"][2:].T
+    asking = (x[0] @ w["relation_q_proj.weight"].T).view(4, 2, 3)
+    answering = (x[0] @ w["relation_k_proj.weight"].T).view(4, 2, 3)
+    symbol_queries = x[0] @ w["symbols.q_proj.weight"].T + w["symbols.q_proj.bias"]
+    chosen = (symbol_queries @ w["symbols.template_features"].T / 2).softmax(-1)
+    symbols = chosen @ w["symbols.symbol_library"] @ w["symbol_v_proj.weight"].T
     for i in range(4):
         scores = [math.exp(float(queries[i] @ keys[j]) / math.sqrt(2)) for j in range(i + 1)]
         mixed = torch.zeros(2, dtype=torch.float64)
         for j, score in enumerate(scores):
             relations = torch.stack([torch.tanh(asking[i, k] @ answering[j, k] / math.sqrt(3)) for k in range(2)])
-            mixed += score / sum(scores) * (w["relation_map.weight"] @ relations + symbols[j])
-        torch.testing.assert_close(output[i], w["out.weight"] @ mixed, atol=1e-10, rtol=1e-10)
+            mixed += score / sum(scores) * (w["relation_proj.weight"] @ relations + symbols[j])
+        torch.testing.assert_close(output[i], w["relational_out_proj.weight"] @ mixed, atol=1e-10, rtol=1e-10)
 
 
 def test_positions_turn_attention_and_never_relations() -> None:
@@ -222,7 +223,7 @@ def test_positions_turn_attention_and_never_relations() -> None:
         part: Any = DualAttention(0, 2, num_relations=2).build(8, 0, 1, (Rotary(),)).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        part.queries.weight.zero_()
+        part.q_proj.weight.zero_()
     here, far = context(1, 5), Context(torch.tensor([5]), (torch.arange(5)[None] * 7,))
     torch.testing.assert_close(part(x, here), part(x, far), atol=1e-12, rtol=0)
 

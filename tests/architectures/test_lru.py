@@ -30,9 +30,9 @@ def context(lengths: list[int], **more: Any) -> Context:
 @pytest.mark.parametrize("gated", [False, True])
 def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
     part, x = made(state_size=5, gated=gated, max_phase=3.0), inputs(2, 23)
-    one = torch.exp(-torch.exp(part.decay) + 1j * torch.exp(part.phase))
-    b = torch.complex(part.inward.weight[::2], part.inward.weight[1::2])
-    c = torch.complex(part.out.weight[:, ::2], -part.out.weight[:, 1::2])
+    one = torch.exp(-torch.exp(part.nu_log) + 1j * torch.exp(part.theta_log))
+    b = torch.complex(part.in_proj.weight[::2], part.in_proj.weight[1::2])
+    c = torch.complex(part.out_proj.weight[:, ::2], -part.out_proj.weight[:, 1::2])
     h = torch.zeros(2, 5, dtype=torch.complex128)
     whole = part(x, context([23, 23]))
     for time in range(23):
@@ -43,7 +43,7 @@ def test_it_is_the_equations_of_the_paper(gated: bool) -> None:
         else:
             eigenvalue, factor = one, (1 - one.abs() ** 2).sqrt()  # which is where it begins
         h = eigenvalue * h + factor * (now.to(b.dtype) @ b.T)
-        torch.testing.assert_close(whole[:, time], (h @ c.T).real + part.skip * now, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(whole[:, time], (h @ c.T).real + part.D * now, atol=1e-6, rtol=1e-6)
 
 
 def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
@@ -68,9 +68,9 @@ def test_states_begin_as_large_as_what_is_written() -> None:
 def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
     part = made(state_size=1)
     with torch.no_grad():
-        part.decay.fill_(-40), part.phase.fill_(math.log(2 * math.pi / 10)), part.factor.zero_(), part.skip.zero_()
-        part.inward.weight.zero_(), part.out.weight.zero_()
-        part.inward.weight[0, 0] = part.out.weight[0, 0] = 1  # writes 1 at the first token, reads the real part
+        part.nu_log.fill_(-40), part.theta_log.fill_(math.log(2 * math.pi / 10)), part.gamma_log.zero_(), part.D.zero_()
+        part.in_proj.weight.zero_(), part.out_proj.weight.zero_()
+        part.in_proj.weight[0, 0] = part.out_proj.weight[0, 0] = 1  # writes 1 at the first token, reads the real part
     x = torch.zeros(1, 101, 6).double()
     x[0, 0, 0] = 1
     output = part(x, context([101]))[0, :, 0]
@@ -94,12 +94,12 @@ def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
 def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
     part = made(learning_rate_factor=0.25)
     assert part.settings_by_parameter() == {
-        "decay": (0.25, False),
-        "phase": (0.25, False),
-        "factor": (0.25, False),
-        "skip": (1.0, False),
+        "nu_log": (0.25, False),
+        "theta_log": (0.25, False),
+        "gamma_log": (0.25, False),
+        "D": (1.0, False),
     }
-    assert part.self_initialized_parameters() == {"decay", "phase", "factor", "skip", "inward.weight"}
+    assert part.self_initialized_parameters() == {"nu_log", "theta_log", "gamma_log", "D", "in_proj.weight"}
     assert not any(parameter.is_complex() for parameter in part.parameters())
 
 

@@ -86,10 +86,10 @@ def test_scans_that_are_stacked_are_those_of_each_alone(chunks: int) -> None:
 
 def test_where_rates_and_inputs_are_zero_the_state_stands_still() -> None:
     for signed in (False, True):
-        rates, inputs, inward, outward, decay = (part.detach() for part in scanned(9))
-        rates[:, 5:] = inputs[:, 5:] = 0
-        _, last = selective_scan(rates, inputs, inward, outward, decay, signed)
-        _, expected = selective_scan(*(part[:, :5] for part in (rates, inputs, inward, outward)), decay, signed)
+        dt, inputs, B, C, A = (part.detach() for part in scanned(9))
+        dt[:, 5:] = inputs[:, 5:] = 0
+        _, last = selective_scan(dt, inputs, B, C, A, signed)
+        _, expected = selective_scan(*(part[:, :5] for part in (dt, inputs, B, C)), A, signed)
         torch.testing.assert_close(last, expected, **EXACT)
 
 
@@ -120,15 +120,15 @@ def test_it_is_the_layer_of_transformers() -> None:
             parameter.add_(0.1 * numbers(*parameter.shape, seed=len(name)))
     own = part.state_dict()
     renamed = {
-        "A_log": own["decay_log"].T,
-        "D": own["skip"],
-        "conv1d.weight": own["convolution.weight"].T[:, None],
-        "conv1d.bias": own["convolution.bias"],
-        "in_proj.weight": own["inward.weight"],
-        "x_proj.weight": own["selection.weight"],
-        "dt_proj.weight": own["rates.weight"],
-        "dt_proj.bias": own["rates.bias"],
-        "out_proj.weight": own["out.weight"],
+        "A_log": own["A_log"].T,
+        "D": own["D"],
+        "conv1d.weight": own["conv1d.weight"].T[:, None],
+        "conv1d.bias": own["conv1d.bias"],
+        "in_proj.weight": own["in_proj.weight"],
+        "x_proj.weight": own["x_proj.weight"],
+        "dt_proj.weight": own["dt_proj.weight"],
+        "dt_proj.bias": own["dt_proj.bias"],
+        "out_proj.weight": own["out_proj.weight"],
     }
     theirs.load_state_dict(renamed)
     x = numbers(2, 11, 16)
@@ -139,14 +139,14 @@ def test_it_is_the_layer_of_transformers() -> None:
 def test_its_own_initialisation_is_the_published_one() -> None:
     part = made(128)
     assert torch.allclose(part._compute_A(), -torch.arange(1.0, 17)[:, None].expand(16, 256))
-    assert torch.equal(part.skip, torch.ones(256))
-    rates = softplus(part.rates.bias.detach())
+    assert torch.equal(part.D, torch.ones(256))
+    rates = softplus(part.dt_proj.bias.detach())
     assert 0.00099 < float(rates.min()) < 0.0013
     assert 0.08 < float(rates.max()) < 0.101
     assert float(rates.log().mean()) == pytest.approx(-4.6, abs=0.2), "log-uniform: the middle is 0.01"
-    assert part.rates.weight.shape == (256, 8)
-    assert 0.34 < float(part.rates.weight.detach().abs().max()) <= 8**-0.5
-    assert part.settings_by_parameter() == {"decay_log": (1.0, False), "skip": (1.0, False)}
+    assert part.dt_proj.weight.shape == (256, 8)
+    assert 0.34 < float(part.dt_proj.weight.detach().abs().max()) <= 8**-0.5
+    assert part.settings_by_parameter() == {"A_log": (1.0, False), "D": (1.0, False)}
 
 
 def test_the_published_model_has_246528_parameters() -> None:
@@ -182,8 +182,8 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
         found = part(x, context)
     found.float().square().sum().backward()
     torch.testing.assert_close(found.float(), part(x, context), atol=0.02, rtol=0.05)
-    assert part.decay_log.grad is not None
-    assert part.decay_log.grad.isfinite().all()
+    assert part.A_log.grad is not None
+    assert part.A_log.grad.isfinite().all()
 
 
 @pytest.mark.parametrize(

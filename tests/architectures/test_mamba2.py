@@ -78,7 +78,7 @@ def test_decays_of_nothing_or_nearly_nothing_have_the_gradients_of_the_loop() ->
     part = made(eigenvalue_range="[-1,1]", head_dim=32).double()
     assert part.heads == 1
     with torch.no_grad():
-        part.decay_log.zero_()
+        part.A_log.zero_()
     near = torch.tensor([1e-9, -1e-12, 1e-3, 0.0, -1e-6, 1e-14], dtype=torch.float64)
     rates = (torch.log(torch.tensor(2.0, dtype=torch.float64)) + near).view(1, 6, 1).requires_grad_()
     rest = [part.detach()[:1] for part in scanned(6, heads=1)[1:]]
@@ -105,14 +105,14 @@ def test_it_is_the_layer_of_transformers(head_width: int) -> None:
             parameter.add_(0.1 * numbers(*parameter.shape, seed=len(name)))
     own = part.state_dict()
     renamed = {
-        "A_log": own["decay_log"],
-        "D": own["skip"],
-        "dt_bias": own["rate_bias"],
-        "conv1d.weight": own["convolution.weight"].T[:, None],
-        "conv1d.bias": own["convolution.bias"],
-        "in_proj.weight": own["inward.weight"],
-        "norm.weight": own["norm"],
-        "out_proj.weight": own["out.weight"],
+        "A_log": own["A_log"],
+        "D": own["D"],
+        "dt_bias": own["dt_bias"],
+        "conv1d.weight": own["conv1d.weight"].T[:, None],
+        "conv1d.bias": own["conv1d.bias"],
+        "in_proj.weight": own["in_proj.weight"],
+        "norm.weight": own["norm_weight"],
+        "out_proj.weight": own["out_proj.weight"],
     }
     theirs.load_state_dict(renamed)
     x = numbers(2, 11, 16)
@@ -122,15 +122,15 @@ def test_it_is_the_layer_of_transformers(head_width: int) -> None:
 
 def test_its_own_initialisation_is_the_published_one() -> None:
     part = made(128, head_dim=1)
-    decays = part.decay_log.detach().exp()
+    decays = part.A_log.detach().exp()
     assert 1 <= float(decays.min()) < 1.5
     assert 15.5 < float(decays.max()) <= 16
     assert float(decays.mean()) == pytest.approx(8.5, abs=1)
-    rates = softplus(part.rate_bias.detach())
+    rates = softplus(part.dt_bias.detach())
     assert 0.00099 < float(rates.min()) < 0.0013
     assert 0.08 < float(rates.max()) < 0.101
     assert float(rates.log().mean()) == pytest.approx(-4.6, abs=0.2), "log-uniform: the middle is 0.01"
-    assert torch.equal(part.skip, torch.ones(256))
+    assert torch.equal(part.D, torch.ones(256))
 
 
 @pytest.mark.parametrize(

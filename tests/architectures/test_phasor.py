@@ -28,9 +28,9 @@ def test_whole_rows_are_the_loop_over_tokens_up_to_long_ones(exclusive: bool) ->
 def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> None:
     part = made()
     with torch.no_grad():  # the first feature writes, the others turn
-        part.write.weight.zero_()
-        part.write.weight[:, 0] = 1000.0
-        part.write.bias.fill_(-500.0)
+        part.write_gate.weight.zero_()
+        part.write_gate.weight[:, 0] = 1000.0
+        part.write_gate.bias.fill_(-500.0)
     number, symbol = torch.zeros(2, 8, dtype=torch.float64)
     number[0], symbol[1:] = 1.0, torch.randn(7, dtype=torch.float64)
     x = torch.stack([number, *[symbol] * 300])[None]
@@ -49,7 +49,7 @@ def test_only_the_phase_is_read() -> None:
 def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:
     part = made(exclusive=True)
     with torch.no_grad():
-        part.turn.bias.fill_(50.0)
+        part.rotation_gate.bias.fill_(50.0)
     _, written = part._angles_and_inputs(torch.randn(2, 3, 8, dtype=torch.float64))
     assert bool((written.abs() < 1e-12).all())
 

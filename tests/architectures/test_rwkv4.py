@@ -66,10 +66,10 @@ def test_it_is_the_time_mix_of_transformers() -> None:
     theirs, part = modeling.RwkvSelfAttention(config, layer_id=1), made().float()
     with torch.no_grad():
         for name, values in (("time_mix_key", 0), ("time_mix_value", 1), ("time_mix_receptance", 2)):
-            theirs.get_parameter(name).copy_(1 - part.shares.view(3, 6)[values])
-        theirs.time_decay.copy_(part.decay)
-        theirs.time_first.copy_(part.newest)
-        maps = {"key": part.keys, "value": part.values, "receptance": part.receptance, "output": part.out}
+            theirs.get_parameter(name).copy_(1 - part.shift_weights.view(3, 6)[values])
+        theirs.time_decay.copy_(part.time_decay)
+        theirs.time_first.copy_(part.time_first)
+        maps = {"key": part.key, "value": part.value, "receptance": part.receptance, "output": part.output}
         for name, ours in maps.items():
             theirs.get_parameter(f"{name}.weight").copy_(ours.weight)
     x = drawn(2, 11, 6).float()
@@ -78,25 +78,25 @@ def test_it_is_the_time_mix_of_transformers() -> None:
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
     part = made(width=9, published_initialization=True)
-    assert part.decay[0] == -5
-    assert float(part.decay[-1].detach()) == pytest.approx(3.0)
-    assert float(part.decay[4].detach()) == pytest.approx(-5 + 8 * 0.5 ** (0.7 + 1.3 / 2))
-    assert part.newest[:3].tolist() == pytest.approx([-1.2039728, -0.7039728, -1.7039728])
-    keys, values, receptance = part.shares.view(3, 9)
+    assert part.time_decay[0] == -5
+    assert float(part.time_decay[-1].detach()) == pytest.approx(3.0)
+    assert float(part.time_decay[4].detach()) == pytest.approx(-5 + 8 * 0.5 ** (0.7 + 1.3 / 2))
+    assert part.time_first[:3].tolist() == pytest.approx([-1.2039728, -0.7039728, -1.7039728])
+    keys, values, receptance = part.shift_weights.view(3, 9)
     assert float(keys[3].detach()) == pytest.approx(1 - (1 / 3) ** (2 / 3))
     torch.testing.assert_close(values, keys - 0.15)
     assert float(receptance[3].detach()) == pytest.approx(1 - (1 / 3) ** (1 / 3))
-    assert not any(one.weight.any() for one in (part.keys, part.receptance, part.out))
-    weight = part.values.weight
+    assert not any(one.weight.any() for one in (part.key, part.receptance, part.output))
+    weight = part.value.weight
     torch.testing.assert_close(weight @ weight.T, torch.eye(9).double(), atol=1e-5, rtol=0)
     assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
 
 
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
-    assert part.self_initialized_parameters() == {"shares", "decay", "newest"}
-    assert part.out.weight.any()
+    assert part.self_initialized_parameters() == {"shift_weights", "time_decay", "time_first"}
+    assert part.output.weight.any()
 
 
 def test_speeds_learn_twice_as_fast_and_the_newest_weight_three_times() -> None:
-    assert made().settings_by_parameter() == {"decay": (2.0, False), "newest": (3.0, False)}
+    assert made().settings_by_parameter() == {"time_decay": (2.0, False), "time_first": (3.0, False)}

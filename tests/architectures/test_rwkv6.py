@@ -72,37 +72,38 @@ def test_the_whole_part_is_its_equations_written_out() -> None:
     for place in range(6):
         now = x[0, place]
         delta, before = before - now, now
-        low = torch.tanh((now + delta * part.shift.first) @ part.shift.down).view(5, 2)
-        shares = part.shift.shares.view(5, 8) + torch.stack([low[i] @ part.shift.up[i] for i in range(5)])
+        shift = part.token_shift
+        low = torch.tanh((now + delta * shift.time_maa_x) @ shift.time_maa_w1).view(5, 2)
+        shares = shift.shift_weights.view(5, 8) + torch.stack([low[i] @ shift.time_maa_w2[i] for i in range(5)])
         to_w, to_k, to_v, to_r, to_g = (now + delta * share for share in shares)
-        speed = part.decay.bias + torch.tanh(to_w @ part.decay.down) @ part.decay.up
+        speed = part.time_decay.bias + torch.tanh(to_w @ part.time_decay.down) @ part.time_decay.up
         w = (-speed.exp()).exp().view(2, 4)
         r, k, v = (
             (linear.weight @ one).view(2, 4)
-            for linear, one in ((part.receptance, to_r), (part.keys, to_k), (part.values, to_v))
+            for linear, one in ((part.receptance, to_r), (part.key, to_k), (part.value, to_v))
         )
         pair = k[:, :, None] * v[:, None]
-        output = ((state + part.bonus.view(2, 4, 1) * pair) * r[:, :, None]).sum(1)
+        output = ((state + part.time_faaaa.view(2, 4, 1) * pair) * r[:, :, None]).sum(1)
         state = w[:, :, None] * state + pair
-        normed = nn.functional.group_norm(output.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
-        expected = part.out.weight @ (normed * silu(part.gate.weight @ to_g))
+        normed = nn.functional.group_norm(output.view(1, 8), 2, part.ln_x.weight, part.ln_x.bias, eps=4e-5)[0]
+        expected = part.output.weight @ (normed * silu(part.gate.weight @ to_g))
         torch.testing.assert_close(found[0, place], expected, atol=1e-11, rtol=1e-11)
 
 
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
     part = made(width=10, spec=RWKV6(head_dim=5, published_initialization=True))
-    assert float(part.decay.bias[0].detach()) == -6
-    assert float(part.decay.bias[9].detach()) == pytest.approx(-1)
-    assert part.bonus[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
+    assert float(part.time_decay.bias[0].detach()) == -6
+    assert float(part.time_decay.bias[9].detach()) == pytest.approx(-1)
+    assert part.time_faaaa[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
     plain, soft = 1 - (torch.arange(10) / 10) ** (2 / 3), 1 - (torch.arange(10) / 10) ** (1 / 3)
     expected = torch.cat([plain, plain, plain - 0.15, soft, soft]).double()
-    torch.testing.assert_close(part.shift.shares.detach(), expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(part.shift.first.detach(), plain.double(), atol=1e-6, rtol=0)
-    for zero in (part.shift.down, part.decay.down, part.out.weight):
+    torch.testing.assert_close(part.token_shift.shift_weights.detach(), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(part.token_shift.time_maa_x.detach(), plain.double(), atol=1e-6, rtol=0)
+    for zero in (part.token_shift.time_maa_w1, part.time_decay.down, part.output.weight):
         assert not zero.any()
-    for up in (part.shift.up, part.decay.up):
+    for up in (part.token_shift.time_maa_w2, part.time_decay.up):
         assert 0.009 < float(up.detach().abs().max()) <= 0.01
-    for linear, gain in ((part.receptance, 1.0), (part.keys, 0.1), (part.values, 1.0), (part.gate, 0.1)):
+    for linear, gain in ((part.receptance, 1.0), (part.key, 0.1), (part.value, 1.0), (part.gate, 0.1)):
         product = linear.weight @ linear.weight.T
         torch.testing.assert_close(product, gain**2 * torch.eye(10).double(), atol=1e-5, rtol=0)
     assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
@@ -110,12 +111,12 @@ def test_the_published_start_in_the_middle_of_three_layers() -> None:
 
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
-    linear = {f"{name}.weight" for name in ("receptance", "keys", "values", "gate", "out")}
+    linear = {f"{name}.weight" for name in ("receptance", "key", "value", "gate", "output")}
     assert {name for name, _ in part.named_parameters()} - part.self_initialized_parameters() == linear
     wishes = part.settings_by_parameter()
-    assert wishes["decay.bias"] == (2.0, False)
+    assert wishes["time_decay.bias"] == (2.0, False)
     assert set(wishes) == part.self_initialized_parameters()
-    assert {wish for name, wish in wishes.items() if name != "decay.bias"} == {(1.0, False)}
+    assert {wish for name, wish in wishes.items() if name != "time_decay.bias"} == {(1.0, False)}
 
 
 def test_the_published_model_of_inductive_counting_has_1_116_416_parameters() -> None:

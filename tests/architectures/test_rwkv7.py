@@ -75,27 +75,27 @@ def test_the_transition_can_turn_a_sign() -> None:
 def test_the_whole_part_is_its_equations_written_out(layer: int) -> None:
     part, x, first = made(layer=layer), drawn(1, 6, 8), drawn(1, 6, 8, seed=7)
     with torch.no_grad():
-        part.rated.copy_(drawn(8, seed=6))
+        part.k_a.copy_(drawn(8, seed=6))
     found = part(x, Context(torch.tensor([6]), (), forward_cache={RWKV7Mixer: first}))
     state, before = torch.zeros(2, 4, 4).double(), torch.zeros(8).double()
     for place in range(6):
         now = x[0, place]
-        to_r, to_w, to_k, to_v, to_a, to_g = (before - now) * part.shares.view(6, 8) + now
+        to_r, to_w, to_k, to_v, to_a, to_g = (before - now) * part.shift_weights.view(6, 8) + now
         before = now
-        r, k, v = part.receptance.weight @ to_r, part.keys.weight @ to_k, part.values.weight @ to_v
-        w = (-math.exp(-0.5) * torch.sigmoid(bent(part.decay, to_w, torch.tanh))).exp()
-        a = torch.sigmoid(bent(part.rate, to_a))
-        if part.mixture is not None:
-            v = v + (first[0, place] - v) * torch.sigmoid(bent(part.mixture, to_v))
-        under = normalize((k * part.removed).view(2, 4), dim=-1)
-        k = k * (1 + (a - 1) * part.rated)
+        r, k, v = part.receptance.weight @ to_r, part.key.weight @ to_k, part.value.weight @ to_v
+        w = (-math.exp(-0.5) * torch.sigmoid(bent(part.w_lora, to_w, torch.tanh))).exp()
+        a = torch.sigmoid(bent(part.a_lora, to_a))
+        if part.v_lora is not None:
+            v = v + (first[0, place] - v) * torch.sigmoid(bent(part.v_lora, to_v))
+        under = normalize((k * part.k_k).view(2, 4), dim=-1)
+        k = k * (1 + (a - 1) * part.k_a)
         r, k, v, w, a = (one.view(2, 4) for one in (r, k, v, w, a))
         turn = torch.diag_embed(w) - (a * under)[:, :, None] * under[:, None]
         state = turn @ state + k[:, :, None] * v[:, None]
         output = (state * r[:, :, None]).sum(1)
-        normed = nn.functional.group_norm(output.view(1, 8), 2, part.norm.weight, part.norm.bias, eps=4e-5)[0]
-        own = ((r * k * part.bonus.view(2, 4)).sum(1, keepdim=True) * v).view(8)
-        expected = part.out.weight @ ((normed + own) * bent(part.gate, to_g, torch.sigmoid))
+        normed = nn.functional.group_norm(output.view(1, 8), 2, part.ln_x.weight, part.ln_x.bias, eps=4e-5)[0]
+        own = ((r * k * part.r_k.view(2, 4)).sum(1, keepdim=True) * v).view(8)
+        expected = part.output.weight @ ((normed + own) * bent(part.g_lora, to_g, torch.sigmoid))
         torch.testing.assert_close(found[0, place], expected, atol=1e-11, rtol=1e-11)
 
 
@@ -121,47 +121,47 @@ def test_later_layers_mix_in_the_values_of_the_first(form: str) -> None:
 def test_the_published_start_in_the_middle_of_three_layers() -> None:
     part = made(width=10, layer=1, spec=RWKV7(head_dim=5, published_initialization=True))
     channel, zigzag = torch.arange(10) / 9, torch.tensor([-1, -0.25, 0, 0.25, 1] * 2)
-    assert part.mixture is not None
+    assert part.v_lora is not None
     for found, expected in (
-        (part.decay.bias, -6 + 6 * channel ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag),
-        (part.rate.bias, -0.19 + 0.3 * zigzag + 0.4 * (channel - 0.5)),
-        (part.mixture.bias, 0.73 - 0.4 * (channel - 0.5)),
-        (part.removed, 0.71 - 0.1 * (channel - 0.5)),
-        (part.shares[:10], 1 - (torch.arange(10) / 10) ** (0.2 * 2 / 3)),
-        (part.shares[10:20], 1 - (torch.arange(10) / 10) ** (0.9 * 2 / 3)),
+        (part.w_lora.bias, -6 + 6 * channel ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag),
+        (part.a_lora.bias, -0.19 + 0.3 * zigzag + 0.4 * (channel - 0.5)),
+        (part.v_lora.bias, 0.73 - 0.4 * (channel - 0.5)),
+        (part.k_k, 0.71 - 0.1 * (channel - 0.5)),
+        (part.shift_weights[:10], 1 - (torch.arange(10) / 10) ** (0.2 * 2 / 3)),
+        (part.shift_weights[10:20], 1 - (torch.arange(10) / 10) ** (0.9 * 2 / 3)),
     ):
         assert found is not None
         torch.testing.assert_close(found.detach(), expected.double(), atol=1e-5, rtol=0)
-    assert part.bonus.tolist() == pytest.approx([-0.04] * 10)
-    assert part.rated.tolist() == pytest.approx([1.02] * 10)
-    for zero in (part.decay.down, part.rate.down, part.mixture.down, part.gate.down, part.out.weight):
+    assert part.r_k.tolist() == pytest.approx([-0.04] * 10)
+    assert part.k_a.tolist() == pytest.approx([1.02] * 10)
+    for zero in (part.w_lora.down, part.a_lora.down, part.v_lora.down, part.g_lora.down, part.output.weight):
         assert not zero.any()
-    for linear, bound in ((part.receptance, 0.5), (part.keys, 0.05), (part.values, 0.5)):
+    for linear, bound in ((part.receptance, 0.5), (part.key, 0.05), (part.value, 0.5)):
         assert 0.9 * bound < float(linear.weight.detach().abs().max()) * 10**0.5 <= bound
-    up = part.decay.up  # 32 x 10: its columns are orthogonal, of length 0.1 root(3.2)
+    up = part.w_lora.up  # 32 x 10: its columns are orthogonal, of length 0.1 root(3.2)
     torch.testing.assert_close(up.T @ up, 0.032 * torch.eye(10).double(), atol=1e-6, rtol=0)
     assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()}
 
 
 def test_ranks_follow_the_width_as_the_authors_suggest() -> None:
     part = made(width=768, layer=1, spec=RWKV7())
-    assert part.mixture is not None
-    ranks = [low.down.shape[1] for low in (part.decay, part.rate, part.mixture, part.gate)]
+    assert part.v_lora is not None
+    ranks = [low.down.shape[1] for low in (part.w_lora, part.a_lora, part.v_lora, part.g_lora)]
     assert ranks == [64, 64, 32, 128]
-    assert made(width=64, spec=RWKV7(gate_rank=5)).gate.down.shape == (64, 5)
+    assert made(width=64, spec=RWKV7(gate_rank=5)).g_lora.down.shape == (64, 5)
 
 
 def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
-    linear = {f"{name}.weight" for name in ("receptance", "keys", "values", "out")}
+    linear = {f"{name}.weight" for name in ("receptance", "key", "value", "output")}
     assert {name for name, _ in part.named_parameters()} - part.self_initialized_parameters() == linear
     wishes = part.settings_by_parameter()
-    assert wishes["decay.bias"] == (2.0, False)
-    assert {wish for name, wish in wishes.items() if name != "decay.bias"} == {(1.0, False)}
-    assert part.mixture is None, "the first layer has no values to mix in"
-    assert not part.rated.any(), "written keys begin as they are"
-    assert part.rate.bias is not None
-    assert float(part.rate.bias.detach().sigmoid().mean()) == pytest.approx(0.1, abs=0.02)
+    assert wishes["w_lora.bias"] == (2.0, False)
+    assert {wish for name, wish in wishes.items() if name != "w_lora.bias"} == {(1.0, False)}
+    assert part.v_lora is None, "the first layer has no values to mix in"
+    assert not part.k_a.any(), "written keys begin as they are"
+    assert part.a_lora.bias is not None
+    assert float(part.a_lora.bias.detach().sigmoid().mean()) == pytest.approx(0.1, abs=0.02)
 
 
 def test_impossible_settings_are_refused() -> None:

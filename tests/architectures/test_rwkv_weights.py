@@ -53,7 +53,7 @@ def filled(weights: dict[str, Tensor], width: int, layers: int, time_mix: Any, c
     trunk = Stack(num_layers=2 * layers)
     spec = Decoder(hidden_size=width, backbone=trunk, mixer=mixer, feed_forward=None, embedding_norm=True)
     model: Any = spec.build(BYTES, seed=0)
-    blocks = model.trunk.blocks
+    blocks = model.backbone.blocks
     with torch.no_grad():
         copied(model.embedding, weights, "emb")
         copied(model.embedding_norm, weights, "blocks.0.ln0")
@@ -63,10 +63,10 @@ def filled(weights: dict[str, Tensor], width: int, layers: int, time_mix: Any, c
             name, (time, channel) = f"blocks.{layer}", blocks[2 * layer : 2 * layer + 2]
             copied(time.mixer_norm, weights, f"{name}.ln1")
             copied(channel.mixer_norm, weights, f"{name}.ln2")
-            for ours, theirs in (("receptance", "receptance"), ("keys", "key"), ("values", "value"), ("out", "output")):
-                copied(getattr(time.mixer, ours), weights, f"{name}.att.{theirs}")
-            copied(channel.mixer.inward, weights, f"{name}.ffn.key")
-            copied(channel.mixer.out, weights, f"{name}.ffn.value")
+            for kind in ("receptance", "key", "value", "output"):
+                copied(getattr(time.mixer, kind), weights, f"{name}.att.{kind}")
+            copied(channel.mixer.key, weights, f"{name}.ffn.key")
+            copied(channel.mixer.value, weights, f"{name}.ffn.value")
             fill = fill_4 if isinstance(time_mix, RWKV4) else fill_7
             fill(time.mixer, channel.mixer, weights, name)
     assert not weights, f"not read: {sorted(weights)}"
@@ -80,26 +80,26 @@ def copied(module: nn.Module, weights: dict[str, Tensor], name: str) -> None:
 
 def fill_4(time: Any, channel: Any, weights: dict[str, Tensor], name: str) -> None:
     """There a share is that of the token itself, and the decay is stored as it is added, below 0."""
-    time.shares.copy_(torch.cat([1 - weights.pop(f"{name}.att.time_mix_{kind}") for kind in "kvr"]))
-    time.decay.copy_((-weights.pop(f"{name}.att.time_decay")).log())
-    time.newest.copy_(weights.pop(f"{name}.att.time_first"))
-    channel.shares.copy_(torch.cat([1 - weights.pop(f"{name}.ffn.time_mix_{kind}") for kind in "kr"]))
-    copied(channel.gate, weights, f"{name}.ffn.receptance")
+    time.shift_weights.copy_(torch.cat([1 - weights.pop(f"{name}.att.time_mix_{kind}") for kind in "kvr"]))
+    time.time_decay.copy_((-weights.pop(f"{name}.att.time_decay")).log())
+    time.time_first.copy_(weights.pop(f"{name}.att.time_first"))
+    channel.shift_weights.copy_(torch.cat([1 - weights.pop(f"{name}.ffn.time_mix_{kind}") for kind in "kr"]))
+    copied(channel.receptance, weights, f"{name}.ffn.receptance")
 
 
 def fill_7(time: Any, channel: Any, weights: dict[str, Tensor], name: str) -> None:
     """There a map of low rank is stored out x in."""
-    time.shares.copy_(weights.pop(f"{name}.att.x_rwkvag").flatten())
-    for letter, low in (("w", time.decay), ("a", time.rate), ("v", time.mixture), ("g", time.gate)):
+    time.shift_weights.copy_(weights.pop(f"{name}.att.x_rwkvag").flatten())
+    for letter, low in (("w", time.w_lora), ("a", time.a_lora), ("v", time.v_lora), ("g", time.g_lora)):
         if low is not None:
             low.down.copy_(weights.pop(f"{name}.att.{letter}1").T)
             low.up.copy_(weights.pop(f"{name}.att.{letter}2").T)
             if low.bias is not None:
                 low.bias.copy_(weights.pop(f"{name}.att.{letter}0").flatten())
-    for ours, theirs in (("removed", "k_k"), ("rated", "k_a"), ("bonus", "r_k")):
-        getattr(time, ours).copy_(weights.pop(f"{name}.att.{theirs}").flatten())
-    copied(time.norm, weights, f"{name}.att.ln_x")
-    channel.shares.copy_(weights.pop(f"{name}.ffn.x_k").flatten())
+    for kind in ("k_k", "k_a", "r_k"):
+        getattr(time, kind).copy_(weights.pop(f"{name}.att.{kind}").flatten())
+    copied(time.ln_x, weights, f"{name}.att.ln_x")
+    channel.shift_weights.copy_(weights.pop(f"{name}.ffn.x_k").flatten())
 
 
 @pytest.mark.parametrize(

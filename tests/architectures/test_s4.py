@@ -78,10 +78,10 @@ def dense(part: S4Mixer, channel: int) -> tuple[Any, Any, Any]:
         np.concatenate([half, half.conj()])
         for half in (
             part._eigenvalues().detach().numpy()[channel],
-            *(numbers(part, name)[channel] for name in ("low_rank", "input_map", "output_map")),
+            *(numbers(part, name)[channel] for name in ("P", "B", "C")),
         )
     )
-    step = float(part.log_step.detach().exp()[channel])
+    step = float(part.log_dt.detach().exp()[channel])
     return (*bilinear(np.diag(eigenvalues) - np.outer(p, p.conj()), b, step), c)
 
 
@@ -118,8 +118,8 @@ def test_at_first_it_is_the_dense_recurrence_of_legs() -> None:
     basis = nplr_legs(64).basis
     mixed = causal_convolution(part.kernel(20), u[:, None].expand(WIDTH, 20, 1))[..., 0].detach().numpy()
     for channel in range(WIDTH):
-        forward, inward = bilinear(a, b, float(part.log_step.detach().exp()[channel]))
-        read = 2 * (numbers(part, "output_map")[channel] @ basis.conj().T).real
+        forward, inward = bilinear(a, b, float(part.log_dt.detach().exp()[channel]))
+        read = 2 * (numbers(part, "C")[channel] @ basis.conj().T).real
         x = np.zeros(64)
         for place in range(20):
             x = forward @ x + inward * float(u[place])
@@ -161,11 +161,11 @@ def test_the_published_cauchy_kernel_is_the_same_where_its_c_is_folded_rightly(t
     for channel in range(WIDTH):
         forward, _, read = dense(part, channel)
         folded.append((read @ (np.eye(64) - np.linalg.matrix_power(forward, time)))[:32])
-    eigenvalues, step = part._eigenvalues().detach(), part.log_step.detach().exp()
-    p, b = (as_complex(getattr(part, name).detach()) for name in ("low_rank", "input_map"))
+    eigenvalues, step = part._eigenvalues().detach(), part.log_dt.detach().exp()
+    p, b = (as_complex(getattr(part, name).detach()) for name in ("P", "B"))
     theirs = cauchy_kernel(eigenvalues, p, b, torch.from_numpy(np.stack(folded)), step, time)
     torch.testing.assert_close(part.kernel(time).detach(), theirs, **EXACT)
-    unfolded = cauchy_kernel(eigenvalues, p, b, as_complex(part.output_map.detach()), step, time)
+    unfolded = cauchy_kernel(eigenvalues, p, b, as_complex(part.C.detach()), step, time)
     assert not torch.allclose(theirs, unfolded, atol=1e-3), "folding must matter, or nothing was compared"
 
 
@@ -256,21 +256,21 @@ def test_a_model_of_one_layer_has_the_published_number_of_weights() -> None:
 def test_its_own_initialisation() -> None:
     part = made(width=1000)
     assert {name for name, _ in part.named_parameters()} == part.self_initialized_parameters() | {
-        "out.weight",
-        "out.bias",
+        "out_proj.weight",
+        "out_proj.bias",
     }
-    steps = part.log_step.detach()
+    steps = part.log_dt.detach()
     assert float(steps.min()) >= np.log(0.001)
     assert float(steps.max()) <= np.log(0.1)
     assert float(steps.mean()) == pytest.approx(np.log(0.01), abs=0.15)
-    assert float(part.skip.detach().std()) == pytest.approx(1.0, rel=0.1)
-    assert float(part.output_map.detach().square().sum(-1).mean()) == pytest.approx(1.0, rel=0.05)
+    assert float(part.D.detach().std()) == pytest.approx(1.0, rel=0.1)
+    assert float(part.C.detach().square().sum(-1).mean()) == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_recurrence_learns_slowly_and_only_c_decays() -> None:
     wishes = made(S4(learning_rate_factor=0.3)).settings_by_parameter()
-    assert wishes.pop("output_map") == (0.3, True)
-    assert wishes == dict.fromkeys(("log_decay", "frequency", "low_rank", "input_map", "log_step"), (0.3, False))
+    assert wishes.pop("C") == (0.3, True)
+    assert wishes == dict.fromkeys(("log_A_real", "A_imag", "P", "B", "log_dt"), (0.3, False))
 
 
 def test_dropout_leaves_out_whole_channels_in_training_only() -> None:

@@ -26,11 +26,11 @@ def made(spec: S4D, width: int = 3) -> S4DMixer:
 
 def continuous(part: S4DMixer) -> tuple[Any, Any, Any]:
     """Eigenvalues, C and step sizes, as numpy arrays."""
-    eigenvalues = torch.complex(-part.log_decay.exp(), part.frequency)
+    eigenvalues = torch.complex(-part.log_A_real.exp(), part.A_imag)
     return (
         eigenvalues.detach().numpy(),
-        as_complex(part.output_map).detach().numpy(),
-        part.log_step.exp().detach().numpy(),
+        as_complex(part.C).detach().numpy(),
+        part.log_dt.exp().detach().numpy(),
     )
 
 
@@ -90,8 +90,8 @@ def test_it_stays_stable_whatever_is_learned(spec: S4D) -> None:
 
 def test_only_c_decays() -> None:
     wishes = made(S4D(learning_rate_factor=0.2)).settings_by_parameter()
-    assert wishes.pop("output_map") == (0.2, True)
-    assert wishes == dict.fromkeys(("log_decay", "frequency", "log_step"), (0.2, False))
+    assert wishes.pop("C") == (0.2, True)
+    assert wishes == dict.fromkeys(("log_A_real", "A_imag", "log_dt"), (0.2, False))
 
 
 @pytest.mark.parametrize(

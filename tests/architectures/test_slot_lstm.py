@@ -22,20 +22,20 @@ def test_with_one_slot_it_is_an_lstm() -> None:
     lstm = torch.nn.LSTM(8, 8, batch_first=True).double()
     with torch.no_grad():
         given = {
-            "weight_ih_l0": part.inward.weight,
-            "weight_hh_l0": part.recurrent.weight,
-            "bias_ih_l0": part.inward.bias,
+            "weight_ih_l0": part.in_proj.weight,
+            "weight_hh_l0": part.recurrent_proj.weight,
+            "bias_ih_l0": part.in_proj.bias,
         }
         lstm.load_state_dict(given | {"bias_hh_l0": torch.zeros(32)})
-    torch.testing.assert_close(part(x, context(3, 7)), part.out(lstm(x)[0]), atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(part(x, context(3, 7)), part.out_proj(lstm(x)[0]), atol=1e-12, rtol=1e-12)
 
 
 def test_tokens_of_other_slots_do_not_change_what_a_token_says() -> None:
     part = made(3)
     with torch.no_grad():  # the first three features say which slot
-        part.address.weight.zero_()
-        part.address.weight[:, :3] = 1000 * torch.eye(3)
-        part.read.load_state_dict(part.address.state_dict())
+        part.write_proj.weight.zero_()
+        part.write_proj.weight[:, :3] = 1000 * torch.eye(3)
+        part.read_proj.load_state_dict(part.write_proj.state_dict())
     tokens = torch.randn(4, 8, dtype=torch.float64)
     tokens[:, :3] = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 1]]
     own = torch.stack([tokens[0]] * 3)[None]

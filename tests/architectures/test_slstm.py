@@ -17,7 +17,7 @@ def made(width: int = 6, layer: int = 0, depth: int = 1, **settings: Any) -> SLS
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         part = SLSTM(**{"num_heads": 2, **settings}).build(width, layer, depth, ()).double()
-        torch.nn.init.normal_(part.scale)
+        torch.nn.init.normal_(part.norm_weight)
     return part
 
 
@@ -34,23 +34,24 @@ def context(lengths: list[int], **more: Any) -> Context:
 def test_it_is_the_equations_of_the_paper(forget: Any, convolution: int | None) -> None:
     part, x = made(hidden_size=4, forget_gate=forget, conv_kernel=convolution), inputs(2, 11)
     whole, seen = part(x, context([11, 11])), x
-    if part.convolution is not None:
-        channels = part.convolution.weight.T[:, None]
-        convolved = conv1d(pad(x, (0, 0, 2, 0)).transpose(1, 2), channels, part.convolution.bias, groups=6)
+    if part.conv1d is not None:
+        channels = part.conv1d.weight.T[:, None]
+        convolved = conv1d(pad(x, (0, 0, 2, 0)).transpose(1, 2), channels, part.conv1d.bias, groups=6)
         seen = silu(convolved.transpose(1, 2))
     h, c, n = (torch.zeros(2, 4).double() for _ in range(3))
     for time in range(11):
-        token = torch.cat([seen[:, time] @ part.gates.weight.T, x[:, time] @ part.inward.weight.T], dim=1) + part.bias
+        token = torch.cat([seen[:, time] @ part.if_proj.weight.T, x[:, time] @ part.zo_proj.weight.T], dim=1)
+        token = token + part.bias
         i, f, z, o = token.chunk(4, dim=1)
         # Each head's weights are one block of a whole matrix per gate.
-        blocks = part.recurrent.view(2, 4, 2, 2)
+        blocks = part.recurrent_weight.view(2, 4, 2, 2)
         r = [torch.block_diag(*blocks[:, gate]) for gate in range(4)]
         i, f, z, o = (gate + h @ weight.T for gate, weight in zip((i, f, z, o), r, strict=True))
         f = f.sigmoid() if forget == "sigmoid" else f.exp()
         c, n = f * c + i.exp() * z.tanh(), f * n + i.exp()
         h = o.sigmoid() * c / n
-        normed = layer_norm(h.view(2, 2, 2), (2,)).view(2, 4) * part.scale
-        torch.testing.assert_close(whole[:, time], normed @ part.out.weight.T, **EXACT)
+        normed = layer_norm(h.view(2, 2, 2), (2,)).view(2, 4) * part.norm_weight
+        torch.testing.assert_close(whole[:, time], normed @ part.out_proj.weight.T, **EXACT)
 
 
 @pytest.mark.parametrize("sigmoid", [True, False])
@@ -127,8 +128,8 @@ def test_forget_biases_begin_as_published_and_recurrent_weights_as_set() -> None
         assert bias[1, 0].tolist() == pytest.approx([5 - 12 * (k / 7) ** power for k in range(8)], abs=1e-5)
         assert torch.equal(bias[1, 0], bias[1, 1])
         assert not bias[[0, 2, 3]].any()
-    assert 0.2 < float(made(width=16).recurrent.detach().abs().max()) <= 0.25
-    assert not made(initialization="zeros").recurrent.any()
+    assert 0.2 < float(made(width=16).recurrent_weight.detach().abs().max()) <= 0.25
+    assert not made(initialization="zeros").recurrent_weight.any()
 
 
 def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:

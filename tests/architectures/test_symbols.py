@@ -46,10 +46,10 @@ def test_symbolic_attention_is_the_published(shared: Path) -> None:
     part = SymbolicAttention(config["n_symbols"], config["n_heads"], scale=config["scale"]).build(8).double()
     part.load_state_dict(
         {
-            "templates": made["template_features"],
-            "symbols": made["symbol_library"],
-            "map.weight": made["q_proj.weight"],
-            "map.bias": made["q_proj.bias"],
+            "template_features": made["template_features"],
+            "symbol_library": made["symbol_library"],
+            "q_proj.weight": made["q_proj.weight"],
+            "q_proj.bias": made["q_proj.bias"],
         }
     )
     torch.testing.assert_close(part(made["x"], here(2, 4)), expected, **PUBLISHED)
@@ -58,7 +58,7 @@ def test_symbolic_attention_is_the_published(shared: Path) -> None:
 def test_positional_symbols_are_the_published(shared: Path) -> None:
     config, made, expected = case_of(shared, "positional_symbols")
     part: Any = PositionalSymbols(max_position_embeddings=config["max_length"]).build(3).double()
-    part.load_state_dict({"vectors.weight": made["symbol_library.weight"]})
+    part.load_state_dict({"embedding.weight": made["symbol_library.weight"]})
     x = torch.zeros(2, 3, 3, dtype=torch.float64)
     torch.testing.assert_close(part(x, here(2, 3)).expand(2, -1, -1), expected, **PUBLISHED)
 
@@ -68,8 +68,8 @@ def test_position_relative_symbols_are_the_published_of_all_that_came_before(sha
     table, time = made["rel_pos_enc.rel_pos_embeddings"], config["length"]
     whole: Any = PositionRelativeSymbols(config["max_rel_pos"], future_distances=True).build(3).double()
     half: Any = PositionRelativeSymbols(config["max_rel_pos"]).build(3).double()
-    whole.load_state_dict({"vectors": table})
-    half.load_state_dict({"vectors": table[:3]})
+    whole.load_state_dict({"rel_pos_embeddings": table})
+    half.load_state_dict({"rel_pos_embeddings": table[:3]})
     past = torch.ones(time, time, dtype=torch.bool).tril()
     for part in (whole, half):
         nothing = torch.zeros(1, 1, time, 3, dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_position_relative_symbols_are_the_published_of_all_that_came_before(sha
 def test_a_table_of_distances_is_as_long_as_requested(time: int) -> None:
     part: Any = PositionRelativeSymbols(max_distance=3).build(2)
     rows = [max(0, 3 - distance) for distance in range(time - 1, -1, -1)]
-    assert torch.equal(part(time), part.vectors[rows])
+    assert torch.equal(part(time), part.rel_pos_embeddings[rows])
 
 
 def test_a_scale_takes_the_place_of_the_root() -> None:
@@ -117,7 +117,7 @@ def test_a_model_reads_the_stream_before_the_norm_at_once_and_token_by_token(mak
     started = raw.prefill(make_tokens([7]), capacity=9)
     torch.testing.assert_close(started.output.logits[:, -1], whole[:, -1])
     seen: list[torch.Tensor] = []
-    block = raw.trunk.blocks[1]
+    block = raw.backbone.blocks[1]
     hook = block.mixer.symbols.register_forward_hook(lambda part, given, output: seen.append(given[1].residual))
     block.register_forward_pre_hook(lambda part, given: seen.append(given[0]))
     raw(tokens)
@@ -127,8 +127,8 @@ def test_a_model_reads_the_stream_before_the_norm_at_once_and_token_by_token(mak
 
 def test_frozen_symbols_are_saved_and_never_learn() -> None:
     part: Any = SymbolicAttention(5, trainable=False).build(8)
-    assert "symbols" in part.state_dict()
-    assert {name for name, _ in part.named_parameters()} == {"templates", "map.weight", "map.bias"}
+    assert "symbol_library" in part.state_dict()
+    assert {name for name, _ in part.named_parameters()} == {"template_features", "q_proj.weight", "q_proj.bias"}
 
 
 @pytest.mark.parametrize(("layers", "parameters"), [("shared", 4), ("library", 1 + 3 * 3), ("own", 3 * 4)])
@@ -138,9 +138,9 @@ def test_layers_share_the_parameters_of_their_setting(layers: Any, parameters: i
     found = {id(one) for part in parts for one in part.parameters()}
     frozen = 0 if trainable else (3 if layers == "own" else 1)
     assert len(found) == parameters - frozen
-    assert (parts[0].symbols is parts[2].symbols) == (layers != "own")
-    assert (parts[0].templates is parts[2].templates) == (layers == "shared")
-    assert (parts[0].map is parts[2].map) == (layers == "shared")
+    assert (parts[0].symbol_library is parts[2].symbol_library) == (layers != "own")
+    assert (parts[0].template_features is parts[2].template_features) == (layers == "shared")
+    assert (parts[0].q_proj is parts[2].q_proj) == (layers == "shared")
 
 
 def test_waves_have_no_end_and_a_table_has() -> None:
@@ -159,7 +159,7 @@ def test_waves_have_no_end_and_a_table_has() -> None:
     ):
         learned(torch.zeros(1, 5, 4), here(1, 5))
     newest = here(2, 3, cache_position=torch.tensor([0, 2]), cached_length=3)
-    assert torch.equal(learned(torch.zeros(2, 1, 4), newest)[:, 0], learned.vectors.weight[[0, 2]])
+    assert torch.equal(learned(torch.zeros(2, 1, 4), newest)[:, 0], learned.embedding.weight[[0, 2]])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
     lengths = torch.randint(1, 9, (40,), generator=draws)
     seen = torch.arange(8) < lengths[:, None]
     source[~seen] = PAD
-    found = model.held.generate(
+    found = model.hf_model.generate(
         input_ids=source,
         attention_mask=seen.long(),
         num_beams=beams,
@@ -87,7 +87,7 @@ def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
     ours = generated_ids(beam_search(model, prompts, 6))
     for row, length in enumerate([5, 2, 7]):
-        found = model.held.generate(
+        found = model.hf_model.generate(
             input_ids=prompts.ids[row : row + 1, :length],
             attention_mask=torch.ones(1, length, dtype=torch.long),
             num_beams=4,
@@ -148,7 +148,7 @@ def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> Non
 @torch.no_grad()
 def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: Tokens, make_tokens: Any) -> None:
     model, source = lively(TINY.build(vocabulary, 0)), make_tokens([5, 3, 8, 1, 6, 8])
-    model.held.shared.weight[7] = float("nan")
+    model.hf_model.shared.weight[7] = float("nan")
     with pytest.raises(OperationalError, match=r"^beams: the scores of 6 of 6 answers are NaN"):
         beam_search(model, begun, 4, source=source)
 

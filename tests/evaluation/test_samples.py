@@ -184,7 +184,7 @@ def test_masked_answers_have_the_number_of_their_head() -> None:
     batch = exam.batch(questions)
     carrier, end = batch.target_ids[0, 0], batch.target_ids[0, 1]
     with torch.no_grad():
-        model.held["head"].bias[carrier] += 100.0
+        model.hf_model["head"].bias[carrier] += 100.0
         meant = model(batch.tokens, target_positions=batch.target_positions).number_predictions[:, 0]
     found = sample_answers(model, exam, questions)
     assert int(end) == EOS

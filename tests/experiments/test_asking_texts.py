@@ -83,7 +83,7 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
     assert run.folder.metadata()["best"]["by"] == "loss"
     model: Any = run.load_model()
     with torch.no_grad():
-        model.held["head"].bias[run.evaluation_data.vocabulary.token_to_id["[NUM]"]] += 100.0
+        model.hf_model["head"].bias[run.evaluation_data.vocabulary.token_to_id["[NUM]"]] += 100.0
     monkeypatch.setattr(Run, "load_model", lambda self, name: model)
     words = run.ask("Calculate 7*8.").said.split()
     assert words

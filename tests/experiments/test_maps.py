@@ -161,15 +161,15 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
     model: Any = run.load_model()
     ids = torch.tensor([[run.evaluation_data.vocabulary.token_to_id[symbol] for symbol in symbols]])
     tokens = Tokens(ids, torch.tensor([ids.shape[1]]), torch.tensor([0]))
-    attention = model.held.base_model.h[1].attn
+    attention = model.hf_model.base_model.h[1].attn
     on_progress: dict[str, torch.Tensor] = {}
     hooks = [
         attention.c_attn.register_forward_hook(lambda _, __, out: on_progress.update(values=out.chunk(3, -1)[2])),
         attention.c_proj.register_forward_hook(lambda _, given, __: on_progress.update(output=given[0])),
     ]
-    before = model.held.config._attn_implementation
+    before = model.hf_model.config._attn_implementation
     weights = model.attention_maps(tokens)[1].maps["attention"]
-    assert model.held.config._attn_implementation == before
+    assert model.hf_model.config._attn_implementation == before
     with torch.no_grad():
         model(tokens)  # as it is run, by another kernel
     for hook in hooks:

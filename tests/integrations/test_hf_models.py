@@ -248,10 +248,10 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
     export(run_of(recipe_of()), "exported")
     whole = load_file("exported/model.safetensors")
-    symbols = "model.trunk.blocks.1.mixer.symbols.symbols"
+    symbols = "model.backbone.blocks.1.mixer.symbols.symbol_library"
     for name, value, message in (
         ("model.head.weight", whole["model.embedding.weight"] + 1, "head.weight differs from embedding.weight"),
-        (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbols differs from trunk.blocks.0"),
+        (symbols, whole[symbols] + 1, "blocks.1.mixer.symbols.symbol_library differs from backbone.blocks.0"),
         ("final_norm.weight", whole["model.final_norm.weight"] + 1, "final_norm.weight differs from"),
         ("model.adapter.lora_A", torch.ones(2), "the model does not have adapter.lora_A"),
     ):

@@ -25,7 +25,7 @@ FLOATING = (
     "distance_symbols",
     "relation_queries",
     "relation_keys",
-    "relation_map",
+    "relation_proj",
     "bias",
 )
 
@@ -52,7 +52,7 @@ def drawn(
         keys=random(2, 3, time, 4),
         symbols=None if by_distance else symbols,
         distance_symbols=symbols if by_distance else None,
-        relation_map=random(3, 4, count) if kind == "relational" else None,
+        relation_proj=random(3, 4, count) if kind == "relational" else None,
         **compared,
     )
 
@@ -215,7 +215,7 @@ def test_the_definition_by_hand() -> None:
         symbols=torch.tensor([5.0, 7.0], dtype=torch.float64).view(1, 1, 2, 1),
         relation_queries=queries,
         relation_keys=torch.tensor([1.0, -2.0], dtype=torch.float64).view(1, 1, 2, 1),
-        relation_map=torch.full((1, 1, 1), 2.0, dtype=torch.float64),
+        relation_proj=torch.full((1, 1, 1), 2.0, dtype=torch.float64),
     )
 
     def values(kind: Variant, activation: Activation) -> list[float]:

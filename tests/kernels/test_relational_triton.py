@@ -26,7 +26,7 @@ from numerate.kernels.relational import Activation, RelationalHeads, reference_a
 from numerate.kernels.relational_fast import relational_attention, select_backend
 from numerate.kernels.relational_tiles import TILED_ACTIVATIONS
 
-FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_map")
+FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_proj")
 KERNEL = "numerate.kernels.relational_triton"
 
 
@@ -142,7 +142,7 @@ def drawn(
         symbols=random(2, heads, time, width),
         relation_queries=random(2, time, relations, compared).transpose(1, 2),
         relation_keys=random(2, relations, time, compared),
-        relation_map=random(heads, width, relations),
+        relation_proj=random(heads, width, relations),
     )
 
 

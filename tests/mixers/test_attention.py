@@ -28,7 +28,7 @@ def written_out(
     """One score, one exponential, one sum at a time."""
     rows, time, width = x.shape
     heads, size = part.heads, width // part.heads
-    projected = x @ part.inward.weight.T + (0.0 if part.inward.bias is None else part.inward.bias)
+    projected = x @ part.qkv_proj.weight.T + (0.0 if part.qkv_proj.bias is None else part.qkv_proj.bias)
     q, k, v = projected[..., :width], projected[..., width : 2 * width], projected[..., 2 * width :]
     mixed = torch.zeros_like(x)
     for row in range(rows):
@@ -42,7 +42,7 @@ def written_out(
                 weights = [math.exp(score * scale(i + 1)) for score in scores]
                 for j, weight in zip(seen, weights, strict=True):
                     mixed[row, i, own] += weight / sum(weights) * v[row, j, own]
-    return mixed @ part.out.weight.T + (0.0 if part.out.bias is None else part.out.bias)
+    return mixed @ part.out_proj.weight.T + (0.0 if part.out_proj.bias is None else part.out_proj.bias)
 
 
 def inputs(rows: int, time: int, width: int) -> torch.Tensor:

@@ -73,8 +73,8 @@ def test_the_output_of_attention_follows_from_its_map(spec: Attention, position:
     assert isinstance(part, SelfAttention)
     x, context = read(positions=position is not None, hidden=hidden)
     weights = part.attention_maps(x, context)["attention"]
-    values = part.inward(x).chunk(3, dim=-1)[2].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2)
-    torch.testing.assert_close(part.out(joined(weights @ values)), part(x, context))
+    values = part.qkv_proj(x).chunk(3, dim=-1)[2].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2)
+    torch.testing.assert_close(part.out_proj(joined(weights @ values)), part(x, context))
     shares(weights)
 
 
@@ -108,20 +108,21 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
         return torch.unflatten(made, -1, (-1, part.head_width)).transpose(1, 2)
 
     if own:
-        values = split(part.values(x))
-        outputs.append(part.own_out(joined(maps["attention"] @ values.repeat_interleave(own // values.shape[1], 1))))
+        values = split(part.v_proj(x))
+        values = values.repeat_interleave(own // values.shape[1], 1)
+        outputs.append(part.self_out_proj(joined(maps["attention"] @ values)))
         shares(maps["attention"])
     symbols = part.symbols
     if isinstance(symbols, DistanceSymbols):
-        given = {"distance_symbols": split(part.symbol_values(symbols(TIME))[None])}
+        given = {"distance_symbols": split(part.symbol_v_proj(symbols(TIME))[None])}
     else:
         assert isinstance(symbols, TokenSymbols)
         if isinstance(symbols, SymbolicAttentionPart):
-            library = symbols.symbols.unflatten(-1, (symbols.heads, -1)).transpose(0, 1)
+            library = symbols.symbol_library.unflatten(-1, (symbols.heads, -1)).transpose(0, 1)
             chosen = (maps["symbols"] @ library).transpose(1, 2).flatten(2)
             torch.testing.assert_close(chosen, symbols(x, context))
             torch.testing.assert_close(maps["symbols"].sum(-1), torch.ones_like(maps["symbols"][..., 0]))
-        made = split(part.symbol_values(symbols(x, context)))
+        made = split(part.symbol_v_proj(symbols(x, context)))
         given = {"symbols": made.repeat_interleave(other // made.shape[1], 1)}
     empty = x.new_zeros(len(x), other, TIME, part.head_width)
     pairs = pairwise_symbols(RelationalHeads(empty, empty, **given))
@@ -129,12 +130,13 @@ def test_the_output_of_dual_attention_follows_from_its_maps(settings: dict[str, 
     if spec.variant == "disrca":
         weights = weights * maps["relations"]
     elif spec.variant == "relational":
-        read_off = part.relation_map.weight.unflatten(0, (other, part.head_width))
+        read_off = part.relation_proj.weight.unflatten(0, (other, part.head_width))
         pairs = pairs + torch.einsum("hdl,rlqk->rhqkd", read_off, maps["relations"])
     if "relational attention" in maps:
         shares(maps["relational attention"])
     assert not maps.get("relations", weights).triu(1).any()
-    outputs.append(part.out(joined(torch.einsum("rhqk,rhqkd->rhqd", weights, pairs.expand(*weights.shape, -1)))))
+    attended = torch.einsum("rhqk,rhqkd->rhqd", weights, pairs.expand(*weights.shape, -1))
+    outputs.append(part.relational_out_proj(joined(attended)))
     torch.testing.assert_close(torch.cat(outputs, -1), part(x, context))
 
 

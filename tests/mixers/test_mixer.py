@@ -91,12 +91,12 @@ def test_every_parameter_gets_a_finite_gradient(any_mixing: Any, mix: Any) -> No
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         learned = float(parameter.grad.abs().sum())
-        if name.endswith("biases.0.outward.bias") and getattr(any_mixing[0], "activation", None) != "gelu":
+        if name.endswith("attention_biases.0.out_proj.bias") and getattr(any_mixing[0], "activation", None) != "gelu":
             # What FIRE adds to all scores of a head alike softmax takes away again: 0, but for what rounding leaves.
             assert learned < 1e-9, name
         else:
             # A bias before FIRE's ReLU is such a constant, too, where its units are active at every distance.
-            assert learned > 0 or name.endswith("biases.0.inward.bias"), name
+            assert learned > 0 or name.endswith("attention_biases.0.in_proj.bias"), name
 
 
 def test_cast_to_half_precision_it_still_learns_and_steps(any_mixing: Any, mix: Any) -> None:

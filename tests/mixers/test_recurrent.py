@@ -31,21 +31,21 @@ def context(lengths: list[int]) -> Context:
 def test_it_is_torchs_lstm_and_a_linear_map(cells: int | None) -> None:
     part, x = made(cells), inputs(3, 5)
     theirs = nn.LSTM(6, cells or 6, batch_first=True).double()
-    theirs.load_state_dict(part.recurrence.state_dict())
-    expected = theirs(x)[0] @ part.out.weight.T
+    theirs.load_state_dict(part.rnn.state_dict())
+    expected = theirs(x)[0] @ part.out_proj.weight.T
     torch.testing.assert_close(part(x, context([5, 5, 5])), expected, atol=1e-12, rtol=1e-12)
 
 
 def test_it_is_the_written_out_equations() -> None:
     part, x = made(4), inputs(1, 5)
-    net = part.recurrence
+    net = part.rnn
     h, c = torch.zeros(4).double(), torch.zeros(4).double()
     for time in range(5):
         gates = net.weight_ih_l0 @ x[0, time] + net.bias_ih_l0 + net.weight_hh_l0 @ h + net.bias_hh_l0
         i, f, g, o = gates.chunk(4)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
-    torch.testing.assert_close(part(x, context([5]))[0, -1], part.out.weight @ h, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(part(x, context([5]))[0, -1], part.out_proj.weight @ h, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("biases", [True, False])
@@ -53,12 +53,12 @@ def test_it_is_the_written_out_equations() -> None:
 def test_each_is_torchs_cell_token_by_token(spec: Any, biases: bool) -> None:
     part, x = spec(hidden_size=9, bias=biases).build(6, 0, 1, ()).double(), inputs(3, 7)
     cell = CELLS[spec](6, 9, bias=biases).double()
-    cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in part.recurrence.state_dict().items()})
+    cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in part.rnn.state_dict().items()})
     state, expected = None, []
     for time in range(7):
         state = cell(x[:, time], state)
         expected.append(state[0] if isinstance(state, tuple) else state)
-    whole = torch.stack(expected, dim=1) @ part.out.weight.T
+    whole = torch.stack(expected, dim=1) @ part.out_proj.weight.T
     torch.testing.assert_close(part(x, context([7, 7, 7])), whole, atol=1e-12, rtol=1e-12)
 
 
@@ -87,8 +87,8 @@ def test_the_state_behind_each_row_is_that_of_the_row_alone(spec: Any) -> None:
     part, x = spec(hidden_size=5).build(6, 0, 1, ()).double(), inputs(3, 7)
     mixed, state = part.prefill(x, context([3, 7, 1]))
     for row, length in enumerate([3, 7, 1]):
-        out, alone = part.recurrence(x[row : row + 1, :length])
-        torch.testing.assert_close(mixed[row, :length], out[0] @ part.out.weight.T, atol=1e-12, rtol=1e-12)
+        out, alone = part.rnn(x[row : row + 1, :length])
+        torch.testing.assert_close(mixed[row, :length], out[0] @ part.out_proj.weight.T, atol=1e-12, rtol=1e-12)
         for found, expected in zip(*((s if spec is LSTM else (s,)) for s in (state, alone)), strict=True):
             torch.testing.assert_close(found[:, row : row + 1], expected, atol=1e-12, rtol=1e-12)
 
@@ -96,14 +96,14 @@ def test_the_state_behind_each_row_is_that_of_the_row_alone(spec: Any) -> None:
 def test_the_state_of_a_prompt_is_the_one_behind_its_last_real_token() -> None:
     part, x = made(), inputs(2, 7)
     _, (hidden, cell) = part.prefill(x, context([3, 7]))
-    _, (alone, alone_cell) = part.recurrence(x[:1, :3])
+    _, (alone, alone_cell) = part.rnn(x[:1, :3])
     torch.testing.assert_close(hidden[:, :1], alone, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(cell[:, :1], alone_cell, atol=1e-12, rtol=1e-12)
 
 
 def test_its_own_initialisation() -> None:
     part = made(64, width=100)
-    net = part.recurrence
+    net = part.rnn
     assert float(net.weight_ih_l0.detach().std()) == pytest.approx(100**-0.5, rel=0.05)
     for gate in net.weight_hh_l0.chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(64).double(), atol=1e-5, rtol=0)
@@ -114,7 +114,7 @@ def test_its_own_initialisation() -> None:
 
 @pytest.mark.parametrize(("spec", "gates"), [(RNN, 1), (GRU, 3)])
 def test_a_house_rnn_and_gru_begin_orthogonal_and_without_bias(spec: Any, gates: int) -> None:
-    net = spec(hidden_size=64).build(100, 0, 1, ()).double().recurrence
+    net = spec(hidden_size=64).build(100, 0, 1, ()).double().rnn
     assert float(net.weight_ih_l0.detach().std()) == pytest.approx(100**-0.5, rel=0.05)
     assert len(net.weight_hh_l0.split(64)) == gates
     for gate in net.weight_hh_l0.split(64):
@@ -125,7 +125,7 @@ def test_a_house_rnn_and_gru_begin_orthogonal_and_without_bias(spec: Any, gates:
 
 def test_it_claims_its_recurrence_and_leaves_the_linear_map_to_the_model() -> None:
     part = made()
-    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()} - {"out.weight"}
+    assert part.self_initialized_parameters() == {name for name, _ in part.named_parameters()} - {"out_proj.weight"}
 
 
 def test_it_costs_what_its_matrices_cost() -> None:

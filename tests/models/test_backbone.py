@@ -45,11 +45,11 @@ def injected(trunk: Any, state: torch.Tensor, raw: torch.Tensor) -> torch.Tensor
     if not list(trunk.injection.parameters()):
         return state + raw
     both = torch.cat([state, raw], dim=-1)
-    if isinstance(trunk.injection.map, torch.nn.Linear):
-        return both @ trunk.injection.map.weight.T
-    part = trunk.injection.map
-    gate, value = (both @ part.inward.weight.T + part.inward.bias).chunk(2, dim=-1)
-    return (torch.nn.functional.gelu(gate) * value) @ part.out.weight.T + part.out.bias
+    if isinstance(trunk.injection.proj, torch.nn.Linear):
+        return both @ trunk.injection.proj.weight.T
+    part = trunk.injection.proj
+    gate, value = (both @ part.in_proj.weight.T + part.in_proj.bias).chunk(2, dim=-1)
+    return (torch.nn.functional.gelu(gate) * value) @ part.out_proj.weight.T + part.out_proj.bias
 
 
 @pytest.mark.parametrize("inject", INJECTIONS)
@@ -62,8 +62,8 @@ def test_a_loop_written_out(inject: str, state: str, build: Any, make_tokens: An
     if state == "noise":
         x = x + position_noise(noise_keys(5), torch.arange(7)[None], 16)
     for _ in range(3):
-        x = injected(model.trunk, x, raw)
-        for block in model.trunk.blocks:
+        x = injected(model.backbone, x, raw)
+        for block in model.backbone.blocks:
             x = block(x, context)
     torch.testing.assert_close(model(tokens).logits, model.final_norm(x) @ model.head.weight.T, **EXACT)
 
@@ -76,11 +76,12 @@ def test_each_further_block_of_a_stack_has_an_injection_of_its_own(inject: Any, 
         make_tokens([5, 3]),
     )
     raw, context = embedded(model, tokens)
-    x = model.trunk.blocks[0](raw, context)
-    for block, injection in zip(model.trunk.blocks[1:], model.trunk.injections, strict=True):
-        x = block(injection.map(torch.cat([x, raw], dim=-1)), context)
+    x = model.backbone.blocks[0](raw, context)
+    for block, injection in zip(model.backbone.blocks[1:], model.backbone.injections, strict=True):
+        x = block(injection.proj(torch.cat([x, raw], dim=-1)), context)
     torch.testing.assert_close(model(tokens).logits, model.final_norm(x) @ model.head.weight.T, **EXACT)
-    assert len({id(parameter) for parameter in model.trunk.injections.parameters()}) == (2 if inject == "linear" else 8)
+    parameters = {id(parameter) for parameter in model.backbone.injections.parameters()}
+    assert len(parameters) == (2 if inject == "linear" else 8)
 
 
 @torch.no_grad()
@@ -119,13 +120,13 @@ def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any,
     start = raw if inject == "none" else torch.zeros_like(raw)
     with torch.no_grad():
         for _ in range(2):
-            start = injected(model.trunk, start, raw)
-            for block in model.trunk.blocks:
+            start = injected(model.backbone, start, raw)
+            for block in model.backbone.blocks:
                 start = block(start, replace(context, forward_cache={}))
     x = start + 0 * raw  # the embedding has a gradient, be it of nothing
     for _ in range(2):
-        x = injected(model.trunk, x, raw)
-        for block in model.trunk.blocks:
+        x = injected(model.backbone, x, raw)
+        for block in model.backbone.blocks:
             x = block(x, replace(context, forward_cache={}))
     expected = gradients(model, model.head(model.final_norm(x)))
     # The logarithms of FIRE are float32.
@@ -159,7 +160,7 @@ def test_a_divided_gradient_is_that_of_the_looped_parameters_alone(inject: str, 
         plain = gradients(model, model(tokens, loops=(without, learning)).logits)
         divided = gradients(model, model(tokens, loops=Loops(without, learning, average_gradients=True)).logits)
         for name in plain:
-            share = learning if name.startswith("trunk.") else 1
+            share = learning if name.startswith("backbone.") else 1
             torch.testing.assert_close(divided[name], plain[name] / share, msg=name, **EXACT)
 
 

@@ -36,15 +36,15 @@ def mapped(function: Any, x: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def test_each_feed_forward_is_its_formula(activation: Any, biases: bool) -> None:
     part, x = FeedForward(activation, expansion=1.5, bias=biases).build(4).double(), inputs(2, 3, 4)
-    hidden = x @ part.inward.weight.T + (part.inward.bias if biases else 0.0)
+    hidden = x @ part.in_proj.weight.T + (part.in_proj.bias if biases else 0.0)
     if activation in GATED:
         between = mapped(GATED[activation], hidden[..., :6]) * hidden[..., 6:]
     else:
         between = mapped(PLAIN[activation], hidden)
     assert between.shape[-1] == 6
-    expected = between @ part.out.weight.T + (part.out.bias if biases else 0.0)
+    expected = between @ part.out_proj.weight.T + (part.out_proj.bias if biases else 0.0)
     torch.testing.assert_close(part(x), expected, atol=1e-10, rtol=1e-10)
-    assert (part.inward.bias is not None) == biases
+    assert (part.in_proj.bias is not None) == biases
 
 
 @torch.no_grad()

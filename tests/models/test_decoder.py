@@ -26,14 +26,14 @@ def test_a_layer_written_out(build: Any, make_tokens: Any) -> None:
     """Pre-norm, one LSTM layer, GELU: embedding, x + mixer(norm(x)), x + feed-forward(norm(x)), norm, head."""
     model = build(Decoder(hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), positions=(Sinusoidal(),)))
     tokens = make_tokens([6, 6])
-    block = model.trunk.blocks[0]
+    block = model.backbone.blocks[0]
     x = model.input_positions["0"](model.embedding(tokens.ids), torch.arange(6)[None])
 
     def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
         return layer_norm(x, (8,), norm.weight, norm.bias)
 
-    x = x + block.mixer.out(block.mixer.recurrence(normed(x, block.mixer_norm))[0])
-    x = x + block.feed_forward.out(gelu(block.feed_forward.inward(normed(x, block.feed_forward_norm))))
+    x = x + block.mixer.out_proj(block.mixer.rnn(normed(x, block.mixer_norm))[0])
+    x = x + block.feed_forward.out_proj(gelu(block.feed_forward.in_proj(normed(x, block.feed_forward_norm))))
     expected = normed(x, model.final_norm) @ model.head.weight.T
     torch.testing.assert_close(model(tokens).logits, expected, atol=1e-12, rtol=1e-12)
 
@@ -77,7 +77,7 @@ def test_dropout_is_of_training_alone(build: Any, make_tokens: Any) -> None:
 def test_the_embedding_norm_norms_the_embedded_input(build: Any, make_tokens: Any) -> None:
     model = build(Decoder(hidden_size=16, embedding_norm=True, positions=(Sinusoidal(),)))
     seen = []
-    model.trunk.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model.backbone.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     model(make_tokens([6]))
     torch.testing.assert_close(seen[0].mean(-1), torch.zeros(1, 6).double(), atol=1e-9, rtol=0)
     torch.testing.assert_close(seen[0].var(-1, unbiased=False), torch.ones(1, 6).double(), atol=1e-3, rtol=0)
@@ -108,12 +108,12 @@ def test_between_trunk_and_head_stand_feed_forward_norm_and_adapter(build: Any, 
     spec = Decoder(hidden_size=16, norm_first=False, head_feed_forward=fed, final_norm=True, head_projection=True)
     model, tokens = build(spec), make_tokens([6, 3])
     seen = []
-    model.trunk.register_forward_hook(lambda module, given, output: seen.append(output))
+    model.backbone.register_forward_hook(lambda module, given, output: seen.append(output))
     output = model(tokens).logits
-    gate, value = (seen[0] @ model.head_feed_forward.inward.weight.T).chunk(2, dim=-1)
-    x = (gelu(gate) * value) @ model.head_feed_forward.out.weight.T
+    gate, value = (seen[0] @ model.head_feed_forward.in_proj.weight.T).chunk(2, dim=-1)
+    x = (gelu(gate) * value) @ model.head_feed_forward.out_proj.weight.T
     x = layer_norm(x, (16,), model.final_norm.weight, model.final_norm.bias)
-    torch.testing.assert_close(output, x @ model.adapter.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
+    torch.testing.assert_close(output, x @ model.head_projection.weight.T @ model.head.weight.T, atol=1e-12, rtol=1e-10)
 
 
 PUBLISHED = [
@@ -220,10 +220,10 @@ def test_without_a_residual_stream_a_block_replaces_what_it_reads() -> None:
         hidden_size=8, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False
     )
     model, tokens = spec.build(Vocabulary.with_digits(["+"]), 0), torch.tensor([[4, 5, 6]])
-    mixer = model.trunk.blocks[0].mixer  # type: ignore[union-attr, index]
-    mixed, _ = mixer.recurrence(model.embedding(tokens))  # type: ignore[union-attr, operator]
+    mixer = model.backbone.blocks[0].mixer  # type: ignore[union-attr, index]
+    mixed, _ = mixer.rnn(model.embedding(tokens))  # type: ignore[union-attr, operator]
     output = model(Tokens(tokens, torch.tensor([3]), torch.tensor([0])))
-    torch.testing.assert_close(output.logits, model.head(mixer.out(mixed)))  # type: ignore[union-attr, operator]
+    torch.testing.assert_close(output.logits, model.head(mixer.out_proj(mixed)))  # type: ignore[union-attr, operator]
 
 
 def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> None:

@@ -51,7 +51,7 @@ class ParticularMixer(TokenMixer):
 
 def test_it_touches_only_what_nobody_claims(any_initialisation: Any, vocabulary: Any) -> None:
     model = Decoder(hidden_size=8, mixer=Particular(), initialization=any_initialisation).build(vocabulary, 0)
-    for block in model.trunk.blocks:
+    for block in model.backbone.blocks:
         mixer = block.mixer
         for kept in (mixer.mine.weight, mixer.mine.bias, mixer.partly.bias):
             assert torch.equal(kept, torch.full_like(kept, 7.0))
@@ -119,12 +119,12 @@ def test_the_spread_of_each_kind_of_weight(
         positions=(Learned(max_position_embeddings=200),),
     )
     model = spec.build(vocabulary, 0)
-    for block in model.trunk.blocks:
-        assert spread(block.mixer.inward) == pytest.approx(inward, rel=0.05)
-        assert spread(block.mixer.out) == pytest.approx(outward, rel=0.05)
-        assert spread(block.feed_forward.out) == pytest.approx(fed, rel=0.05)
+    for block in model.backbone.blocks:
+        assert spread(block.mixer.qkv_proj) == pytest.approx(inward, rel=0.05)
+        assert spread(block.mixer.out_proj) == pytest.approx(outward, rel=0.05)
+        assert spread(block.feed_forward.out_proj) == pytest.approx(fed, rel=0.05)
     assert spread(model.embedding) == pytest.approx(embedding, rel=0.1)
-    assert spread(model.input_positions["0"].vectors) == pytest.approx(embedding, rel=0.05)
+    assert spread(model.input_positions["0"].embedding) == pytest.approx(embedding, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
     )
     model = spec.build(vocabulary, 0)
     gain, square = (8 * trunk.num_blocks() * trunk.default_num_loops()) ** -0.25, (2 / (2 * width)) ** 0.5
-    for block in model.trunk.blocks:
-        queries, keys, values = block.mixer.inward.weight.detach().view(3, heads, width // heads, width)
+    for block in model.backbone.blocks:
+        queries, keys, values = block.mixer.qkv_proj.weight.detach().view(3, heads, width // heads, width)
         for head in range(heads):
             assert float(queries[head].std()) == pytest.approx(square, rel=0.05)
             assert float(keys[head].std()) == pytest.approx(square, rel=0.05)
@@ -160,10 +160,10 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
         spreads = [float(part.detach().std()) for part in made]
         assert spreads[:2] == pytest.approx([1.0, 1.0], rel=0.1)
         assert spreads[2] == pytest.approx(gain, rel=0.1)
-        for part, rows, columns in ((block.mixer.out, 1, 1), (block.feed_forward.inward, 2, 1)):
+        for part, rows, columns in ((block.mixer.out_proj, 1, 1), (block.feed_forward.in_proj, 2, 1)):
             assert spread(part) == pytest.approx(gain * (2 / ((rows + columns) * width)) ** 0.5, rel=0.05)
-    assert spread(model.adapter) == pytest.approx(gain * square, rel=0.05)
-    assert spread(model.head_feed_forward.out) == pytest.approx(gain * square, rel=0.05)
+    assert spread(model.head_projection) == pytest.approx(gain * square, rel=0.05)
+    assert spread(model.head_feed_forward.out_proj) == pytest.approx(gain * square, rel=0.05)
     assert spread(model.embedding) == pytest.approx(width**-0.5, rel=0.1)
 
 

@@ -66,7 +66,8 @@ CASES: dict[str, tuple[Decoder, str]] = {
             context_length=8,
             symbol_sharing="own",
         ),
-        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from trunk\.blocks\.0.*; use model\.mixer\.symbols\.sharing=",
+        r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from backbone\.blocks\.0.*; "
+        r"use model\.mixer\.symbols\.sharing=",
     ),
 }
 

@@ -117,19 +117,19 @@ def test_padding_on_the_left_and_packing_change_nothing() -> None:
     assert torch.equal(left[5:], alone)
     assert torch.equal(packed[:12], alone)
     assert torch.equal(packed[12:24], alone)
-    assert torch.equal(left[:5], part.vectors.weight[:1].expand(5, -1))
+    assert torch.equal(left[:5], part.embedding.weight[:1].expand(5, -1))
 
 
 def test_vectors_are_rows_of_the_table_and_train() -> None:
     part = abacus(embedding_dim=4).eval()
     out = part(torch.tensor([ROW]))
     assert out.shape == (1, 12, 4)
-    assert torch.equal(out[0, 4], part.vectors.weight[1])
+    assert torch.equal(out[0, 4], part.embedding.weight[1])
     out.sum().backward()
-    assert part.vectors.weight.grad is not None
-    assert part.vectors.weight.grad[1:4].eq(3).all()
-    assert part.vectors.weight.grad[4:].eq(0).all()
-    assert part.vectors.num_embeddings == 100 + 50 + 1
+    assert part.embedding.weight.grad is not None
+    assert part.embedding.weight.grad[1:4].eq(3).all()
+    assert part.embedding.weight.grad[4:].eq(0).all()
+    assert part.embedding.num_embeddings == 100 + 50 + 1
 
 
 def test_a_number_that_is_too_long_is_refused_with_what_would_be_right() -> None:

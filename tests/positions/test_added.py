@@ -41,7 +41,7 @@ def test_learned_adds_the_vector_of_the_place() -> None:
     assert isinstance(part, LearnedEmbedding)
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     places = torch.tensor([[0, 4, 2, 2], [1, 1, 0, 3]])
-    assert torch.equal(part(x, places), x + part.vectors.weight[places])
+    assert torch.equal(part(x, places), x + part.embedding.weight[places])
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -54,7 +54,7 @@ def test_vectors_that_begin_as_waves_are_still_waves_when_the_model_is_built(
         vocabulary, 0
     )
     waves = Sinusoidal().build_input(6)(torch.zeros(1, 20, 6), torch.arange(20)[None])[0]
-    table = model.input_positions["0"].vectors.weight
+    table = model.input_positions["0"].embedding.weight
     torch.testing.assert_close(table.detach(), waves)
     assert table.requires_grad != frozen
     model(eight(vocabulary)).logits.sum().backward()
@@ -66,7 +66,7 @@ def test_frozen_vectors_that_begin_as_embeddings_are_those_of_the_model_that_lea
         Decoder(hidden_size=8, positions=(Learned(max_position_embeddings=20, frozen=frozen),))
         .build(vocabulary, 0)
         .input_positions["0"]
-        .vectors
+        .embedding
         for frozen in (False, True)
     ]
     assert torch.equal(tables[0].weight, tables[1].weight)

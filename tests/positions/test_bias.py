@@ -26,12 +26,12 @@ def network(case: dict[str, Any]) -> FIREBias:
     given = case["input"]
     part = FIREBias(given["heads"], given["mlp_width"], given["L"])
     with torch.no_grad():
-        part.inward.weight.copy_(torch.tensor(given["W1"]))
-        part.inward.bias.copy_(torch.tensor(given["b1"]))
-        part.outward.weight.copy_(torch.tensor(given["W2"]))
-        part.outward.bias.copy_(torch.tensor(given["b2"]))
-        part.distance_scale.fill_(given["c"])
-        part.threshold_scale.fill_(given["L_multiplier"])
+        part.in_proj.weight.copy_(torch.tensor(given["W1"]))
+        part.in_proj.bias.copy_(torch.tensor(given["b1"]))
+        part.out_proj.weight.copy_(torch.tensor(given["W2"]))
+        part.out_proj.bias.copy_(torch.tensor(given["b2"]))
+        part.c.fill_(given["c"])
+        part.L_multiplier.fill_(given["L_multiplier"])
     return part
 
 
@@ -46,7 +46,7 @@ def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
     torch.manual_seed(0)
     part = FIREBias(2, 4, threshold=5.0)
     with torch.no_grad():
-        part.distance_scale.fill_(1e6)  # the logarithms are then nearly those of the ratio
+        part.c.fill_(1e6)  # the logarithms are then nearly those of the ratio
     near, far = (part.compute_bias(torch.tensor([[i]]), torch.tensor([[0]])) for i in (100, 1000))
     torch.testing.assert_close(near, far, rtol=1e-4, atol=1e-4)
     inside = part.compute_bias(torch.tensor([[2]]), torch.tensor([[0]]))
@@ -56,10 +56,10 @@ def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
 def test_fire_by_hand() -> None:
     part = FIREBias(1, 1, threshold=2.0)
     with torch.no_grad():
-        for linear, weight, bias in ((part.inward, 2.0, 0.5), (part.outward, 3.0, -1.0)):
+        for linear, weight, bias in ((part.in_proj, 2.0, 0.5), (part.out_proj, 3.0, -1.0)):
             linear.weight.fill_(weight)
             linear.bias.fill_(bias)
-        part.distance_scale.fill_(1.0)
+        part.c.fill_(1.0)
     # log(|7 - 4| + 1) / (log(max(7, 2) + 1) + 1e-6) = 1.386294 / 2.079443; 3 (2 x + 0.5) - 1
     found = part.compute_bias(torch.tensor([[7]]), torch.tensor([[4]])).item()
     assert found == pytest.approx(3 * (2 * 1.3862944 / 2.0794425 + 0.5) - 1, abs=1e-4)
@@ -153,8 +153,8 @@ def test_shared_means_one_set_of_parameters_for_all_layers(make: Any) -> None:
             positions=(make(share_across_layers=shared),),
         )
         model = spec.build(Vocabulary.with_digits(["+", "="]), seed=0)
-        counts[shared] = sum(p.numel() for n, p in model.named_parameters() if ".biases." in n)
-        layers = [block.mixer.biases["0"] for block in model.trunk.blocks]
+        counts[shared] = sum(p.numel() for n, p in model.named_parameters() if ".attention_biases." in n)
+        layers = [block.mixer.attention_biases["0"] for block in model.backbone.blocks]
         assert (len({id(layer) for layer in layers}) == 1) == shared
     assert counts[False] == 3 * counts[True] > 0
 
@@ -183,6 +183,6 @@ def test_the_network_of_distances_keeps_its_own_draw_under_every_initialisation(
     model = Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(FIRE(),)).build(
         Vocabulary.with_digits(["="]), seed=0
     )
-    part = model.trunk.blocks[0].mixer.biases["0"]
-    assert float(part.inward.bias.detach().abs().min()) > 0
-    assert float(part.inward.weight.detach().abs().max()) <= 1
+    part = model.backbone.blocks[0].mixer.attention_biases["0"]
+    assert float(part.in_proj.bias.detach().abs().min()) > 0
+    assert float(part.in_proj.weight.detach().abs().max()) <= 1

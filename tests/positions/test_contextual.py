@@ -23,7 +23,7 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
 def part(most: int = 3, width: int = 4) -> CoPEBias:
     made = CoPE(max_positions=most).build_attention(HEADS, width)
     assert isinstance(made, CoPEBias)
-    made.double().vectors.data = drawn(most, width, seed=9)
+    made.double().position_embeddings.data = drawn(most, width, seed=9)
     return made
 
 
@@ -31,8 +31,8 @@ def attention(positions: tuple[Position, ...] = (CoPE(max_positions=3),), **sett
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         made = Attention(num_heads=HEADS, **settings).build(WIDTH, 0, 1, positions).double().eval()
-    for inside in made.contextual.values():
-        inside.vectors.data = drawn(*inside.vectors.shape, seed=9)
+    for inside in made.contextual_biases.values():
+        inside.position_embeddings.data = drawn(*inside.position_embeddings.shape, seed=9)
     return made
 
 
@@ -59,7 +59,7 @@ def test_it_is_the_sum_of_gates_looked_up_pair_by_pair() -> None:
                     far += place > 2.0
                     below = math.floor(at)
                     near, next_one = (
-                        float(queries[row, head, i] @ made.vectors[min(p, 2)]) for p in (below, below + 1)
+                        float(queries[row, head, i] @ made.position_embeddings[min(p, 2)]) for p in (below, below + 1)
                     )
                     expected = near * (below + 1 - at) + next_one * (at - below)
                     assert found[row, head, i, j].item() == pytest.approx(expected, abs=1e-10)
@@ -70,7 +70,7 @@ def test_it_is_that_of_a_public_package() -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers", reason="x-transformers is not installed")
     queries, keys = drawn(2, HEADS, 40, 4), drawn(2, HEADS, 40, 4, seed=1)
     made, other = part(most=7), theirs.CoPE(dim=4, heads=HEADS, max_pos=7).double()
-    other.pos_emb.data = made.vectors.data
+    other.pos_emb.data = made.position_embeddings.data
     visible = torch.ones(40, 40, dtype=torch.bool).tril()[None, None]
     scores = (queries @ keys.transpose(-1, -2) / 2).masked_fill(~visible, -torch.finfo(torch.float64).max)
     found, expected = made.compute_bias(queries, keys, visible), other(queries, scores)
@@ -82,7 +82,7 @@ def test_gates_that_are_all_open_count_tokens() -> None:
     queries = torch.full((1, HEADS, 3, 4), 40.0, dtype=torch.float64)
     visible = torch.ones(3, 3, dtype=torch.bool).tril()[None, None]
     found = made.compute_bias(queries, queries, visible)[0, 0]
-    of_place = queries[0, 0, 0] @ made.vectors.T
+    of_place = queries[0, 0, 0] @ made.position_embeddings.T
     for i, j in ((0, 0), (1, 0), (2, 0), (2, 1), (2, 2)):
         assert found[i, j].item() == pytest.approx(of_place[i - j + 1].item())
 
@@ -91,7 +91,7 @@ def test_it_begins_without_positions() -> None:
     plain, made = attention(()), Attention(num_heads=HEADS).build(WIDTH, 0, 1, (CoPE(),)).double()
     x = drawn(2, 7, WIDTH)
     made.load_state_dict(plain.state_dict(), strict=False)
-    assert torch.equal(made.contextual["0"].vectors, torch.zeros(64, 4, dtype=torch.float64))
+    assert torch.equal(made.contextual_biases["0"].position_embeddings, torch.zeros(64, 4, dtype=torch.float64))
     torch.testing.assert_close(made(x, context(7)), plain(x, context(7)))
 
 
@@ -136,12 +136,16 @@ def test_what_comes_later_changes_nothing() -> None:
 
 def test_the_gradient_of_queries_keys_and_vectors_is_the_slope() -> None:
     made = part(most=5)
-    inputs = [drawn(1, HEADS, 5, 4, scale=0.3), drawn(1, HEADS, 5, 4, seed=1), made.vectors.detach().clone()]
+    inputs = [
+        drawn(1, HEADS, 5, 4, scale=0.3),
+        drawn(1, HEADS, 5, 4, seed=1),
+        made.position_embeddings.detach().clone(),
+    ]
     visible = torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
 
     def bias(queries: torch.Tensor, keys: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        del made.vectors
-        made.vectors = vectors  # type: ignore[assignment]
+        del made.position_embeddings
+        made.position_embeddings = vectors  # type: ignore[assignment]
         return made.compute_bias(queries, keys, visible)
 
     assert torch.autograd.gradcheck(bias, [each.requires_grad_() for each in inputs])
@@ -149,7 +153,7 @@ def test_the_gradient_of_queries_keys_and_vectors_is_the_slope() -> None:
 
 def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> None:
     made = CoPE(max_positions=400).build_attention(1, 4)
-    made.vectors.data[:, 0] = torch.arange(400) / 400
+    made.position_embeddings.data[:, 0] = torch.arange(400) / 400
     queries = torch.full((1, 1, 400, 4), 20.0)
     visible = torch.ones(400, 400, dtype=torch.bool).tril()[None, None]
     exact = made.compute_bias(queries, queries, visible)

@@ -91,7 +91,7 @@ LARGE = vocabulary_of(32_000)
 def count(spec: Decoder) -> int:
     """Parameters with 32,000 tokens, a frozen library among them, as the published code counts."""
     model = spec.build_on_meta(LARGE, 0)
-    frozen = {id(part): part for name, part in model.named_buffers() if name.endswith("symbols.symbols")}
+    frozen = {id(part): part for name, part in model.named_buffers() if name.endswith("symbols.symbol_library")}
     return sum(part.numel() for part in (*model.parameters(), *frozen.values()))
 
 
@@ -289,7 +289,9 @@ def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
     case, spec = cases(shared)["lm_dat_symbolic"], MODELS["lm_dat_symbolic"]
     weights = {name: filled(**how) for name, how in case["weights"].items()}
     without = {name: tensor for name, tensor in weights.items() if not name.endswith("0.norm1.bias")}
-    with pytest.raises(UserError, match=r"has no blocks\.0\.norm1\.bias, which trunk\.blocks\.0\.mixer_norm\.bias is"):
+    with pytest.raises(
+        UserError, match=r"has no blocks\.0\.norm1\.bias, which backbone\.blocks\.0\.mixer_norm\.bias is"
+    ):
         from_published(without, spec)
     for more in ("more.weight", "freqs_cos"):
         with pytest.raises(UserError, match=rf"the model does not have {more}"):
@@ -332,7 +334,7 @@ def test_frozen_symbols_do_not_learn_and_their_templates_do(
     learning = {name for name, one in still.named_parameters() if one.requires_grad}
     lost = [name for name, _ in free.named_parameters() if name not in learning]
     assert len(lost) == 1, lost
-    assert lost[0].endswith("symbols.symbols")
+    assert lost[0].endswith("symbols.symbol_library")
     assert set(fixed) <= set(lost)
 
 
@@ -344,18 +346,18 @@ def test_swiglu_s_hidden_width_is_cut_not_rounded() -> None:
 def test_gelu_has_its_approximation_by_a_hyperbolic_tangent() -> None:
     part = FeedForward("gelu", intermediate_size=8, gelu_approximate="tanh").build(8)
     x = torch.linspace(-3, 3, 8)[None, None]
-    expected = part.out(nn.functional.gelu(part.inward(x), approximate="tanh"))
+    expected = part.out_proj(nn.functional.gelu(part.in_proj(x), approximate="tanh"))
     assert torch.equal(part(x), expected)
 
 
 def test_torch_s_own_initialisation_draws_biases_too(vocabulary: Vocabulary) -> None:
     spec = Decoder(hidden_size=64, head_bias=True, initialization=TorchDefault(), mixer=published().mixer)
     model: Any = spec.build(vocabulary, 0)
-    fed, mixer = model.trunk.blocks[0].feed_forward, model.trunk.blocks[0].mixer
-    for bias, reads in ((fed.inward.bias, 64), (fed.out.bias, 256), (mixer.queries.weight, 64)):
+    fed, mixer = model.backbone.blocks[0].feed_forward, model.backbone.blocks[0].mixer
+    for bias, reads in ((fed.in_proj.bias, 64), (fed.out_proj.bias, 256), (mixer.q_proj.weight, 64)):
         assert bias.abs().max() <= reads**-0.5
         assert bias.std().item() == pytest.approx((3 * reads) ** -0.5, rel=0.15)
-    assert mixer.relation_map.weight.abs().max() <= (8 * 4) ** -0.5
+    assert mixer.relation_proj.weight.abs().max() <= (8 * 4) ** -0.5
     assert model.embedding.weight.std().item() == pytest.approx(1.0, rel=0.1)
 
 
@@ -364,7 +366,7 @@ def test_the_corrected_model_begins_with_symbols_that_differ_from_token_to_token
     spread = {}
     for name, made in (("published", published), ("current", current), ("corrected", corrected)):
         model: Any = made(num_layers=1, dropout=0.0).build(vocabulary_of(500), 0)
-        x, block = model.embedding(torch.arange(400)[None]), model.trunk.blocks[0]
+        x, block = model.embedding(torch.arange(400)[None]), model.backbone.blocks[0]
         context = Context(torch.tensor([400]), (torch.arange(400)[None],), residual=x)
         spread[name] = block.mixer.symbols(block.mixer_norm(x), context)[0].std(0).mean().item()
     assert spread["current"] < 0.001
@@ -373,9 +375,9 @@ def test_the_corrected_model_begins_with_symbols_that_differ_from_token_to_token
 
 def test_the_corrected_model_s_output_maps_begin_small_and_its_gates_do_not() -> None:
     for made, small in ((current, "gated"), (corrected, "out")):
-        fed = made(hidden_size=128, num_layers=6).build(vocabulary_of(50), 0).trunk.blocks[0].feed_forward  # type: ignore[operator]
-        gate, gated = fed.inward.weight.chunk(2)
-        spreads = {"gate": gate.std(), "gated": gated.std(), "out": fed.out.weight.std()}
+        fed = made(hidden_size=128, num_layers=6).build(vocabulary_of(50), 0).backbone.blocks[0].feed_forward  # type: ignore[operator]
+        gate, gated = fed.in_proj.weight.chunk(2)
+        spreads = {"gate": gate.std(), "gated": gated.std(), "out": fed.out_proj.weight.std()}
         for name, spread in spreads.items():
             assert spread.item() == pytest.approx(0.02 * 12**-0.5 if name == small else 0.02, rel=0.05)
     assert Normal() == Normal(residual_count="maps", scaled_projection="out")
@@ -389,14 +391,14 @@ def test_attention_s_output_is_dropped_of_twice_as_published_and_once_as_mended(
         vocabulary_of(50), 0
     )
     torch.manual_seed(0)
-    block, zeros = model.trunk.blocks[0].train(), torch.zeros(40, 50, 64)
+    block, zeros = model.backbone.blocks[0].train(), torch.zeros(40, 50, 64)
     changed = block._add_mixer_output(zeros, torch.ones(40, 50, 64), block.mixer_norm)
     assert (changed == 0).float().mean().item() == pytest.approx(dropped, abs=0.01)
 
 
 def test_dropout_of_the_stream_is_behind_the_first_post_norm_alone(vocabulary: Vocabulary) -> None:
     model: Any = published(norm_first=False, hidden_size=16, num_layers=1, dropout=0.5).build(vocabulary, 0).train()
-    block = model.trunk.blocks[0]
+    block = model.backbone.blocks[0]
     assert block.dropout_on == "stream"
     x = torch.randn(4, 5, 16)
     after = block._add_mixer_output(x, torch.zeros_like(x), block.mixer_norm)

@@ -211,10 +211,10 @@ def test_input_injection_comes_before_every_layer_and_noise_before_the_first() -
     tokens = model.assign_positions(
         exam.batch(recipe.task.at_cell(digits=3).examples("test", 0, 0, 2)).tokens, StepContext.for_evaluation()
     )
-    for block in model.trunk.blocks:
+    for block in model.backbone.blocks:
         block.forward = lambda x, context, target_positions=None: x
     x, context = model._embed(tokens)
-    left = (model.trunk(x, context) - 16 * x).detach()
+    left = (model.backbone(x, context) - 16 * x).detach()
     assert 0.015 < float(left.std()) < 0.025
     assert torch.allclose(left[0], left[1], atol=1e-4), "the noise is a function of the place alone"
 

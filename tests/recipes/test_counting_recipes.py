@@ -153,9 +153,9 @@ def test_everything_begins_at_two_hundredths_and_outputs_below() -> None:
     for name, deviation in {
         "embedding.weight": 0.02,
         "head.weight": 0.02,
-        "trunk.blocks.1.mixer.inward.weight": 0.02,
-        "trunk.blocks.1.mixer.out.weight": 0.02 / 4**0.5,
-        "trunk.blocks.0.feed_forward.out.weight": 0.02 / 4**0.5,
+        "backbone.blocks.1.mixer.qkv_proj.weight": 0.02,
+        "backbone.blocks.1.mixer.out_proj.weight": 0.02 / 4**0.5,
+        "backbone.blocks.0.feed_forward.out_proj.weight": 0.02 / 4**0.5,
     }.items():
         assert float(named[name].detach().std()) == pytest.approx(deviation, rel=0.05), name
 

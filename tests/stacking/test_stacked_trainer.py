@@ -284,7 +284,7 @@ def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
     ("change", "message"),
     [
         (
-            lambda model: setattr(model.trunk.blocks[0].mixer, "logit_scale", 2.0),
+            lambda model: setattr(model.backbone.blocks[0].mixer, "logit_scale", 2.0),
             r"mixer.logit_scale is 1.0 .* and 2.0",
         ),
         (lambda model: model.register_buffer("more", torch.zeros(2)), "not of one shape"),

@@ -277,7 +277,7 @@ def test_layers_hold_all_of_the_weights_but_the_ends(spec: Any, built: Any) -> N
     inside = {p for block in model.blocks() for p in block.parameters()}
     outside = [one for one, p in model.named_parameters() if p not in inside]
     assert len(model.blocks()) in (1, 2, 3, 4)
-    ends = ("embed", "shared", "norm", "ln_f", "wte", "wpe", "number", "places", "head", "inward")
+    ends = ("embed", "shared", "norm", "ln_f", "wte", "wpe", "number", "position_embedding", "head")
     assert all(any(end in one for end in ends) for one in outside), outside
 
 

@@ -77,7 +77,7 @@ def test_its_first_size_is_the_published_one() -> None:
         model = spec.build(Vocabulary.with_digits([]), 0)
     layers = sum(parameter.numel() for parameter in model.layers.parameters())
     assert layers == 12 * (4 * 768**2 + 2 * 768 * 3072 + 9 * 768 + 3072)
-    assert model.places.weight.shape == (512, 768)
+    assert model.position_embedding.weight.shape == (512, 768)
 
 
 def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(vocabulary: Vocabulary) -> None:
@@ -92,13 +92,13 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
     ours = Numformer(**sizes).build(vocabulary, 0)
     theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
     more = ours.state_dict().keys() - theirs.state_dict().keys()
-    assert more == {"norm.weight", "norm.bias", "inward.bias", "held.head.bias"}
+    assert more == {"norm.weight", "norm.bias", "head_in_proj.bias", "hf_model.head.bias"}
     ids = torch.arange(4, 8)[None]
     hidden = []
     theirs.eval().layers[-1].register_forward_hook(lambda part, given, output: hidden.append(output))
     found = theirs(Tokens(ids, torch.tensor([4]), torch.tensor([0]))).logits
-    head = theirs.held["head"].weight
-    expected = torch.nn.functional.gelu(hidden[0] @ theirs.inward.weight.T) @ head.T
+    head = theirs.hf_model["head"].weight
+    expected = torch.nn.functional.gelu(hidden[0] @ theirs.head_in_proj.weight.T) @ head.T
     torch.testing.assert_close(found, expected)
 
 

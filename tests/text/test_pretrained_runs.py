@@ -31,7 +31,7 @@ TOKENS = Path(__file__).parent.parent / "text" / "tiny"
 ROWS = 300
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16}
 LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-TABLES = [f"held.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")]
+TABLES = [f"hf_model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")]
 KINDS = ["t5", "t5 1.1", "llama"]
 
 
@@ -200,7 +200,7 @@ def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> Non
     state = model.state_dict(keep_vars=True)
     assert len({id(state[name]) for name in TABLES}) == 1
     assert [name for name, _ in model.named_parameters() if name in TABLES] == TABLES[:1]
-    assert model.held.encoder.embed_tokens.num_embeddings == vocabulary.size
+    assert model.hf_model.encoder.embed_tokens.num_embeddings == vocabulary.size
 
 
 def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) -> None:
@@ -209,7 +209,9 @@ def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) ->
     write_weights(tmp_path / "weights", "t5")
     file = tmp_path / "weights" / "model.safetensors"
     found = load_file(file)
-    save_file({**found, TABLES[1].removeprefix("held."): found["shared.weight"] + 1}, file, metadata={"format": "pt"})
+    save_file(
+        {**found, TABLES[1].removeprefix("hf_model."): found["shared.weight"] + 1}, file, metadata={"format": "pt"}
+    )
     with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder do not share shared\.weight"):
         T5(weights=str(tmp_path / "weights")).build(over(1), 0)
 

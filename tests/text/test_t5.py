@@ -93,14 +93,14 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
     assert ids is not None
     known = ids >= 0
     torch.testing.assert_close(found[..., known], expected[..., ids[known]], rtol=1e-9, atol=1e-9)
-    assert found.shape[-1] == vocabulary.size == model.held.config.vocab_size
-    assert model.held.lm_head.out_features == vocabulary.size
+    assert found.shape[-1] == vocabulary.size == model.hf_model.config.vocab_size
+    assert model.hf_model.lm_head.out_features == vocabulary.size
 
 
 @torch.no_grad()
 def test_new_rows_lie_around_the_mean_of_theirs_and_are_a_function_of_the_seed(folder: Path) -> None:
     vocabulary = over([5, *[-1] * 30])
-    first, again, other = (T5(weights=str(folder)).build(vocabulary, seed).held.shared.weight for seed in (1, 1, 2))
+    first, again, other = (T5(weights=str(folder)).build(vocabulary, seed).hf_model.shared.weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert torch.equal(first[4], other[4])
     new = first[5:]
@@ -224,7 +224,7 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
     )
     assert torch.equal(plain(tokens, source).logits, placed(tokens, source).logits)
     with torch.no_grad():
-        placed.places.weight.normal_()
+        placed.position_embedding.weight.normal_()
     assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
     long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
     with pytest.raises(

@@ -185,7 +185,7 @@ def test_the_described_throttle_divides_the_gradient_of_the_trunk_by_its_turns()
             loss = CrossEntropy().build(VOCABULARY)(model(batch.tokens, loops=turns), batch)
             each.append(gradient(model, loss["cross_entropy"]))
         for name in found:
-            by = (3, learning) if name.startswith("trunk.") else (1, 1)
+            by = (3, learning) if name.startswith("backbone.") else (1, 1)
             expected = (1 - alpha) * each[0][name] / by[0] + alpha * each[1][name] / by[1]
             torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6, msg=name)
         plain = sums(replace(objective, throttle="none"), model, step)["cross_entropy"]

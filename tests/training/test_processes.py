@@ -260,7 +260,7 @@ def test_what_several_blocks_share_is_named() -> None:
     )
     assert own == []
     assert len(shared) == 6
-    assert all(".biases.0." in name for name in shared)
+    assert all(".attention_biases.0." in name for name in shared)
 
 
 def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:

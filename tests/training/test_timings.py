@@ -97,7 +97,7 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in metrics if "rate" in line]
     norms = logged[0]["gradient_norms"]
-    assert {"embedding", "trunk.blocks.0", "trunk.blocks.1"} <= set(norms)
+    assert {"embedding", "backbone.blocks.0", "backbone.blocks.1"} <= set(norms)
     assert [line["step"] for line in metrics if line.get("split") == "development"] == [0, 4, 6]
     plain = train(recipe("addition_abacus", *SMALL, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True).run
     losses = [json.loads(line) for line in (Path(plain.path) / "metrics.jsonl").read_text().splitlines()]

@@ -54,7 +54,10 @@ class ChannelMix(Mixer):
 
 
 class ChannelMixer(TokenMixer):
-    """The part behind `ChannelMix`. Its state is the newest input, rows x 1 x width."""
+    """The part behind `ChannelMix`. Its state is the newest input, rows x 1 x width.
+
+    Linear layers are named as in the published code; `shift_weights` is that of keys, then that of receptance.
+    """
 
     def __init__(self, spec: ChannelMix, width: int, layer: int, depth: int) -> None:
         super().__init__()
@@ -64,16 +67,16 @@ class ChannelMixer(TokenMixer):
             hidden = max(32, int(3.5 * width) // 32 * 32)
         _, early = depth_ratios(layer, depth)
         kinds, power = (1, early**4) if spec.version == 7 else (2, early)
-        self.shares = nn.Parameter(initial_shift_weights(width, power).repeat(kinds))
-        self.inward, self.out = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
-        self.gate = nn.Linear(width, width, bias=False) if spec.version != 7 else None
+        self.shift_weights = nn.Parameter(initial_shift_weights(width, power).repeat(kinds))
+        self.key, self.value = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False) if spec.version != 7 else None
         if spec.published_initialization:
-            if self.gate is None:
-                nn.init.uniform_(self.inward.weight, -0.5 * width**-0.5, 0.5 * width**-0.5)
+            if self.receptance is None:
+                nn.init.uniform_(self.key.weight, -0.5 * width**-0.5, 0.5 * width**-0.5)
             else:
-                initialize_linear(self.inward, max(1.0, hidden / width) ** 0.5 if spec.version == 4 else 1.0)
-                initialize_linear(self.gate, 0.0)
-            initialize_linear(self.out, 0.0)
+                initialize_linear(self.key, max(1.0, hidden / width) ** 0.5 if spec.version == 4 else 1.0)
+                initialize_linear(self.receptance, 0.0)
+            initialize_linear(self.value, 0.0)
 
     def self_initialized_parameters(self) -> set[str]:
         return self_initialized_names(self, self.spec.published_initialization)
@@ -89,12 +92,12 @@ class ChannelMixer(TokenMixer):
         return self._feed_forward(x, state), x
 
     def _feed_forward(self, x: Tensor, before: Tensor) -> Tensor:
-        for_keys, *for_gate = apply_token_shift(x, before, self.shares)
-        made: Tensor = self.out(torch.relu(self.inward(for_keys)).square())
-        return made if self.gate is None else torch.sigmoid(self.gate(for_gate[0])) * made
+        for_keys, *for_gate = apply_token_shift(x, before, self.shift_weights)
+        made: Tensor = self.value(torch.relu(self.key(for_keys)).square())
+        return made if self.receptance is None else torch.sigmoid(self.receptance(for_gate[0])) * made
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.value,)
 
     def flops(self, time: int) -> int:
         return 2 * time * sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))

@@ -129,8 +129,8 @@ class DeltaState:
 class DeltaMixer(TokenMixer):
     """One layer of any of the three. A token writes `num_householder` times.
 
-    `inward` packs queries, then the keys of each write, the values of each write, and the
-    output gate where there is one; `rates` makes the betas of each write and the memory's gates.
+    `in_proj` packs queries, then the keys of each write, the values of each write, and the
+    output gate where there is one; `ba_proj` makes the betas of each write and the memory's gates.
     """
 
     def __init__(self, spec: _DeltaBase, width: int, head_width: int, num_householder: int, gated: bool) -> None:
@@ -144,17 +144,17 @@ class DeltaMixer(TokenMixer):
         )
         self.max_beta = 2.0 if spec.eigenvalue_range == "[-1,1]" else 1.0
         inner_width = spec.num_heads * head_width
-        self.inward = nn.Linear(width, (1 + 2 * num_householder + gated) * inner_width, bias=False)
-        self.rates = nn.Linear(width, (num_householder + gated) * spec.num_heads, bias=False)
+        self.in_proj = nn.Linear(width, (1 + 2 * num_householder + gated) * inner_width, bias=False)
+        self.ba_proj = nn.Linear(width, (num_householder + gated) * spec.num_heads, bias=False)
         channels = (1 + 2 * num_householder) * inner_width
-        self.convolution = ShortConvolution(channels, spec.conv_kernel, biases=False) if spec.conv_kernel else None
+        self.conv1d = ShortConvolution(channels, spec.conv_kernel, biases=False) if spec.conv_kernel else None
         if gated:
             # As drawn in the published code (and in Mamba-2): rates up to 16, times from 0.001 to 0.1, log-uniformly.
             dt = torch.exp(torch.empty(spec.num_heads).uniform_(math.log(0.001), math.log(0.1)))
-            self.log_rate = nn.Parameter(torch.empty(spec.num_heads).uniform_(0.001, 16).log())
-            self.time_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is the time
+            self.A_log = nn.Parameter(torch.empty(spec.num_heads).uniform_(0.001, 16).log())
+            self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is the time
         self.norm = nn.RMSNorm(head_width, eps=1e-5)
-        self.out = nn.Linear(inner_width, width, bias=False)
+        self.out_proj = nn.Linear(inner_width, width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, self.mixer_name)
@@ -173,16 +173,16 @@ class DeltaMixer(TokenMixer):
             log_gates = log_gates * mask
         output, recurrent_state = self._delta_rule(self._convolve(qkv), betas, log_gates, output_final_state=True)
         assert recurrent_state is not None
-        conv_state = None if self.convolution is None else self.convolution.state(qkv, context.lengths)
+        conv_state = None if self.conv1d is None else self.conv1d.state(qkv, context.lengths)
         return self._output(output, gate), DeltaState(recurrent_state, conv_state)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: DeltaState) -> tuple[Tensor, DeltaState]:
         qkv, gate = self._project(x)
         betas, log_gates = self._betas_and_log_gates(x)
         conv_state = state.conv_state
-        if self.convolution is not None:
+        if self.conv1d is not None:
             assert conv_state is not None
-            qkv, conv_state = self.convolution.step(qkv, conv_state)
+            qkv, conv_state = self.conv1d.step(qkv, conv_state)
         with torch.autocast(x.device.type, enabled=False):
             output, recurrent_state = recurrent_delta_rule(
                 *self._normalized_qkv(silu(qkv)), betas, log_gates, state.recurrent_state
@@ -191,7 +191,7 @@ class DeltaMixer(TokenMixer):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What is mixed (queries, keys and values before the convolution), and the output gate."""
-        projected = self.inward(x)
+        projected = self.in_proj(x)
         if not self.gated:
             return projected, None
         inner_width = self.heads * self.head_width
@@ -202,14 +202,14 @@ class DeltaMixer(TokenMixer):
         self, x: Float[Tensor, "rows time width"]
     ) -> tuple[Float[Tensor, "rows writes heads"], Float[Tensor, "rows time heads"] | None]:
         """The betas of all writes, and the logarithms of the memory's gates, both at least in fp32."""
-        projected = self.rates(x)
+        projected = self.ba_proj(x)
         projected = projected.float() if projected.element_size() < 4 else projected
         betas, gate_logits = projected.split([self.num_householder * self.heads, self.gated * self.heads], dim=2)
         betas = self.max_beta * betas.reshape(x.shape[0], -1, self.heads).sigmoid()
-        return betas, -self.log_rate.exp() * softplus(gate_logits + self.time_bias) if self.gated else None
+        return betas, -self.A_log.exp() * softplus(gate_logits + self.dt_bias) if self.gated else None
 
     def _convolve(self, qkv: Tensor) -> Tensor:
-        return silu(qkv if self.convolution is None else self.convolution(qkv))
+        return silu(qkv if self.conv1d is None else self.conv1d(qkv))
 
     def _delta_rule(
         self, qkv: Tensor, betas: Tensor, log_gates: Tensor | None, output_final_state: bool
@@ -266,26 +266,26 @@ class DeltaMixer(TokenMixer):
 
     def _output(self, output: Tensor, gate: Tensor | None) -> Tensor:
         normed = self.norm(output).flatten(2)
-        projected: Tensor = self.out(normed if gate is None else normed * silu(gate))
+        projected: Tensor = self.out_proj(normed if gate is None else normed * silu(gate))
         return projected
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
         names = ["keys"] * self.num_householder + ["values"] * self.num_householder
-        return {"inward": ("queries", *names, *[""] * self.gated)}
+        return {"in_proj": ("queries", *names, *[""] * self.gated)}
 
     def self_initialized_parameters(self) -> set[str]:
-        names = {"log_rate", "time_bias"} if self.gated else set()
-        return names | ({"convolution.weight"} if self.convolution is not None else set())
+        names = {"A_log", "dt_bias"} if self.gated else set()
+        return names | ({"conv1d.weight"} if self.conv1d is not None else set())
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {"log_rate": (1.0, False), "time_bias": (1.0, False)} if self.gated else {}
+        return {"A_log": (1.0, False), "dt_bias": (1.0, False)} if self.gated else {}
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        num_weights = sum(linear.weight.numel() for linear in (self.inward, self.rates, self.out))
-        num_conv_weights = 0 if self.convolution is None else self.convolution.weight.numel()
+        num_weights = sum(linear.weight.numel() for linear in (self.in_proj, self.ba_proj, self.out_proj))
+        num_conv_weights = 0 if self.conv1d is None else self.conv1d.weight.numel()
         return 2 * time * (num_weights + num_conv_weights) + self.heads * delta_rule_flops(
             time, self.num_householder, self.head_width, self.head_width
         )

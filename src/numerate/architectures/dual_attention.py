@@ -136,7 +136,7 @@ class DualAttention(Mixer):
         layers = [DualAttentionMixer(self, width, positions, symbols[layer]) for layer in range(depth)]
         known: set[int] = set()
         for layer in layers:
-            layer.inside.share_modules(layers[0].inside)
+            layer.attention_positions.share_modules(layers[0].attention_positions)
             named = {name: id(parameter) for name, parameter in layer.named_parameters()}
             layer.shared_parameters = {name for name, one in named.items() if one in known}
             known |= set(named.values())
@@ -176,18 +176,18 @@ class DualAttentionMixer(TokenMixer):
         self.num_self_groups = (spec.num_key_value_heads or num_self_heads) if num_self_heads else 0
         self.num_relational_groups = (spec.num_key_value_heads or num_relational_heads) if num_relational_heads else 0
         separate_queries = not spec.shared_queries
-        self.queries = nn.Linear(
+        self.q_proj = nn.Linear(
             width, (num_self_heads + num_relational_heads * separate_queries) * self.head_width, bias=False
         )
-        self.keys = nn.Linear(
+        self.k_proj = nn.Linear(
             width,
             (self.num_self_groups + self.num_relational_groups * separate_queries) * self.head_width,
             bias=spec.bias,
         )
-        self.inside = AttentionPositions(num_self_heads + num_relational_heads, self.head_width, positions)
+        self.attention_positions = AttentionPositions(num_self_heads + num_relational_heads, self.head_width, positions)
         if num_self_heads:
-            self.values = nn.Linear(width, self.num_self_groups * self.head_width, bias=spec.bias)
-            self.own_out = nn.Linear(
+            self.v_proj = nn.Linear(width, self.num_self_groups * self.head_width, bias=spec.bias)
+            self.self_out_proj = nn.Linear(
                 num_self_heads * self.head_width, num_self_heads * self.head_width, bias=spec.out_bias
             )
         self.symbols, self.num_relations, self.relation_width = symbols, 0, 0
@@ -196,8 +196,8 @@ class DualAttentionMixer(TokenMixer):
 
     def _build_relational(self, spec: DualAttention, width: int) -> None:
         inside, variant = self.num_relational_heads * self.head_width, spec.variant
-        self.symbol_values = nn.Linear(width, self.num_relational_groups * self.head_width, bias=spec.bias)
-        self.out = nn.Linear(inside, inside, bias=spec.out_bias)
+        self.symbol_v_proj = nn.Linear(width, self.num_relational_groups * self.head_width, bias=spec.bias)
+        self.relational_out_proj = nn.Linear(inside, inside, bias=spec.out_bias)
         if variant == "rca":
             return
         self.num_relations, asking = (
@@ -214,10 +214,10 @@ class DualAttentionMixer(TokenMixer):
                     f"model.mixer.num_relations: the total width {inside} of relational heads must be divisible by "
                     f"{self.num_relations} relations; choose a divisor, or set relation_dim"
                 )
-            self.relation_map = nn.Linear(self.num_relations, inside, bias=False)
-        self.relation_queries = nn.Linear(width, (asking or self.num_relations) * self.relation_width, bias=False)
+            self.relation_proj = nn.Linear(self.num_relations, inside, bias=False)
+        self.relation_q_proj = nn.Linear(width, (asking or self.num_relations) * self.relation_width, bias=False)
         if not spec.symmetric:
-            self.relation_keys = nn.Linear(width, self.num_relations * self.relation_width, bias=False)
+            self.relation_k_proj = nn.Linear(width, self.num_relations * self.relation_width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         queries, held = self._project_fast(x, context) or (None, self._project_keys_values(x, context))
@@ -262,10 +262,13 @@ class DualAttentionMixer(TokenMixer):
             or context.blocked_keys is not None
         ):
             return False
-        linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "inside"))
-        if self.inside.biases or self.inside.contextual or any(type(one) is not nn.Linear for one in linear_maps):
+        linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "attention_positions"))
+        positions = self.attention_positions
+        if positions.attention_biases or positions.contextual_biases:
             return False
-        return can_decode_exactly(x, self.queries.weight) and not (self.training and spec.dropout)
+        if any(type(one) is not nn.Linear for one in linear_maps):
+            return False
+        return can_decode_exactly(x, self.q_proj.weight) and not (self.training and spec.dropout)
 
     def _decoding_projections(self, context: Context) -> DecodingProjections:
         assert isinstance(self.symbols, TokenSymbols)
@@ -273,12 +276,20 @@ class DualAttentionMixer(TokenMixer):
         name = ("symbols", id(self.symbols))
         if name not in context.forward_cache:
             context.forward_cache[name] = self.symbols.decoding_function()
-        asking = self.relation_queries
-        answering = asking if self.spec.symmetric else self.relation_keys
+        asking = self.relation_q_proj
+        answering = asking if self.spec.symmetric else self.relation_k_proj
         scale, relation_scale = self.head_width**-0.5, self.relation_width**-0.5
-        inward = (self.queries, scale), (self.keys, 1.0), (self.values, 1.0), (asking, relation_scale), (answering, 1.0)
-        by_head = torch.unflatten(self.relation_map.weight, 0, (self.num_relational_heads, self.head_width))
-        return DecodingProjections(context.forward_cache[name], inward, self.own_out, self.out, by_head)
+        in_projections = (
+            (self.q_proj, scale),
+            (self.k_proj, 1.0),
+            (self.v_proj, 1.0),
+            (asking, relation_scale),
+            (answering, 1.0),
+        )
+        by_head = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
+        return DecodingProjections(
+            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, by_head
+        )
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: TensorsByName | DecodingCache
@@ -286,7 +297,7 @@ class DualAttentionMixer(TokenMixer):
         assert context.cache_position is not None
         if isinstance(state, DecodingCache):
             return decode_step(
-                x, context, state, self.inside, self.symbol_values, self.spec.relation_activation()
+                x, context, state, self.attention_positions, self.symbol_v_proj, self.spec.relation_activation()
             ), state
         row, place = torch.arange(x.shape[0], device=x.device), common_cache_position(context)
         for name, part in self._project_keys_values(x, context).items():
@@ -299,27 +310,28 @@ class DualAttentionMixer(TokenMixer):
 
     def _project_keys_values(self, x: Tensor, context: Context) -> TensorsByName:
         """The keys, values, symbols and relation keys of tokens."""
-        held = {"keys": self.inside.rotate(self._split_heads(self.keys(x)), context)}
+        held = {"keys": self.attention_positions.rotate(self._split_heads(self.k_proj(x)), context)}
         if self.num_self_heads:
-            held["values"] = self._split_heads(self.values(x))
+            held["values"] = self._split_heads(self.v_proj(x))
         if isinstance(self.symbols, TokenSymbols):
-            held["symbols"] = self._split_heads(self.symbol_values(self.symbols(x, context)))
+            held["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
         if self.num_relations:
-            made = self.relation_queries if self.spec.symmetric else self.relation_keys
+            made = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
             held["relation_keys"] = self._split_heads(made(x), self.relation_width)
         return held
 
     def _project_fast(self, x: Tensor, context: Context) -> tuple[TensorsByName, TensorsByName] | None:
         """Queries of both kinds, and `_project_keys_values`, by one linear layer, with components of attention queries
         and keys permuted; None where that is not faster."""
-        projections = {"queries": self.queries, "keys": self.keys}
-        projections |= {"values": self.values} if self.num_self_heads else {}
+        projections = {"queries": self.q_proj, "keys": self.k_proj}
+        projections |= {"values": self.v_proj} if self.num_self_heads else {}
         if self.num_relations:
-            projections["relation_queries"] = self.relation_queries
-            projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_keys}
+            projections["relation_queries"] = self.relation_q_proj
+            projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_k_proj}
         if any(type(part) is not nn.Linear or part.bias is not None for part in projections.values()):
             return None
-        if (match := find_pair_rotation(self.inside.rotations, self.inside.contextual, x, context)) is None:
+        positions = self.attention_positions
+        if (match := find_pair_rotation(positions.rotations, positions.contextual_biases, x, context)) is None:
             return None
         number, part = match
         sizes = {name: one.out_features for name, one in projections.items()}
@@ -329,7 +341,7 @@ class DualAttentionMixer(TokenMixer):
             context.forward_cache[key] = part.complex_factors(context.position_ids[number], num_heads).to(
                 x.dtype.to_complex()
             )
-        rotated_weight = part.interleave_halves(torch.cat([self.queries.weight, self.keys.weight]))
+        rotated_weight = part.interleave_halves(torch.cat([self.q_proj.weight, self.k_proj.weight]))
         weight = torch.cat([rotated_weight, *(one.weight for one in list(projections.values())[2:])])
         projected = split_and_rotate(linear(x, weight), context.forward_cache[key], list(sizes.values()))
         keys_values = {
@@ -342,7 +354,7 @@ class DualAttentionMixer(TokenMixer):
         if self.num_relations and self.spec.symmetric:
             keys_values["relation_keys"] = queries["relation_queries"]
         if isinstance(self.symbols, TokenSymbols):
-            keys_values["symbols"] = self._split_heads(self.symbol_values(self.symbols(x, context)))
+            keys_values["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
         return queries, keys_values
 
     def _attend(
@@ -360,7 +372,7 @@ class DualAttentionMixer(TokenMixer):
         attn_queries, keys = self._queries_and_keys(
             x, keys_values, context, query_positions, known_queries.get("queries")
         )
-        visible, bias = self.inside.visibility_and_bias(
+        visible, bias = self.attention_positions.visibility_and_bias(
             attn_queries, self._keys_per_head(keys), context, query_positions
         )
         dropout = self.spec.dropout if self.training else 0.0
@@ -373,7 +385,7 @@ class DualAttentionMixer(TokenMixer):
             attn_output = causal_attention(
                 attn_queries[:, :num_self_heads], self_keys, values, visible, self_bias, dropout
             )
-            outputs.append(self.own_out(attn_output.transpose(1, 2).flatten(2)))
+            outputs.append(self.self_out_proj(attn_output.transpose(1, 2).flatten(2)))
         if self.num_relational_heads:
             heads = RelationalHeads(
                 attn_queries[:, num_self_heads:],
@@ -387,7 +399,7 @@ class DualAttentionMixer(TokenMixer):
             attn_output = relational_attention(
                 heads, self.spec.variant, self.spec.relation_activation(), self.spec.backend
             )
-            outputs.append(self.out(attn_output.transpose(1, 2).flatten(2)))
+            outputs.append(self.relational_out_proj(attn_output.transpose(1, 2).flatten(2)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
     def _queries_and_keys(
@@ -395,7 +407,9 @@ class DualAttentionMixer(TokenMixer):
     ) -> tuple[Tensor, Tensor]:
         """Queries of all heads and keys of all groups, those of self-attention first."""
         keys = held["keys"]
-        queries = self.inside.rotate(self._split_heads(self.queries(x)), context, at) if made is None else made
+        queries = made
+        if queries is None:
+            queries = self.attention_positions.rotate(self._split_heads(self.q_proj(x)), context, at)
         if self.spec.shared_queries:
             queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
         return queries, keys
@@ -414,7 +428,7 @@ class DualAttentionMixer(TokenMixer):
         found, held, own = {}, self._project_keys_values(x, context), self.num_self_heads
         queries, keys = self._queries_and_keys(x, held, context)
         keys = self._keys_per_head(keys)
-        visible, bias = self.inside.visibility_and_bias(queries, keys, context)
+        visible, bias = self.attention_positions.visibility_and_bias(queries, keys, context)
         visible = causal_mask(queries, keys) if visible is None else visible
         scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.head_width**-0.5
         scores = scores if bias is None else scores + bias
@@ -440,19 +454,19 @@ class DualAttentionMixer(TokenMixer):
         """Symbols, and what relations compare."""
         made = {}
         if isinstance(self.symbols, DistanceSymbols):
-            made["distance_symbols"] = self._split_heads(self.symbol_values(self.symbols(keys))[None])
+            made["distance_symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(keys))[None])
         else:
             made["symbols"] = held["symbols"]
         if self.num_relations:
             made["relation_queries"] = (
-                self._split_heads(self.relation_queries(x), self.relation_width) if asking is None else asking
+                self._split_heads(self.relation_q_proj(x), self.relation_width) if asking is None else asking
             )
             made["relation_keys"] = held["relation_keys"]
             if self.spec.variant == "disrca":
                 made["relation_keys"] = _repeat_kv(made["relation_keys"], self.num_relational_heads)
             else:
-                made["relation_map"] = torch.unflatten(
-                    self.relation_map.weight, 0, (self.num_relational_heads, self.head_width)
+                made["relation_proj"] = torch.unflatten(
+                    self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width)
                 )
         return made
 
@@ -462,21 +476,23 @@ class DualAttentionMixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         """Parameters shared between layers belong to the first layer."""
         symbols = set() if self.symbols is None else self.symbols.self_initialized_parameters()
-        own = {f"inside.{name}" for name in self.inside.self_initialized_parameters()} | {
-            f"symbols.{name}" for name in symbols
-        }
+        positions = self.attention_positions.self_initialized_parameters()
+        own = {f"attention_positions.{name}" for name in positions} | {f"symbols.{name}" for name in symbols}
         return own - self.shared_parameters
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
-        made = {"queries": "queries", "keys": "keys", "relation_queries": "queries", "relation_keys": "keys"}
+        made = {"q_proj": "queries", "k_proj": "keys", "relation_q_proj": "queries", "relation_k_proj": "keys"}
         return {name: (what,) for name, what in made.items() if hasattr(self, name)}
 
     def fan_in_by_layer(self) -> Mapping[str, int]:
         # As published, where the map is a tensor of heads x head width x relations.
-        return {"relation_map": self.head_width * self.num_relations} if hasattr(self, "relation_map") else {}
+        return {"relation_proj": self.head_width * self.num_relations} if hasattr(self, "relation_proj") else {}
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (*((self.own_out,) if self.num_self_heads else ()), *((self.out,) if self.num_relational_heads else ()))
+        return (
+            *((self.self_out_proj,) if self.num_self_heads else ()),
+            *((self.relational_out_proj,) if self.num_relational_heads else ()),
+        )
 
     def flops(self, time: int) -> int:
         """Counted by the definition, over pairs of a query and a visible key, whatever the backend."""
@@ -494,7 +510,7 @@ class DualAttentionMixer(TokenMixer):
         )
         symbols = self.symbols.flops(time) if isinstance(self.symbols, TokenSymbols) else 0
         matrices = sum(part.weight.numel() for part in linear)
-        contextual = self.inside.flops(self.num_self_heads + self.num_relational_heads, time)
+        contextual = self.attention_positions.flops(self.num_self_heads + self.num_relational_heads, time)
         return 2 * time * matrices + pair * time * (time + 1) + symbols + contextual
 
 

@@ -26,19 +26,21 @@ class DecodingProjections(RowIndependentState):
     def __init__(
         self,
         symbols: SymbolFunction,
-        inward: Sequence[tuple[nn.Linear, float]],
-        own_out: nn.Linear,
-        out: nn.Linear,
+        in_projections: Sequence[tuple[nn.Linear, float]],
+        self_out_proj: nn.Linear,
+        relational_out_proj: nn.Linear,
         by_head: Float[Tensor, "heads width relations"],
     ) -> None:
         self.symbol_function, self.num_relational_heads = symbols, len(by_head)
-        self.split_sizes = [len(one.weight) for one, _ in inward]
-        self.in_weight = torch.cat([one.weight * scale for one, scale in inward])
-        self.in_bias = _packed_bias([one for one, _ in inward])
-        related = torch.einsum("ohd,hdl->ohl", torch.unflatten(out.weight, 1, by_head.shape[:2]), by_head)
-        other = torch.cat([out.weight, related.flatten(1)], dim=1)
-        self.out_weight: Tensor = torch.block_diag(own_out.weight, other)  # type: ignore[no-untyped-call]
-        self.out_bias = _packed_bias([own_out, out])
+        self.split_sizes = [len(one.weight) for one, _ in in_projections]
+        self.in_weight = torch.cat([one.weight * scale for one, scale in in_projections])
+        self.in_bias = _packed_bias([one for one, _ in in_projections])
+        related = torch.einsum(
+            "ohd,hdl->ohl", torch.unflatten(relational_out_proj.weight, 1, by_head.shape[:2]), by_head
+        )
+        other = torch.cat([relational_out_proj.weight, related.flatten(1)], dim=1)
+        self.out_weight: Tensor = torch.block_diag(self_out_proj.weight, other)  # type: ignore[no-untyped-call]
+        self.out_bias = _packed_bias([self_out_proj, relational_out_proj])
 
 
 def _packed_bias(parts: list[nn.Linear]) -> Tensor | None:
@@ -70,7 +72,7 @@ def decode_step(
     context: Context,
     cache: DecodingCache,
     attention_positions: AttentionPositions,
-    symbol_proj: nn.Linear,
+    symbol_v_proj: nn.Linear,
     activation: Activation,
 ) -> Float[Tensor, "rows 1 width"]:
     """The output at the newest token of each row, which is added to the cache."""
@@ -86,7 +88,7 @@ def decode_step(
     queries, keys, values, relation_queries, relation_keys = torch.split(projected, projections.split_sizes, dim=-1)
     unrotated = projected[:, : queries.shape[-1] + keys.shape[-1]].view(rows, -1, 1, head_width)
     queries, keys = attention_positions.rotate(unrotated, context).chunk(2, dim=1)
-    symbols = symbol_proj(projections.symbol_function(x, context)).expand(rows, -1, -1)[:, 0]
+    symbols = symbol_v_proj(projections.symbol_function(x, context)).expand(rows, -1, -1)[:, 0]
     new_entries = {
         "keys": keys[:, :, 0],
         "values": torch.cat([values, symbols], dim=-1).view(rows, -1, head_width),

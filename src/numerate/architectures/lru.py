@@ -59,34 +59,34 @@ class LRU(Mixer):
 class LRUMixer(TokenMixer):
     """The module of `LRU`. Its state is rows x cells, complex.
 
-    `inward` makes, and `out` reads, the real and the imaginary part of the first cell, then those of the next.
+    `in_proj` makes, and `out_proj` reads, the real and the imaginary part of the first cell, then those of the next.
     """
 
     def __init__(self, spec: LRU, width: int, cells: int) -> None:
         super().__init__()
         self.width, self.state_size, self.learning_rate_factor = width, cells, spec.learning_rate_factor
-        self.inward = nn.Linear(width, 2 * cells, bias=False)
-        nn.init.normal_(self.inward.weight, std=(2 * width) ** -0.5)
-        self.out = nn.Linear(2 * cells, width, bias=False)
-        self.skip = nn.Parameter(torch.randn(width))
+        self.in_proj = nn.Linear(width, 2 * cells, bias=False)
+        nn.init.normal_(self.in_proj.weight, std=(2 * width) ** -0.5)
+        self.out_proj = nn.Linear(2 * cells, width, bias=False)
+        self.D = nn.Parameter(torch.randn(width))
         squares = torch.rand(cells) * (spec.r_max**2 - spec.r_min**2) + spec.r_min**2
         decay = -0.5 * squares.clamp(1e-6, 1 - 1e-6).log()
-        self.decay = nn.Parameter(decay.log())
-        self.phase = nn.Parameter((spec.max_phase * torch.rand(cells).clamp_min(1e-6)).log())
+        self.nu_log = nn.Parameter(decay.log())
+        self.theta_log = nn.Parameter((spec.max_phase * torch.rand(cells).clamp_min(1e-6)).log())
         self.gate = nn.Linear(width, cells, bias=False) if spec.gated else None
-        self.factor = None if spec.gated else nn.Parameter((-(-2 * decay).expm1()).log() / 2)
+        self.gamma_log = None if spec.gated else nn.Parameter((-(-2 * decay).expm1()).log() / 2)
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"inward.weight", "skip", *self._eigenvalue_parameters()}
+        return {"in_proj.weight", "D", *self._eigenvalue_parameters()}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {
             **dict.fromkeys(self._eigenvalue_parameters(), (self.learning_rate_factor, False)),
-            "skip": (1.0, False),
+            "D": (1.0, False),
         }
 
     def _eigenvalue_parameters(self) -> Sequence[str]:
-        return ("decay", "phase") if self.factor is None else ("decay", "phase", "factor")
+        return ("nu_log", "theta_log") if self.gamma_log is None else ("nu_log", "theta_log", "gamma_log")
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         return self._output(self._states(x, context), x)
@@ -102,7 +102,7 @@ class LRUMixer(TokenMixer):
 
     def eigenvalues(self) -> Complex[Tensor, " cells"]:
         """What a cell is multiplied with at each token; with a gate, at a token whose gate is 1/2."""
-        return torch.polar((-upcast(self.decay).exp()).exp(), upcast(self.phase).exp())
+        return torch.polar((-upcast(self.nu_log).exp()).exp(), upcast(self.theta_log).exp())
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
         check_no_blocked_keys(context, "LRU")
@@ -110,24 +110,24 @@ class LRUMixer(TokenMixer):
 
     def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The eigenvalues at each token (1 x 1 x cells without a gate), and what it writes."""
-        pairs = self.inward(x).unflatten(-1, (self.state_size, 2))
+        pairs = self.in_proj(x).unflatten(-1, (self.state_size, 2))
         pairs = upcast(pairs)
-        if self.factor is not None:
-            return self.eigenvalues()[None, None], torch.view_as_complex(self.factor.exp()[:, None] * pairs)
+        if self.gamma_log is not None:
+            return self.eigenvalues()[None, None], torch.view_as_complex(self.gamma_log.exp()[:, None] * pairs)
         assert self.gate is not None
         far = 2 * self.gate(x).to(pairs.dtype).sigmoid()
-        shrinks = -far * upcast(self.decay).exp()
+        shrinks = -far * upcast(self.nu_log).exp()
         factor = (-(2 * shrinks).expm1()).clamp_min(1e-9).sqrt()
-        turned = torch.polar(shrinks.exp(), far * upcast(self.phase).exp())
+        turned = torch.polar(shrinks.exp(), far * upcast(self.theta_log).exp())
         return turned, torch.view_as_complex(factor[..., None] * pairs)
 
     def _output(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states).flatten(-2)
-        output: Tensor = self.out(pairs.to(x.dtype)) + self.skip * x
+        output: Tensor = self.out_proj(pairs.to(x.dtype)) + self.D * x
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
         matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]

@@ -31,7 +31,7 @@ class Mamba(Mixer):
         h[t] = exp(rate[t] A) h[t-1] + rate[t] B[t] u[t],    y[t] = C[t] h[t] + D u[t]
 
     and y times SiLU of a gate is mapped back to the width. B and C are linear in u, the rate is the softplus of a
-    linear map of low `time_step_rank`. Initialized as published: A = -1, ..., -state in every channel, D = 1, rates
+    linear map of low `time_step_rank`. Initialized as published: A = -1, ..., -state in every channel, D = 1, dt
     log-uniform in 0.001 to 0.1; no weight decay on A and D. At width 128 a layer has 256 channels and rank 8, and
 
     >>> Decoder(hidden_size=128, norm="rms", feed_forward=None, tie_word_embeddings=True, mixer=Mamba())
@@ -79,8 +79,8 @@ def check_eigenvalue_range(eigenvalue_range: str) -> None:
 
 def initial_dt_bias(count: int) -> Float[Tensor, " count"]:
     """Biases whose softplus is log-uniform in 0.001 to 0.1, as published for Mamba and Mamba-2."""
-    rates = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
-    return rates + torch.log(-torch.expm1(-rates))
+    dt = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
+    return dt + torch.log(-torch.expm1(-dt))
 
 
 @dataclass
@@ -99,75 +99,67 @@ class MambaMixer(TokenMixer):
         self.channels, self.state_size = spec.expand * width, spec.state_size
         self.time_step_rank = spec.time_step_rank or -(-width // 16)
         self.allow_neg_eigval = spec.eigenvalue_range == "[-1,1]"
-        self.inward = nn.Linear(width, 2 * self.channels, bias=False)
-        self.convolution = ShortConvolution(self.channels, spec.conv_kernel)
-        self.selection = nn.Linear(self.channels, self.time_step_rank + 2 * self.state_size, bias=False)
-        self.rates = nn.Linear(self.time_step_rank, self.channels)
-        self.decay_log = nn.Parameter(torch.arange(1.0, self.state_size + 1).log()[:, None].repeat(1, self.channels))
-        self.skip = nn.Parameter(torch.ones(self.channels))
-        self.out = nn.Linear(self.channels, width, bias=False)
+        self.in_proj = nn.Linear(width, 2 * self.channels, bias=False)
+        self.conv1d = ShortConvolution(self.channels, spec.conv_kernel)
+        self.x_proj = nn.Linear(self.channels, self.time_step_rank + 2 * self.state_size, bias=False)
+        self.dt_proj = nn.Linear(self.time_step_rank, self.channels)
+        self.A_log = nn.Parameter(torch.arange(1.0, self.state_size + 1).log()[:, None].repeat(1, self.channels))
+        self.D = nn.Parameter(torch.ones(self.channels))
+        self.out_proj = nn.Linear(self.channels, width, bias=False)
         with torch.no_grad():
-            self.rates.weight.uniform_(-(self.time_step_rank**-0.5), self.time_step_rank**-0.5)
-            self.rates.bias.copy_(initial_dt_bias(self.channels))
+            self.dt_proj.weight.uniform_(-(self.time_step_rank**-0.5), self.time_step_rank**-0.5)
+            self.dt_proj.bias.copy_(initial_dt_bias(self.channels))
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "Mamba")
-        inputs, gates = self.inward(x).chunk(2, dim=-1)
-        inputs = silu(self.convolution(inputs))
+        inputs, gates = self.in_proj(x).chunk(2, dim=-1)
+        inputs = silu(self.conv1d(inputs))
         output, _ = selective_scan(*self._ssm_parameters(inputs), self._compute_A(), self.allow_neg_eigval)
         return self._gated_output(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
         check_no_blocked_keys(context, "Mamba")
-        raw, gates = self.inward(x).chunk(2, dim=-1)
-        inputs = silu(self.convolution(raw))
-        rates, driven, inward, outward = self._ssm_parameters(inputs)
+        raw, gates = self.in_proj(x).chunk(2, dim=-1)
+        inputs = silu(self.conv1d(raw))
+        dt, driven, B, C = self._ssm_parameters(inputs)
         there = length_mask(context.lengths, x.shape[1])[..., None]
-        output, memory = selective_scan(
-            rates * there, driven * there, inward, outward, self._compute_A(), self.allow_neg_eigval
-        )
-        return self._gated_output(output, inputs, gates), MambaState(
-            self.convolution.state(raw, context.lengths), memory
-        )
+        output, memory = selective_scan(dt * there, driven * there, B, C, self._compute_A(), self.allow_neg_eigval)
+        return self._gated_output(output, inputs, gates), MambaState(self.conv1d.state(raw, context.lengths), memory)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
-        raw, gates = self.inward(x).chunk(2, dim=-1)
-        convolved, window = self.convolution.step(raw, state.conv_state)
+        raw, gates = self.in_proj(x).chunk(2, dim=-1)
+        convolved, window = self.conv1d.step(raw, state.conv_state)
         inputs = silu(convolved)
-        rates, driven, inward, outward = (part[:, 0] for part in self._ssm_parameters(inputs))
-        output, memory = scan_step(
-            rates, driven, inward, outward, self._compute_A(), state.ssm_state, self.allow_neg_eigval
-        )
+        dt, driven, B, C = (part[:, 0] for part in self._ssm_parameters(inputs))
+        output, memory = scan_step(dt, driven, B, C, self._compute_A(), state.ssm_state, self.allow_neg_eigval)
         return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
 
     def _ssm_parameters(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The token-dependent rates, inputs times rates, and the vectors B and C."""
-        low, inward, outward = self.selection(inputs).split(
-            [self.time_step_rank, self.state_size, self.state_size], dim=-1
-        )
-        rates = softplus(self.rates(low))
-        return rates, rates * inputs, inward, outward
+        """The token-dependent dt, inputs times dt, and the vectors B and C."""
+        low, B, C = self.x_proj(inputs).split([self.time_step_rank, self.state_size, self.state_size], dim=-1)
+        dt = softplus(self.dt_proj(low))
+        return dt, dt * inputs, B, C
 
     def _compute_A(self) -> Float[Tensor, "state channels"]:
-        return -self.decay_log.exp()
+        return -self.A_log.exp()
 
     def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        out: Tensor = self.out(torch.addcmul(output, inputs, self.skip) * silu(gates))
+        out: Tensor = self.out_proj(torch.addcmul(output, inputs, self.D) * silu(gates))
         return out
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"decay_log", "skip", "convolution.weight", "convolution.bias", "rates.weight", "rates.bias"}
+        return {"A_log", "D", "conv1d.weight", "conv1d.bias", "dt_proj.weight", "dt_proj.bias"}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {"decay_log": (1.0, False), "skip": (1.0, False)}
+        return {"A_log": (1.0, False), "D": (1.0, False)}
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
-        return {"inward": ("inputs", "gates")}
+        return {"in_proj": ("inputs", "gates")}
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        maps = sum(part.weight.numel() for part in (self.inward, self.selection, self.rates, self.out))
+        maps = sum(part.weight.numel() for part in (self.in_proj, self.x_proj, self.dt_proj, self.out_proj))
         # Of each state: its exponent and the exponential, and three products that are added: decay, input, reading.
-        return time * (2 * (maps + self.convolution.weight.numel()) + 8 * self.channels * self.state_size)
+        return time * (2 * (maps + self.conv1d.weight.numel()) + 8 * self.channels * self.state_size)

@@ -39,7 +39,7 @@ class Mamba2(Mixer):
         H[t] = a[t] H[t-1] + rate[t] B[t] u[t]',    a[t] = exp(-rate[t] exp(A)),    y[t] = C[t]' H[t] + D u[t]
 
     u, B and C have passed a short causal convolution and a SiLU; B and C are those of all heads. y times SiLU of a gate
-    is normed (RMSNorm) and mapped back to the width. Initialized as published: exp(A) uniform in 1 to 16, rates
+    is normed (RMSNorm) and mapped back to the width. Initialized as published: exp(A) uniform in 1 to 16, dt
     log-uniform in 0.001 to 0.1, D = 1. At width 128 a layer has 4 heads of 64 channels.
 
     With `eigenvalue_range="[-1,1]"` a decay a becomes 2 a - 1, which lets a head change its sign and so follow a parity
@@ -83,65 +83,61 @@ class Mamba2Mixer(TokenMixer):
         self.heads = self.channels // head_width
         self.allow_neg_eigval, self.backend = spec.eigenvalue_range == "[-1,1]", spec.backend
         mixed = self.channels + 2 * self.state_size
-        self.inward = nn.Linear(width, self.channels + mixed + self.heads, bias=False)
-        self.convolution = ShortConvolution(mixed, spec.conv_kernel)
-        self.rate_bias = nn.Parameter(initial_dt_bias(self.heads))
-        self.decay_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
-        self.skip = nn.Parameter(torch.ones(self.heads))
-        self.norm = nn.Parameter(torch.ones(self.channels))
-        self.out = nn.Linear(self.channels, width, bias=False)
+        self.in_proj = nn.Linear(width, self.channels + mixed + self.heads, bias=False)
+        self.conv1d = ShortConvolution(mixed, spec.conv_kernel)
+        self.dt_bias = nn.Parameter(initial_dt_bias(self.heads))
+        self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(self.heads))
+        self.norm_weight = nn.Parameter(torch.ones(self.channels))
+        self.out_proj = nn.Linear(self.channels, width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "Mamba2")
-        gates, raw, rates = self._project(x)
-        inputs, inward, outward = self._split_inputs(silu(self.convolution(raw)))
-        output, _ = self._scan(rates, inputs * rates[..., None], inward, outward)
+        gates, raw, dt = self._project(x)
+        inputs, B, C = self._split_inputs(silu(self.conv1d(raw)))
+        output, _ = self._scan(dt, inputs * dt[..., None], B, C)
         return self._gated_output(output, inputs, gates)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
         check_no_blocked_keys(context, "Mamba2")
-        gates, raw, rates = self._project(x)
-        inputs, inward, outward = self._split_inputs(silu(self.convolution(raw)))
-        rates = rates * length_mask(context.lengths, x.shape[1])[..., None]
-        output, memory = self._scan(rates, inputs * rates[..., None], inward, outward)
-        return self._gated_output(output, inputs, gates), MambaState(
-            self.convolution.state(raw, context.lengths), memory
-        )
+        gates, raw, dt = self._project(x)
+        inputs, B, C = self._split_inputs(silu(self.conv1d(raw)))
+        dt = dt * length_mask(context.lengths, x.shape[1])[..., None]
+        output, memory = self._scan(dt, inputs * dt[..., None], B, C)
+        return self._gated_output(output, inputs, gates), MambaState(self.conv1d.state(raw, context.lengths), memory)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
-        gates, raw, rates = self._project(x)
-        convolved, window = self.convolution.step(raw, state.conv_state)
-        inputs, inward, outward = self._split_inputs(silu(convolved))
-        decays = self._decays(rates)[:, 0]
-        output, memory = scan_step(
-            decays, (inputs * rates[..., None])[:, 0], inward[:, 0], outward[:, 0], state.ssm_state
-        )
+        gates, raw, dt = self._project(x)
+        convolved, window = self.conv1d.step(raw, state.conv_state)
+        inputs, B, C = self._split_inputs(silu(convolved))
+        decays = self._decays(dt)[:, 0]
+        output, memory = scan_step(decays, (inputs * dt[..., None])[:, 0], B[:, 0], C[:, 0], state.ssm_state)
         return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
 
     def _project(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Gates, what the convolution reads, and rates (rows x time x heads)."""
+        """Gates, what the convolution reads, and dt (rows x time x heads)."""
         sizes = [self.channels, self.channels + 2 * self.state_size, self.heads]
-        gates, raw, rates = self.inward(x).split(sizes, dim=-1)
-        return gates, raw, softplus(rates + self.rate_bias)
+        gates, raw, dt = self.in_proj(x).split(sizes, dim=-1)
+        return gates, raw, softplus(dt + self.dt_bias)
 
     def _split_inputs(self, convolved: Float[Tensor, "rows time mixed"]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (rows x time x heads x head width), B and C (rows x time x state)."""
-        inputs, inward, outward = torch.split(convolved, [self.channels, self.state_size, self.state_size], dim=-1)
-        return inputs.view(*inputs.shape[:2], self.heads, self.head_width), inward, outward
+        inputs, B, C = torch.split(convolved, [self.channels, self.state_size, self.state_size], dim=-1)
+        return inputs.view(*inputs.shape[:2], self.heads, self.head_width), B, C
 
-    def _decays(self, rates: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
-        decays = torch.exp(-rates * self.decay_log.exp())
+    def _decays(self, dt: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
+        decays = torch.exp(-dt * self.A_log.exp())
         return 2 * decays - 1 if self.allow_neg_eigval else decays
 
     def _scan(
         self,
-        rates: Float[Tensor, "rows time heads"],
+        dt: Float[Tensor, "rows time heads"],
         inputs: Float[Tensor, "rows time heads head_width"],
-        inward: Float[Tensor, "rows time state"],
-        outward: Float[Tensor, "rows time state"],
+        B: Float[Tensor, "rows time state"],
+        C: Float[Tensor, "rows time state"],
     ) -> tuple[Tensor, Tensor]:
         """The heads' outputs, and the state after the last token."""
-        logs, signs = -rates * self.decay_log.exp(), None
+        logs, signs = -dt * self.A_log.exp(), None
         if self.allow_neg_eigval:
             decays = 2 * logs.exp() - 1
             # The signs of all factors from s to t are those up to t times those up to s.
@@ -149,22 +145,22 @@ class Mamba2Mixer(TokenMixer):
             logs = decays.abs().clamp_min(torch.finfo(decays.dtype).tiny).log()
             inputs = inputs * signs
         scan = chunked_scan_fla if should_use_fla(self.backend, inputs, "Mamba2") else chunked_scan
-        output, memory = scan(logs, inputs, inward, outward)
+        output, memory = scan(logs, inputs, B, C)
         return (output, memory) if signs is None else (output * signs, memory * signs[:, -1, :, None])
 
     def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        output = (output + inputs * self.skip[:, None]).flatten(2) * silu(gates)
-        out: Tensor = self.out(rms_norm(output, output.shape[-1:], self.norm, EPSILON))
+        output = (output + inputs * self.D[:, None]).flatten(2) * silu(gates)
+        out: Tensor = self.out_proj(rms_norm(output, output.shape[-1:], self.norm_weight, EPSILON))
         return out
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"rate_bias", "decay_log", "skip", "norm", "convolution.weight", "convolution.bias"}
+        return {"dt_bias", "A_log", "D", "norm_weight", "conv1d.weight", "conv1d.bias"}
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        maps = self.inward.weight.numel() + self.out.weight.numel() + self.convolution.weight.numel()
+        maps = self.in_proj.weight.numel() + self.out_proj.weight.numel() + self.conv1d.weight.numel()
         within = (self.state_size + self.channels) * (min(CHUNK_SIZE, time) + 1) // 2
         return 2 * time * (maps + within + 2 * self.state_size * self.channels)
 

@@ -69,19 +69,19 @@ class PhasorMixer(TokenMixer):
             spec.learning_rate_factor,
             spec.exclusive,
         )
-        self.inward = nn.Linear(width, 2 * cells, bias=False)
-        self.turn, self.write = nn.Linear(width, cells), nn.Linear(width, cells)
-        self.show = nn.Linear(width, 2 * cells)
-        self.out = nn.Linear(2 * cells, width, bias=False)
+        self.in_proj = nn.Linear(width, 2 * cells, bias=False)
+        self.rotation_gate, self.write_gate = nn.Linear(width, cells), nn.Linear(width, cells)
+        self.output_gate = nn.Linear(width, 2 * cells)
+        self.out_proj = nn.Linear(2 * cells, width, bias=False)
         self.phase = nn.Parameter(torch.rand(cells) * spec.max_phase)
         with torch.no_grad():
-            for linear in (self.turn, self.write, self.show):
+            for linear in (self.rotation_gate, self.write_gate, self.output_gate):
                 linear.weight.normal_(std=width**-0.5)
                 linear.bias.zero_()
-            self.write.bias.fill_(-spec.write_gate_offset)
+            self.write_gate.bias.fill_(-spec.write_gate_offset)
 
     def self_initialized_parameters(self) -> set[str]:
-        gates = ("turn", "write", "show")
+        gates = ("rotation_gate", "write_gate", "output_gate")
         return {"phase", *(f"{gate}.{own}" for gate in gates for own in ("weight", "bias"))}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
@@ -119,21 +119,21 @@ class PhasorMixer(TokenMixer):
     def _angles_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
         """The rotation of each state by each token, in radians, and the write; in fp32 at least."""
         kind = torch.promote_types(x.dtype, torch.float32)
-        turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.turn, self.write))
+        turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.rotation_gate, self.write_gate))
         if self.exclusive:
             write = write * (1 - turn)
-        pairs = self.inward(x).to(kind).unflatten(-1, (self.state_size, 2)) * write[..., None]
+        pairs = self.in_proj(x).to(kind).unflatten(-1, (self.state_size, 2)) * write[..., None]
         return 2 * turn * self.phase, torch.view_as_complex(pairs.contiguous())
 
     def _output(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states)
         phases = (pairs * (pairs.square().sum(-1, keepdim=True) + PHASE_EPSILON**2).rsqrt()).flatten(-2)
-        output: Tensor = self.out(phases.to(x.dtype) * silu(self.show(x)))
+        output: Tensor = self.out_proj(phases.to(x.dtype) * silu(self.output_gate(x)))
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        maps = (self.inward, self.turn, self.write, self.show, self.out)
+        maps = (self.in_proj, self.rotation_gate, self.write_gate, self.output_gate, self.out_proj)
         return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.state_size)

@@ -55,7 +55,11 @@ State = tuple[Tensor, Tensor, Tensor, Tensor]
 
 class RWKV4Mixer(TokenMixer):
     """The part behind `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
-    that of the weights, both divided by exp of the last; and that exponent, the largest so far."""
+    that of the weights, both divided by exp of the last; and that exponent, the largest so far.
+
+    Parameters are named as in the published code; `shift_weights` is 1 - time_mix of keys, values and receptance, one
+    behind the other.
+    """
 
     def __init__(self, spec: RWKV4, width: int, layer: int, depth: int) -> None:
         super().__init__()
@@ -66,12 +70,12 @@ class RWKV4Mixer(TokenMixer):
             initial_shift_weights(width, early) - 0.3 * late,
             initial_shift_weights(width, 0.5 * early),
         ]
-        self.shares = nn.Parameter(torch.cat(parts))
-        self.decay = nn.Parameter(-5 + 8 * channel_ratios(width) ** (0.7 + 1.3 * late))
-        self.newest = nn.Parameter(math.log(0.3) + 0.5 * ((torch.arange(width) + 1) % 3 - 1))
-        self.receptance, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.shift_weights = nn.Parameter(torch.cat(parts))
+        self.time_decay = nn.Parameter(-5 + 8 * channel_ratios(width) ** (0.7 + 1.3 * late))
+        self.time_first = nn.Parameter(math.log(0.3) + 0.5 * ((torch.arange(width) + 1) % 3 - 1))
+        self.receptance, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
         if spec.published_initialization:
-            for linear, gain in ((self.receptance, 0.0), (self.keys, 0.0), (self.values, 1.0), (self.out, 0.0)):
+            for linear, gain in ((self.receptance, 0.0), (self.key, 0.0), (self.value, 1.0), (self.output, 0.0)):
                 initialize_linear(linear, gain)
 
     def self_initialized_parameters(self) -> set[str]:
@@ -79,40 +83,40 @@ class RWKV4Mixer(TokenMixer):
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Speeds learn twice as fast, the newest token's weight three times, as published."""
-        return {"decay": (2.0, False), "newest": (3.0, False)}
+        return {"time_decay": (2.0, False), "time_first": (3.0, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "RWKV4")
         gate, k, v = self._project(x, shift_tokens(x))
-        return self._output(parallel_wkv(k, v, *upcast_all(self.decay, self.newest))[0], gate)
+        return self._output(parallel_wkv(k, v, *upcast_all(self.time_decay, self.time_first))[0], gate)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
         check_no_blocked_keys(context, "RWKV4")
         gate, k, v = self._project(x, shift_tokens(x))
-        found, *sums = parallel_wkv(k, v, *upcast_all(self.decay, self.newest))
+        found, *sums = parallel_wkv(k, v, *upcast_all(self.time_decay, self.time_first))
         before, value, weight, largest = (gather_last_tokens(one, context.lengths)[:, None] for one in (x, *sums))
         return self._output(found, gate), (before, value, weight, largest)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
         before, *sums = state
         gate, k, v = self._project(x, before)
-        found, value, weight, largest = recurrent_wkv(k, v, *upcast_all(self.decay, self.newest), *sums)
+        found, value, weight, largest = recurrent_wkv(k, v, *upcast_all(self.time_decay, self.time_first), *sums)
         return self._output(found, gate), (x, value, weight, largest)
 
     def _project(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        for_keys, for_values, for_receptance = apply_token_shift(x, before, self.shares)
-        k, v = upcast_all(self.keys(for_keys), self.values(for_values))
+        for_keys, for_values, for_receptance = apply_token_shift(x, before, self.shift_weights)
+        k, v = upcast_all(self.key(for_keys), self.value(for_values))
         return torch.sigmoid(self.receptance(for_receptance)), k, v
 
     def _output(self, found: Tensor, gate: Tensor) -> Tensor:
-        output: Tensor = self.out((gate * found).to(gate.dtype))
+        output: Tensor = self.output((gate * found).to(gate.dtype))
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.output,)
 
     def flops(self, time: int) -> int:
-        width = self.decay.numel()
+        width = self.time_decay.numel()
         return 2 * time * (4 * width * width + 8 * width)
 
 

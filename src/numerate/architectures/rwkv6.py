@@ -78,24 +78,28 @@ WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV6Mixer(TokenMixer):
-    """The part behind `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values."""
+    """The part behind `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+
+    Parameters are named as in the published code; `time_decay` has time_decay as its bias, and time_decay_w1 and _w2 as
+    `down` and `up`.
+    """
 
     def __init__(self, spec: RWKV6, width: int, layer: int, depth: int) -> None:
         super().__init__()
         self.spec, self.heads = spec, compute_num_heads(width, spec.head_dim)
         late, _ = depth_ratios(layer, depth)
         channel, rank = channel_ratios(width), spec.decay_rank
-        self.shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published_initialization)
+        self.token_shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published_initialization)
         speeds, up = -6 + 5 * channel ** (0.7 + 1.3 * late), torch.empty(rank, width).uniform_(-0.01, 0.01)
-        self.decay = LowRank(width, rank, torch.tanh, up, speeds, spec.published_initialization)
+        self.time_decay = LowRank(width, rank, torch.tanh, up, speeds, spec.published_initialization)
         thirds = 0.1 * ((torch.arange(width) + 1) % 3 - 1)
-        self.bonus = nn.Parameter(late * (1 - channel) + thirds)
-        self.receptance, self.keys, self.values, self.gate, self.out = (
+        self.time_faaaa = nn.Parameter(late * (1 - channel) + thirds)
+        self.receptance, self.key, self.value, self.gate, self.output = (
             nn.Linear(width, width, bias=False) for _ in range(5)
         )
-        self.norm = HeadNorm(width, layer, depth)
+        self.ln_x = HeadNorm(width, layer, depth)
         if spec.published_initialization:
-            gains = ((self.receptance, 1.0), (self.keys, 0.1), (self.values, 1.0), (self.gate, 0.1), (self.out, 0.0))
+            gains = ((self.receptance, 1.0), (self.key, 0.1), (self.value, 1.0), (self.gate, 0.1), (self.output, 0.0))
             for linear, gain in gains:
                 initialize_linear(linear, gain)
 
@@ -105,7 +109,7 @@ class RWKV6Mixer(TokenMixer):
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
         plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
-        return {**plain, "decay.bias": (2.0, False)}
+        return {**plain, "time_decay.bias": (2.0, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "RWKV6")
@@ -123,52 +127,58 @@ class RWKV6Mixer(TokenMixer):
         before, matrix = state
         read, gate = self._project(x, before)
         r, k, v, decays = upcast_all(*read)
-        y, matrix = recurrent_wkv(r, k, v, decays.exp(), self.bonus.view(self.heads, -1), matrix)
+        y, matrix = recurrent_wkv(r, k, v, decays.exp(), self.time_faaaa.view(self.heads, -1), matrix)
         return self._output(y, gate), (x, matrix)
 
     def _project(self, x: Tensor, before: Tensor) -> tuple[WKVInputs, Tensor]:
         """Receptance, keys, values and logarithms of decays by head; and the gates, rows x time x width."""
-        for_decay, for_keys, for_values, for_receptance, for_gate = self.shift(x, before)
-        made = (self.receptance(for_receptance), self.keys(for_keys), self.values(for_values), self.decay(for_decay))
+        for_decay, for_keys, for_values, for_receptance, for_gate = self.token_shift(x, before)
+        made = (self.receptance(for_receptance), self.key(for_keys), self.value(for_values), self.time_decay(for_decay))
         r, k, v, decays = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
         return (r, k, v, -decays.exp()), silu(self.gate(for_gate))
 
     def _wkv(self, read: WKVInputs) -> tuple[Tensor, Tensor]:
         """The outputs at all positions, and the last states."""
         if should_use_fla(self.spec.backend, read[0], "RWKV6"):
-            return chunked_wkv_fla(*read, self.bonus.view(self.heads, -1))
+            return chunked_wkv_fla(*read, self.time_faaaa.view(self.heads, -1))
         r, k, v, decays = upcast_all(*read)
-        return chunked_wkv(r, k, v, decays.exp(), self.bonus.view(self.heads, -1))
+        return chunked_wkv(r, k, v, decays.exp(), self.time_faaaa.view(self.heads, -1))
 
     def _output(self, y: Tensor, gate: Tensor) -> Tensor:
-        output: Tensor = self.out((self.norm(y) * gate).to(gate.dtype))
+        output: Tensor = self.output((self.ln_x(y) * gate).to(gate.dtype))
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.output,)
 
     def flops(self, time: int) -> int:
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
-        return 2 * time * (matrices + 3 * self.bonus.numel() ** 2 // self.heads)
+        return 2 * time * (matrices + 3 * self.time_faaaa.numel() ** 2 // self.heads)
 
 
 class DynamicShift(nn.Module):
-    """Token shift whose shares depend on the token: for decay, keys, values, receptance and gate."""
+    """Token shift whose shares depend on the token: for decay, keys, values, receptance and gate.
+
+    Parameters are named as in the published code; `shift_weights` is time_maa_w, _k, _v, _r and _g, one behind the
+    other.
+    """
 
     def __init__(self, width: int, layer: int, depth: int, rank: int, published: bool) -> None:
         super().__init__()
         late, early = depth_ratios(layer, depth)
         plain, soft = initial_shift_weights(width, early), initial_shift_weights(width, 0.5 * early)
-        self.first = nn.Parameter(plain.clone())
-        self.shares = nn.Parameter(torch.cat([plain, plain, plain - 0.3 * late, soft, soft]))
+        self.time_maa_x = nn.Parameter(plain.clone())
+        self.shift_weights = nn.Parameter(torch.cat([plain, plain, plain - 0.3 * late, soft, soft]))
         down = torch.zeros(width, 5 * rank) if published else torch.randn(width, 5 * rank) * width**-0.5
-        self.down = nn.Parameter(down)
-        self.up = nn.Parameter(torch.empty(5, rank, width).uniform_(-0.01, 0.01))
+        self.time_maa_w1 = nn.Parameter(down)
+        self.time_maa_w2 = nn.Parameter(torch.empty(5, rank, width).uniform_(-0.01, 0.01))
 
     def forward(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        low = torch.tanh(torch.addcmul(x, before - x, self.first) @ self.down)
-        more = torch.unflatten(low, -1, (5, -1)).movedim(-2, 0).flatten(1, 2) @ self.up
-        return apply_token_shift(x, before, torch.unflatten(more, 1, x.shape[:2]) + self.shares.view(5, 1, 1, -1))
+        low = torch.tanh(torch.addcmul(x, before - x, self.time_maa_x) @ self.time_maa_w1)
+        more = torch.unflatten(low, -1, (5, -1)).movedim(-2, 0).flatten(1, 2) @ self.time_maa_w2
+        return apply_token_shift(
+            x, before, torch.unflatten(more, 1, x.shape[:2]) + self.shift_weights.view(5, 1, 1, -1)
+        )
 
 
 # The recurrence ----------------------------------------------------------------------------------------------------

@@ -98,7 +98,11 @@ OptionalActivation = Callable[[Tensor], Tensor] | None
 
 
 class RWKV7Mixer(TokenMixer):
-    """The part behind `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values."""
+    """The part behind `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+
+    Parameters are named as in the published code, maps of low rank as in flash-linear-attention: the bias, `down` and
+    `up` of `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one behind the other.
+    """
 
     def __init__(self, spec: RWKV7, width: int, layer: int, depth: int) -> None:
         super().__init__()
@@ -109,7 +113,7 @@ class RWKV7Mixer(TokenMixer):
         zigzag = (2 * channel_ratios(size) - 1).repeat(self.heads)
         zigzag = zigzag * zigzag.abs()
         exponents = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)
-        self.shares = nn.Parameter(
+        self.shift_weights = nn.Parameter(
             torch.cat([initial_shift_weights(width, exponent * ratio_1_to_0) for exponent in exponents])
         )
 
@@ -121,19 +125,19 @@ class RWKV7Mixer(TokenMixer):
             return LowRank(width, rank, between, up, bias, spec.published_initialization)
 
         decay_bias = -5.5 + 6 * channel ** (1 + ratio_0_to_1**0.3) + 2.5 * zigzag
-        self.decay = low_rank(spec.decay_rank, 2.5, decay_bias, torch.tanh)
-        self.rate = low_rank(
+        self.w_lora = low_rank(spec.decay_rank, 2.5, decay_bias, torch.tanh)
+        self.a_lora = low_rank(
             spec.rate_rank, 2.5, (-0.19 if spec.published_initialization else -2.19) + 0.3 * zigzag + 0.4 * centered
         )
-        self.mixture = low_rank(spec.value_rank, 1.7, 0.73 - 0.4 * centered) if layer else None
-        self.gate = low_rank(spec.gate_rank, 5.0, None, torch.sigmoid, 0.1 if spec.published_initialization else 4.0)
-        self.removed = nn.Parameter(0.71 - 0.1 * centered)
-        self.rated = nn.Parameter(torch.full((width,), 1.02 if spec.published_initialization else 0.0))
-        self.bonus = nn.Parameter(torch.full((width,), -0.04))
-        self.receptance, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.norm = HeadNorm(width, layer, depth)
+        self.v_lora = low_rank(spec.value_rank, 1.7, 0.73 - 0.4 * centered) if layer else None
+        self.g_lora = low_rank(spec.gate_rank, 5.0, None, torch.sigmoid, 0.1 if spec.published_initialization else 4.0)
+        self.k_k = nn.Parameter(0.71 - 0.1 * centered)
+        self.k_a = nn.Parameter(torch.full((width,), 1.02 if spec.published_initialization else 0.0))
+        self.r_k = nn.Parameter(torch.full((width,), -0.04))
+        self.receptance, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.ln_x = HeadNorm(width, layer, depth)
         if spec.published_initialization:
-            for linear, bound in ((self.receptance, 0.5), (self.keys, 0.05), (self.values, 0.5), (self.out, 0.0)):
+            for linear, bound in ((self.receptance, 0.5), (self.key, 0.05), (self.value, 0.5), (self.output, 0.0)):
                 nn.init.uniform_(linear.weight, -bound * width**-0.5, bound * width**-0.5)
 
     def self_initialized_parameters(self) -> set[str]:
@@ -142,7 +146,7 @@ class RWKV7Mixer(TokenMixer):
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
         plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
-        return {**plain, "decay.bias": (2.0, False)}
+        return {**plain, "w_lora.bias": (2.0, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "RWKV7")
@@ -167,18 +171,20 @@ class RWKV7Mixer(TokenMixer):
     def _project(self, x: Tensor, before: Tensor, context: Context) -> tuple[WKVInputs, Tensor]:
         """Receptance, logarithms of decays, keys, values, minus the keys under which is removed, and these times the
         rate: each rows x time x heads x size; and the gates, rows x time x width."""
-        for_receptance, for_decay, for_keys, for_values, for_rate, for_gate = apply_token_shift(x, before, self.shares)
-        r, k, v = self.receptance(for_receptance), self.keys(for_keys), self.values(for_values)
-        if self.mixture is None:
+        for_receptance, for_decay, for_keys, for_values, for_rate, for_gate = apply_token_shift(
+            x, before, self.shift_weights
+        )
+        r, k, v = self.receptance(for_receptance), self.key(for_keys), self.value(for_values)
+        if self.v_lora is None:
             context.forward_cache[RWKV7Mixer] = v
         else:
-            v = torch.lerp(v, context.forward_cache[RWKV7Mixer], torch.sigmoid(self.mixture(for_values)).to(v.dtype))
-        rate = torch.sigmoid(self.rate(for_rate))
-        decays, under = -MAX_DECAY_RATE * torch.sigmoid(self.decay(for_decay)), k * self.removed
-        made = (r, decays, k * (1 + (rate - 1) * self.rated), v, under, rate)
+            v = torch.lerp(v, context.forward_cache[RWKV7Mixer], torch.sigmoid(self.v_lora(for_values)).to(v.dtype))
+        rate = torch.sigmoid(self.a_lora(for_rate))
+        decays, under = -MAX_DECAY_RATE * torch.sigmoid(self.w_lora(for_decay)), k * self.k_k
+        made = (r, decays, k * (1 + (rate - 1) * self.k_a), v, under, rate)
         r, decays, k, v, under, rate = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
         under = normalize(under, dim=-1)
-        return (r, decays, k, v, -under, under * rate), self.gate(for_gate)
+        return (r, decays, k, v, -under, under * rate), self.g_lora(for_gate)
 
     def _wkv(self, read: WKVInputs) -> tuple[Tensor, Tensor]:
         """The outputs at all positions, and the last states."""
@@ -189,16 +195,16 @@ class RWKV7Mixer(TokenMixer):
 
     def _output(self, y: Tensor, read: WKVInputs, gate: Tensor) -> Tensor:
         r, _, k, v, _, _ = read
-        own = (r * k * self.bonus.view(self.heads, -1)).sum(-1, keepdim=True) * v
-        output: Tensor = self.out(((self.norm(y) + own.flatten(-2)) * gate).to(gate.dtype))
+        own = (r * k * self.r_k.view(self.heads, -1)).sum(-1, keepdim=True) * v
+        output: Tensor = self.output(((self.ln_x(y) + own.flatten(-2)) * gate).to(gate.dtype))
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.output,)
 
     def flops(self, time: int) -> int:
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
-        return 2 * time * (matrices + 5 * self.bonus.numel() ** 2 // self.heads)
+        return 2 * time * (matrices + 5 * self.r_k.numel() ** 2 // self.heads)
 
 
 # The recurrence ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class S4(Mixer):
 
     Each channel has a state-space model of its own, x' = A x + B u, y = C x, with A = diag(eigenvalues) - P P*, which
     starts as HiPPO-LegS. A state of 64 is 32 conjugate pairs, whose other halves are never computed. Real parts of the
-    eigenvalues are -exp(log_decay), so that A stays in the left half plane whatever is learned. Step sizes start
+    eigenvalues are -exp(log_A_real), so that A stays in the left half plane whatever is learned. Step sizes start
     log-uniform, C complex normal, the skip normal.
 
     A, B, P and the step sizes learn at `learning_rate_factor` times the learning rate and do not decay, C learns at
@@ -85,26 +85,26 @@ class S4Mixer(StateSpaceMixer):
         super().__init__("S4", width, spec.dropout, spec.learning_rate_factor)
         found = nplr_legs(2 * spec.state_pairs)
         eigenvalues = complex_parameter(found.eigenvalues, width).detach()
-        self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
-        self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
-        self.low_rank = complex_parameter(found.P, width)
-        self.input_map = complex_parameter(found.B, width)
-        self.output_map = random_complex_parameter(width, spec.state_pairs)
-        self.log_step = random_log_dt(width, spec.dt_min, spec.dt_ratio)
+        self.log_A_real = nn.Parameter((-eigenvalues[..., 0]).log())
+        self.A_imag = nn.Parameter(eigenvalues[..., 1].clone())
+        self.P = complex_parameter(found.P, width)
+        self.B = complex_parameter(found.B, width)
+        self.C = random_complex_parameter(width, spec.state_pairs)
+        self.log_dt = random_log_dt(width, spec.dt_min, spec.dt_ratio)
 
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        still = ("log_decay", "frequency", "low_rank", "input_map", "log_step")
+        still = ("log_A_real", "A_imag", "P", "B", "log_dt")
         return {
             **dict.fromkeys(still, (self.learning_rate_factor, False)),
-            "output_map": (self.learning_rate_factor, True),
+            "C": (self.learning_rate_factor, True),
         }
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
-        base, fed, low_rank = self._discretize()
-        read = torch.stack([as_complex(self.output_map), low_rank.conj()], dim=-2)
+        base, fed, P = self._discretize()
+        read = torch.stack([as_complex(self.C), P.conj()], dim=-2)
         # Twice the real part of one of each conjugate pair is the sum over both.
         weights = (2 * read[..., :, None, :] * fed[..., None, :, :]).flatten(-3, -2)
         kernels = impulse_responses(weights, base, time)
@@ -113,8 +113,8 @@ class S4Mixer(StateSpaceMixer):
     def final_states(
         self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows width pairs 2"]:
-        base, fed, low_rank = self._discretize()
-        weights = 2 * low_rank.conj()[..., None, :] * fed
+        base, fed, P = self._discretize()
+        weights = 2 * P.conj()[..., None, :] * fed
         loop = causal_convolution(_feedback_response(impulse_responses(weights, base, signal.shape[1])), signal)
         powers = complex_powers(base, signal.shape[1])
         through_b, through_p = (weighted_sums(powers, reverse_rows(part, lengths)) for part in (signal, loop))
@@ -124,25 +124,25 @@ class S4Mixer(StateSpaceMixer):
         self, u: Float[Tensor, "rows width"], state: Float[Tensor, "rows width pairs 2"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         """(1 - step/2 A) x_t = (1 + step/2 A) x_(t-1) + step B u_t, solved by Woodbury's identity."""
-        x, low_rank, step = as_complex(state), as_complex(self.low_rank), upcast(self.log_step).exp()[:, None]
+        x, P, step = as_complex(state), as_complex(self.P), upcast(self.log_dt).exp()[:, None]
         half = step / 2 * self._eigenvalues()
-        seen = _read_state(low_rank.conj(), x)
-        right = (1 + half) * x - step / 2 * low_rank * seen + step * as_complex(self.input_map) * u[..., None]
-        right, turned = right / (1 - half), low_rank / (1 - half)
-        loop = 1 + step / 2 * _read_state(low_rank.conj(), turned)
-        after = right - step / 2 * turned * _read_state(low_rank.conj(), right) / loop
-        return _read_state(as_complex(self.output_map), after)[..., 0], torch.view_as_real(after)
+        seen = _read_state(P.conj(), x)
+        right = (1 + half) * x - step / 2 * P * seen + step * as_complex(self.B) * u[..., None]
+        right, turned = right / (1 - half), P / (1 - half)
+        loop = 1 + step / 2 * _read_state(P.conj(), turned)
+        after = right - step / 2 * turned * _read_state(P.conj(), right) / loop
+        return _read_state(as_complex(self.C), after)[..., 0], torch.view_as_real(after)
 
     def _eigenvalues(self) -> Complex[Tensor, "width pairs"]:
-        return torch.complex(-upcast(self.log_decay).exp(), upcast(self.frequency))
+        return torch.complex(-upcast(self.log_A_real).exp(), upcast(self.A_imag))
 
     def _discretize(self) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal recurrence of the bilinear rule: its factors (width x pairs), what feeds it (width x 2 x
         pairs, B and P), and P."""
-        step, low_rank = upcast(self.log_step).exp()[:, None], as_complex(self.low_rank)
+        step, P = upcast(self.log_dt).exp()[:, None], as_complex(self.P)
         inverse = (1 - 0.5 * step * self._eigenvalues()).reciprocal()
-        fed = (step * inverse)[..., None, :] * torch.stack([as_complex(self.input_map), low_rank], dim=-2)
-        return 2 * inverse - 1, fed, low_rank
+        fed = (step * inverse)[..., None, :] * torch.stack([as_complex(self.B), P], dim=-2)
+        return 2 * inverse - 1, fed, P
 
 
 def _read_state(reader: Complex[Tensor, "*reader pairs"], x: Complex[Tensor, "*x pairs"]) -> Tensor:
@@ -158,8 +158,8 @@ def _feedback_response(kernels: Float[Tensor, "width 2 time"]) -> Float[Tensor, 
 
 def cauchy_kernel(
     eigenvalues: Complex[Tensor, "width pairs"],
-    low_rank: Complex[Tensor, "width pairs"],
-    input_map: Complex[Tensor, "width pairs"],
+    P: Complex[Tensor, "width pairs"],
+    B: Complex[Tensor, "width pairs"],
     truncated_C: Complex[Tensor, "width pairs"],
     step: Float[Tensor, " width"],
     time: int,
@@ -175,7 +175,7 @@ def cauchy_kernel(
     half = (step / 2)[:, None, None] * (1 + z)
     all_eigenvalues = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
     resolvent = 1 / ((1 - z) - half * all_eigenvalues[:, :, None])
-    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (low_rank, input_map, truncated_C))
+    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (P, B, truncated_C))
     cb, cp, pb, pp = (
         (left * right)[:, None] @ resolvent for left, right in ((c, b), (c, p), (p.conj(), b), (p.conj(), p))
     )

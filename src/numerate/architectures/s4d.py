@@ -48,7 +48,7 @@ class S4D(Mixer):
     - `inv`: -1/2 + i N/pi (N/(2n + 1) - 1);
     - `legs`: those of the normal part of HiPPO-LegS, which `inv` comes near to.
 
-    Real parts are -exp(log_decay), so that they stay negative. B is 1 (only its product with C matters); C starts
+    Real parts are -exp(log_A_real), so that they stay negative. B is 1 (only its product with C matters); C starts
     complex normal, step sizes log-uniform, the skip normal. `discretization` makes the recurrence discrete:
     `zoh` holds each input for a step (factor exp(step e)), `bilinear` is (1 + step e/2)/(1 - step e/2).
 
@@ -84,24 +84,24 @@ class S4DMixer(StateSpaceMixer):
         super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)
         self.discretization = spec.discretization
         eigenvalues = complex_parameter(_initial_eigenvalues(spec.initialization, spec.state_pairs), width).detach()
-        self.log_decay = nn.Parameter((-eigenvalues[..., 0]).log())
-        self.frequency = nn.Parameter(eigenvalues[..., 1].clone())
-        self.output_map = random_complex_parameter(width, spec.state_pairs)
-        self.log_step = random_log_dt(width, spec.dt_min, spec.dt_ratio)
+        self.log_A_real = nn.Parameter((-eigenvalues[..., 0]).log())
+        self.A_imag = nn.Parameter(eigenvalues[..., 1].clone())
+        self.C = random_complex_parameter(width, spec.state_pairs)
+        self.log_dt = random_log_dt(width, spec.dt_min, spec.dt_ratio)
 
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        still = ("log_decay", "frequency", "log_step")
+        still = ("log_A_real", "A_imag", "log_dt")
         return {
             **dict.fromkeys(still, (self.learning_rate_factor, False)),
-            "output_map": (self.learning_rate_factor, True),
+            "C": (self.learning_rate_factor, True),
         }
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
         base, fed = self._discretize()
-        return impulse_responses((2 * as_complex(self.output_map) * fed)[..., None, :], base, time)[..., 0, :]
+        return impulse_responses((2 * as_complex(self.C) * fed)[..., None, :], base, time)[..., 0, :]
 
     def final_states(
         self, signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
@@ -115,12 +115,12 @@ class S4DMixer(StateSpaceMixer):
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         base, fed = self._discretize()
         after = base * as_complex(state) + fed * u[..., None]
-        return 2 * (as_complex(self.output_map) * after).real.sum(-1), torch.view_as_real(after)
+        return 2 * (as_complex(self.C) * after).real.sum(-1), torch.view_as_real(after)
 
     def _discretize(self) -> tuple[Tensor, Tensor]:
         """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
-        eigenvalues = torch.complex(-upcast(self.log_decay).exp(), upcast(self.frequency))
-        step = upcast(self.log_step).exp()[:, None]
+        eigenvalues = torch.complex(-upcast(self.log_A_real).exp(), upcast(self.A_imag))
+        step = upcast(self.log_dt).exp()[:, None]
         if self.discretization == "zoh":
             base = (step * eigenvalues).exp()
             return base, (base - 1) / eigenvalues

@@ -49,7 +49,7 @@ class SlotLSTM(Mixer):
         return SlotLSTMMixer(self, width, self.hidden_size or width)
 
 
-_SELF_INITIALIZED_LINEARS = ("address", "read", "inward")
+_SELF_INITIALIZED_LINEARS = ("write_proj", "read_proj", "in_proj")
 """The linear maps that a layer draws itself, biases included."""
 
 
@@ -63,22 +63,22 @@ class SlotLSTMMixer(TokenMixer):
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
         super().__init__()
         self.num_slots, self.hidden_size, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
-        self.address, self.read = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
-        self.inward = nn.Linear(width, 4 * cells)
-        self.recurrent = nn.Linear(cells, 4 * cells, bias=False)
-        self.out = nn.Linear(cells, width, bias=False)
+        self.write_proj, self.read_proj = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
+        self.in_proj = nn.Linear(width, 4 * cells)
+        self.recurrent_proj = nn.Linear(cells, 4 * cells, bias=False)
+        self.out_proj = nn.Linear(cells, width, bias=False)
         with torch.no_grad():
-            for linear in (self.address, self.inward):
+            for linear in (self.write_proj, self.in_proj):
                 linear.weight.normal_(std=width**-0.5)
                 linear.bias.zero_()
-            self.read.load_state_dict(self.address.state_dict())
-            self.inward.bias[cells : 2 * cells] = 1.0
-            for gate in self.recurrent.weight.chunk(4):
+            self.read_proj.load_state_dict(self.write_proj.state_dict())
+            self.in_proj.bias[cells : 2 * cells] = 1.0
+            for gate in self.recurrent_proj.weight.chunk(4):
                 nn.init.orthogonal_(gate)
 
     def self_initialized_parameters(self) -> set[str]:
         return {
-            "recurrent.weight",
+            "recurrent_proj.weight",
             *(f"{part}.{own}" for part in _SELF_INITIALIZED_LINEARS for own in ("weight", "bias")),
         }
 
@@ -97,7 +97,7 @@ class SlotLSTMMixer(TokenMixer):
 
     def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
         """The softmax weights of slots."""
-        shares: Tensor = (self.sharpness * self.address(x)).softmax(-1)
+        shares: Tensor = (self.sharpness * self.write_proj(x)).softmax(-1)
         return shares
 
     @disable_compile
@@ -111,19 +111,22 @@ class SlotLSTMMixer(TokenMixer):
         if memory is None:
             memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size)
         outputs = []
-        reading = (self.sharpness * self.read(x)).softmax(-1)
-        for token, read, share in zip(self.inward(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+        reading = (self.sharpness * self.read_proj(x)).softmax(-1)
+        for token, read, share in zip(self.in_proj(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
             h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
-            enter, keep, value, show = (token + self.recurrent(h)).chunk(4, dim=-1)
+            enter, keep, value, show = (token + self.recurrent_proj(h)).chunk(4, dim=-1)
             c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
             h = show.sigmoid() * c.tanh()
             memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
             outputs.append(h)
-        return self.out(torch.stack(outputs, dim=1)), memory
+        return self.out_proj(torch.stack(outputs, dim=1)), memory
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        matrices = sum(part.weight.numel() for part in (self.address, self.read, self.inward, self.recurrent, self.out))
+        matrices = sum(
+            part.weight.numel()
+            for part in (self.write_proj, self.read_proj, self.in_proj, self.recurrent_proj, self.out_proj)
+        )
         return time * (2 * matrices + 10 * self.num_slots * self.hidden_size)

@@ -79,7 +79,7 @@ class SLSTMMixer(TokenMixer):
     """The part behind `SLSTM`.
 
     Its state is what the convolution has seen and, rows x cells each: h, the mean c/n, and log n.
-    `gates` makes the inputs of i and f, `inward` those of z and o; `recurrent` is heads x (4 x head) x head.
+    `if_proj` makes the inputs of i and f, `zo_proj` those of z and o; `recurrent_weight` is heads x (4 x head) x head.
     """
 
     def __init__(self, spec: SLSTM, width: int, cells: int, share: float) -> None:
@@ -87,34 +87,34 @@ class SLSTMMixer(TokenMixer):
         self.hidden_size, self.num_heads, self.width = cells, spec.num_heads, width
         self.sigmoid_forget = spec.forget_gate == "sigmoid"
         head = cells // spec.num_heads
-        self.convolution = ShortConvolution(width, spec.conv_kernel) if spec.conv_kernel is not None else None
-        self.gates = nn.Linear(width, 2 * cells, bias=False)
-        self.inward = nn.Linear(width, 2 * cells, bias=False)
+        self.conv1d = ShortConvolution(width, spec.conv_kernel) if spec.conv_kernel is not None else None
+        self.if_proj = nn.Linear(width, 2 * cells, bias=False)
+        self.zo_proj = nn.Linear(width, 2 * cells, bias=False)
         within = torch.arange(head) / max(1, head - 1)
         biases = torch.zeros(4, spec.num_heads, head)
         biases[1] = 5 - 12 * within ** (0.3 + 1.3 * share)
         self.bias = nn.Parameter(biases.flatten())
         most = cells**-0.5 if spec.initialization == "uniform" else 0.0
-        self.recurrent = nn.Parameter(torch.empty(spec.num_heads, 4 * head, head).uniform_(-most, most))
-        self.scale = nn.Parameter(torch.ones(cells))
-        self.out = nn.Linear(cells, width, bias=False) if spec.output_projection else nn.Identity()
+        self.recurrent_weight = nn.Parameter(torch.empty(spec.num_heads, 4 * head, head).uniform_(-most, most))
+        self.norm_weight = nn.Parameter(torch.ones(cells))
+        self.out_proj = nn.Linear(cells, width, bias=False) if spec.output_projection else nn.Identity()
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"bias", "recurrent", "scale", *(("convolution.weight", "convolution.bias") if self.convolution else ())}
+        return {"bias", "recurrent_weight", "norm_weight", *(("conv1d.weight", "conv1d.bias") if self.conv1d else ())}
 
     def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {"convolution.weight": (1.0, False)} if self.convolution else {}
+        return {"conv1d.weight": (1.0, False)} if self.conv1d else {}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, "SLSTM")
-        seen = x if self.convolution is None else self.convolution(x)
+        seen = x if self.conv1d is None else self.conv1d(x)
         return self._output(self._run(x, seen)[0], x)
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, ...]]:
         check_no_blocked_keys(context, "SLSTM")
-        seen = x if self.convolution is None else self.convolution(x)
+        seen = x if self.conv1d is None else self.conv1d(x)
         found = self._run(x, seen)
-        before = x[:, :0] if self.convolution is None else self.convolution.state(x, context.lengths)
+        before = x[:, :0] if self.conv1d is None else self.conv1d.state(x, context.lengths)
         return self._output(found[0], x), (
             before,
             *(gather_last_tokens(state.flatten(2), context.lengths) for state in found),
@@ -125,33 +125,33 @@ class SLSTMMixer(TokenMixer):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         before, *states = state
         seen = x
-        if self.convolution is not None:
-            seen, before = self.convolution.step(x, before)
+        if self.conv1d is not None:
+            seen, before = self.conv1d.step(x, before)
         split = (state.view(x.shape[0], self.num_heads, -1) for state in states)
         inputs = self._inputs(x, seen)
-        after = slstm_step(inputs[:, 0], self.recurrent.to(inputs.dtype), self.sigmoid_forget, *split)
+        after = slstm_step(inputs[:, 0], self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget, *split)
         return self._output(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
         """The tokens' contributions to i, f, z and o."""
-        gates = self.gates(seen if self.convolution is None else silu(seen))
-        found = torch.cat([gates, self.inward(x)], dim=-1)
+        gates = self.if_proj(seen if self.conv1d is None else silu(seen))
+        found = torch.cat([gates, self.zo_proj(x)], dim=-1)
         found = found.to(torch.promote_types(found.dtype, torch.float32)) + self.bias
         return found.view(*x.shape[:2], 4, self.num_heads, -1)
 
     def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
         """h, the means and log n behind each token: rows x time x heads x head."""
         inputs = self._inputs(x, seen)
-        return slstm(inputs, self.recurrent.to(inputs.dtype), self.sigmoid_forget)
+        return slstm(inputs, self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
 
     def _output(self, h: Tensor, x: Tensor) -> Tensor:
         rows, time = x.shape[:2]
-        normed = group_norm(h.reshape(rows * time, self.hidden_size), self.num_heads, self.scale.to(h.dtype))
-        output: Tensor = self.out(normed.view(rows, time, self.hidden_size).to(x.dtype))
+        normed = group_norm(h.reshape(rows * time, self.hidden_size), self.num_heads, self.norm_weight.to(h.dtype))
+        output: Tensor = self.out_proj(normed.view(rows, time, self.hidden_size).to(x.dtype))
         return output
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,) if isinstance(self.out, nn.Linear) else ()
+        return (self.out_proj,) if isinstance(self.out_proj, nn.Linear) else ()
 
     def flops(self, time: int) -> int:
         weights = [weight.numel() for name, weight in self.named_parameters() if weight.dim() >= 2]

@@ -83,8 +83,8 @@ def nplr_legs(states: int) -> NPLR:
     skew = a + np.outer(p, p) + 0.5 * np.eye(states)
     frequencies, vectors = np.linalg.eigh(-1j * skew)
     basis = vectors[:, states // 2 :]
-    low_rank, inward = (basis.conj().T @ part.astype(np.complex128) for part in (p, b))
-    return NPLR(-0.5 + 1j * frequencies[states // 2 :], low_rank, inward, basis)
+    P, B = (basis.conj().T @ part.astype(np.complex128) for part in (p, b))
+    return NPLR(-0.5 + 1j * frequencies[states // 2 :], P, B, basis)
 
 
 class ImpulseResponses(Function):
@@ -299,8 +299,8 @@ class StateSpaceMixer(TokenMixer, ABC):
     def __init__(self, name: str, width: int, dropout: float, rate: float) -> None:
         super().__init__()
         self.mixer_name, self.width, self.dropout, self.learning_rate_factor = name, width, dropout, rate
-        self.skip = nn.Parameter(torch.randn(width))
-        self.out = nn.Linear(width, 2 * width)
+        self.D = nn.Parameter(torch.randn(width))
+        self.out_proj = nn.Linear(width, 2 * width)
 
     @abstractmethod
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
@@ -332,11 +332,11 @@ class StateSpaceMixer(TokenMixer, ABC):
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(x.device.type, enabled=False):
             y, state = self.recurrent_step(x[:, 0].to(state.dtype), state)
-        return self._output(torch.addcmul(y[:, None], x, self.skip).to(x.dtype)), state
+        return self._output(torch.addcmul(y[:, None], x, self.D).to(x.dtype)), state
 
     def _forward_signal(self, x: Tensor, signal: Tensor) -> Tensor:
         y = self._convolve(signal).permute(2, 1, 0).contiguous()
-        return self._output(torch.addcmul(y, x, self.skip).to(x.dtype))
+        return self._output(torch.addcmul(y, x, self.D).to(x.dtype))
 
     @disable_compile
     def _convolve(self, signal: Tensor) -> Tensor:
@@ -344,7 +344,7 @@ class StateSpaceMixer(TokenMixer, ABC):
             return causal_convolution(self.kernel(signal.shape[1]), signal)
 
     def _output(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
-        return self._channel_dropout(glu(self.out(self._channel_dropout(gelu(y)))))
+        return self._channel_dropout(glu(self.out_proj(self._channel_dropout(gelu(y)))))
 
     def _channel_dropout(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
         if not self.training or self.dropout == 0.0:
@@ -352,11 +352,11 @@ class StateSpaceMixer(TokenMixer, ABC):
         return y * dropout(y.new_ones(y.shape[0], 1, y.shape[2]), self.dropout)
 
     def packed_projections(self) -> dict[str, tuple[str, ...]]:
-        return {"out": ("values", "gates")}
+        return {"out_proj": ("values", "gates")}
 
     def flops(self, time: int) -> int:
         """The convolution as the triangle that it is, and the linear map; the kernel is made once for all rows."""
-        return self.width * time * (time + 1) + 2 * time * self.out.weight.numel()
+        return self.width * time * (time + 1) + 2 * time * self.out_proj.weight.numel()
 
 
 def reverse_rows(

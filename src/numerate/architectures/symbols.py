@@ -115,25 +115,25 @@ class SymbolicAttention(Symbols):
         made = [self.build(width) for _ in range(depth)]
         if self.sharing == "library":
             for part in made[1:]:
-                part.symbols = made[0].symbols
+                part.symbol_library = made[0].symbol_library
         return made
 
 
 class SymbolicAttentionPart(TokenSymbols):
     """The part behind `SymbolicAttention`."""
 
-    symbols: Tensor
+    symbol_library: Tensor
 
     def __init__(self, spec: SymbolicAttention, width: int) -> None:
         super().__init__()
         self.heads, self.scale, self.normalized = spec.num_heads, spec.scale, spec.normalized
-        self.map, self.spread = nn.Linear(width, width), spec.initialization == "spread"
-        self.templates = nn.Parameter(torch.randn(spec.num_symbols, width))
+        self.q_proj, self.spread = nn.Linear(width, width), spec.initialization == "spread"
+        self.template_features = nn.Parameter(torch.randn(spec.num_symbols, width))
         symbols = torch.randn(spec.num_symbols, width)
         if spec.trainable:
-            self.symbols = nn.Parameter(symbols)
+            self.symbol_library = nn.Parameter(symbols)
         else:
-            self.register_buffer("symbols", symbols)
+            self.register_buffer("symbol_library", symbols)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         asking, templates, symbols = self._split(x, context)
@@ -143,13 +143,15 @@ class SymbolicAttentionPart(TokenSymbols):
 
     def decoding_function(self) -> SymbolFunction:
         heads, scale = self.heads, self.scale
-        templates, symbols = (torch.unflatten(one, -1, (heads, -1)) for one in (self.templates, self.symbols))
+        templates, symbols = (
+            torch.unflatten(one, -1, (heads, -1)) for one in (self.template_features, self.symbol_library)
+        )
         # Head by head, and templates with a place for each component, which is how one token reads them the quickest.
         scale = templates.shape[-1] ** -0.5 if scale is None else scale
         templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
 
         def found(x: Tensor, context: Context) -> Tensor:
-            asking = self.map(x if self.normalized or context.residual is None else context.residual)
+            asking = self.q_proj(x if self.normalized or context.residual is None else context.residual)
             asking = asking.view(-1, heads, templates.shape[1]).transpose(0, 1)
             scores = torch.bmm(asking, templates.to(asking.dtype))
             chosen = torch.bmm(scores.softmax(-1), symbols.to(asking.dtype))
@@ -169,15 +171,15 @@ class SymbolicAttentionPart(TokenSymbols):
         read = x if self.normalized or context.residual is None else context.residual
         asking, templates, symbols = (
             torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
-            for one in (self.map(read).flatten(0, 1), self.templates, self.symbols)
+            for one in (self.q_proj(read).flatten(0, 1), self.template_features, self.symbol_library)
         )
         return asking, templates, symbols
 
     def self_initialized_parameters(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("map.")}
+        return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("q_proj.")}
 
     def flops(self, time: int) -> int:
-        return 2 * time * (self.map.weight.numel() + 2 * self.templates.numel())
+        return 2 * time * (self.q_proj.weight.numel() + 2 * self.template_features.numel())
 
 
 @dataclass(frozen=True)
@@ -214,23 +216,23 @@ class PositionalSymbolsPart(TokenSymbols):
 
     def __init__(self, spec: PositionalSymbols, width: int) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(spec.max_position_embeddings, width) if spec.embedding == "learned" else None
+        self.embedding = nn.Embedding(spec.max_position_embeddings, width) if spec.embedding == "learned" else None
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         _, time, width = x.shape
         places, longest = torch.arange(time, device=x.device)[None], time
         if context.cache_position is not None:
             places, longest = context.cache_position[:, None], context.cached_length
-        if self.vectors is None:
+        if self.embedding is None:
             return sinusoidal_embedding(places, width).to(x.dtype)
-        table = self.vectors.num_embeddings
+        table = self.embedding.num_embeddings
         if longest > table:
             raise UserError(
                 f"model.mixer.symbols.max_position_embeddings: position {longest - 1} is outside the table of "
                 f"{table} positions; "
                 f"use shorter rows or model.mixer.symbols.max_position_embeddings={longest}"
             )
-        found: Tensor = self.vectors(places)
+        found: Tensor = self.embedding(places)
         return found
 
 
@@ -273,9 +275,9 @@ class PositionRelativeSymbolsPart(DistanceSymbols):
         super().__init__()
         self.max_distance = spec.max_distance
         count = 2 * spec.max_distance + 1 if spec.future_distances else spec.max_distance + 1
-        self.vectors = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
+        self.rel_pos_embeddings = nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
 
     def forward(self, time: int) -> Float[Tensor, "{time} width"]:
         missing = time - self.max_distance - 1
-        near = self.vectors[max(0, -missing) : self.max_distance + 1]
-        return near if missing <= 0 else torch.cat([self.vectors[:1].expand(missing, -1), near])
+        near = self.rel_pos_embeddings[max(0, -missing) : self.max_distance + 1]
+        return near if missing <= 0 else torch.cat([self.rel_pos_embeddings[:1].expand(missing, -1), near])

@@ -31,7 +31,7 @@ class RelationalHeads:
     - `symbols`: the projected symbol of every key; or None, and `distance_symbols` has one for each distance between
       query and key, the farthest first and that of distance 0 last.
     - `relation_queries`, `relation_keys`: what relations compare, none with `rca`; with `disrca` one for each head.
-    - `relation_map`: what each head makes of the relations, with `relational` alone.
+    - `relation_proj`: what each head makes of the relations, with `relational` alone.
     - `query_positions`: where in its row each query stands; None where the queries are those of all keys.
     - `visible`: which keys a query sees, None for those up to itself; `bias` is added to the scores of attention.
     - `dropout_mask`: which attention weights are not dropped, and the `dropout` that drew them.
@@ -43,7 +43,7 @@ class RelationalHeads:
     distance_symbols: Float[Tensor, "#rows groups key head_width"] | None = None
     relation_queries: Float[Tensor, "rows relations query relation_width"] | None = None
     relation_keys: Float[Tensor, "rows relations key relation_width"] | None = None
-    relation_map: Float[Tensor, "heads head_width relations"] | None = None
+    relation_proj: Float[Tensor, "heads head_width relations"] | None = None
     query_positions: Int[Tensor, "#rows query"] | None = None
     visible: Bool[Tensor, "#rows 1 query key"] | None = None
     bias: Float[Tensor, "#rows heads query key"] | None = None
@@ -78,8 +78,8 @@ def reference_attention(
         relation_scores = torch.einsum("rlqp,rlkp->rlqk", heads.relation_queries, heads.relation_keys)
         relations = apply_activation(relation_scores * heads.relation_keys.shape[-1] ** -0.5, visible, activation)
         if variant == "relational":
-            assert heads.relation_map is not None
-            symbols = symbols + torch.einsum("hdl,rlqk->rhqkd", heads.relation_map, relations)
+            assert heads.relation_proj is not None
+            symbols = symbols + torch.einsum("hdl,rlqk->rhqkd", heads.relation_proj, relations)
         else:
             weights = weights * relations
     output: Tensor = torch.einsum("rhqk,rhqkd->rhqd", weights, symbols.expand(*weights.shape, -1))

@@ -66,8 +66,8 @@ def relational_attention(
         output, attended_relations = _chunked_relational_attention(heads, variant, activation)
     if attended_relations is None:
         return output
-    assert heads.relation_map is not None
-    return output + attended_relations @ heads.relation_map.mT
+    assert heads.relation_proj is not None
+    return output + attended_relations @ heads.relation_proj.mT
 
 
 def select_backend(heads: RelationalHeads, variant: Variant, activation: Activation) -> RelationalBackend:

@@ -130,11 +130,11 @@ def tiled_relational_attention(
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None
-    assert heads.relation_map is not None
+    assert heads.relation_proj is not None
     given = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
     read = RelationalInputs(*(x.to(heads.queries.dtype) for x in given))
     output, related = attended_symbols_and_relations(read, activation, backend)
-    return output + related @ heads.relation_map.mT
+    return output + related @ heads.relation_proj.mT
 
 
 @disable_compile

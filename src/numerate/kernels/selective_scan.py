@@ -33,11 +33,11 @@ def selective_scan(
 
     With h = 0 before the first time, at every time and for every channel c and state n:
 
-        a = exp(rates[c] decay[n, c]), or 2 a - 1 if `allow_neg_eigval`
-        h[n, c] = a h[n, c] + inputs[c] inward[n]
-        output[c] = sum over n of outward[n] h[n, c]
+        a = exp(dt[c] A[n, c]), or 2 a - 1 if `allow_neg_eigval`
+        h[n, c] = a h[n, c] + inputs[c] B[n]
+        output[c] = sum over n of C[n] h[n, c]
 
-    Where a rate and an input are 0 the state does not change. `recurrent` is the same, step by step.
+    Where dt and an input are 0 the state does not change. `recurrent` is the same, step by step.
 
     The states of all times are never in memory at once: forward keeps each `KEPT`th, backward recomputes the others.
     The loop over times has operations over all rows, states and channels. Where these are small, rows are cut into
@@ -100,21 +100,21 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        rates: Tensor,
+        dt: Tensor,
         inputs: Tensor,
-        inward: Tensor,
-        outward: Tensor,
+        B: Tensor,
+        C: Tensor,
         decay: Tensor,
         signed: bool,
         chunks: int,
         keep: bool,
     ) -> tuple[Tensor, ...]:
-        rows, time, _ = rates.shape
+        rows, time, _ = dt.shape
         parts = (
-            _split_chunks(rates, chunks),
+            _split_chunks(dt, chunks),
             _split_chunks(inputs, chunks),
-            _split_chunks(inward, chunks),
-            _split_chunks(outward, chunks),
+            _split_chunks(B, chunks),
+            _split_chunks(C, chunks),
         )
         scan = _ChunkScan(*parts, decay, signed, chunks)
         start, whole = decay.new_zeros(rows * chunks, *decay.shape[1:]), decay.new_empty(0)
@@ -136,8 +136,8 @@ class _SelectiveScan(torch.autograd.Function):
         decay, kept, whole, *parts = ctx.saved_tensors
         time, chunks = by_output.shape[1], ctx.chunks
         with torch.autocast(by_output.device.type, enabled=False):
-            rates, inputs, inward, outward = parts
-            scan = _ChunkScan(rates, inputs, inward, outward, decay, ctx.signed, chunks)
+            dt, inputs, B, C = parts
+            scan = _ChunkScan(dt, inputs, B, C, decay, ctx.signed, chunks)
             by_output, by_state = _split_chunks(by_output, chunks), by_last.clone()
             if chunks > 1:
                 by_state = _carry_states(
@@ -173,19 +173,19 @@ class _ChunkScan:
 
     def __init__(
         self,
-        rates: Tensor,
+        dt: Tensor,
         inputs: Tensor,
-        inward: Tensor,
-        outward: Tensor,
+        B: Tensor,
+        C: Tensor,
         decay: Tensor,
         signed: bool,
         chunks: int,
     ) -> None:
-        self.dt, self.inputs = (part[:, :, None].unbind() for part in (rates, inputs))
-        self.B, self.C = (part[:, :, :, None].unbind() for part in (inward, outward))
-        self.num_times, self.size = len(rates), (rates.shape[1], *decay.shape[1:])
+        self.dt, self.inputs = (part[:, :, None].unbind() for part in (dt, inputs))
+        self.B, self.C = (part[:, :, :, None].unbind() for part in (B, C))
+        self.num_times, self.size = len(dt), (dt.shape[1], *decay.shape[1:])
         if len(decay) > 1:
-            decay = decay.repeat_interleave(rates.shape[1] // chunks // len(decay), 0).repeat(chunks, 1, 1)
+            decay = decay.repeat_interleave(dt.shape[1] // chunks // len(decay), 0).repeat(chunks, 1, 1)
         self.A, self.log2_decay, self.allow_neg_eigval = decay, decay * math.log2(math.e), signed
 
     def final_states(self) -> tuple[Tensor, Tensor]:
@@ -219,7 +219,7 @@ class _ChunkScan:
         return output[:, :, 0], kept, state
 
     def gradients(self, grad_output: Tensor, saved_states: Tensor, grad_state: Tensor) -> tuple[Tensor, ...]:
-        """Gradients by rates, inputs, inward, outward and each row's decay, from those by outputs and last state."""
+        """Gradients by dt, inputs, B, C and each row's decay, from those by outputs and last state."""
         rows, states, channels = self.size
         grad_dt, grad_inputs = (grad_state.new_empty(self.num_times, rows, 1, channels) for _ in range(2))
         grad_B, grad_C = (grad_state.new_empty(self.num_times, rows, states, 1) for _ in range(2))

@@ -100,15 +100,17 @@ class SelfAttention(TokenMixer):
         self.logit_scale, self.log_scale_start = spec.logit_scale, spec.log_scale_start
         self.layer_scale = 1 / (layer + 1) if spec.scale_by_inverse_layer_index else 1.0
         self.blocked_keys_see_themselves = spec.blocked_attend_to_themselves
-        self.inward = nn.Linear(width, 3 * width, bias=spec.bias)
-        self.out = nn.Linear(width, width, bias=spec.bias)
+        self.qkv_proj = nn.Linear(width, 3 * width, bias=spec.bias)
+        self.out_proj = nn.Linear(width, width, bias=spec.bias)
         attention_modules = [
             (index, position.build_attention(heads, width // heads)) for index, position in enumerate(positions)
         ]
         self.position_specs = {i: positions[i] for i, module in attention_modules if module is not None}
         self.rotations = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, Rotation)})
-        self.biases = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)})
-        self.contextual = nn.ModuleDict(
+        self.attention_biases = nn.ModuleDict(
+            {str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)}
+        )
+        self.contextual_biases = nn.ModuleDict(
             {str(i): part for i, part in attention_modules if isinstance(part, ContextualBias)}
         )
 
@@ -116,7 +118,7 @@ class SelfAttention(TokenMixer):
         """Shares with the first layer the modules of position schemes that all layers share."""
         for index, position in self.position_specs.items():
             if position.is_shared_across_layers():
-                for attribute in ("rotations", "biases", "contextual"):
+                for attribute in ("rotations", "attention_biases", "contextual_biases"):
                     own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
                     if str(index) in own_modules:
                         own_modules[str(index)] = shared_modules[str(index)]
@@ -130,7 +132,7 @@ class SelfAttention(TokenMixer):
     ) -> Float[Tensor, "rows targets width"]:
         """`forward` at `target_positions`: all keys and values, but queries, scores and outputs of these only."""
         width = self.heads * self.head_width
-        weight, bias = self.inward.weight, self.inward.bias
+        weight, bias = self.qkv_proj.weight, self.qkv_proj.bias
         queries = self._split_heads(
             linear(gather_positions(x, target_positions), weight[:width], None if bias is None else bias[:width])
         )
@@ -195,12 +197,12 @@ class SelfAttention(TokenMixer):
 
         mask = self._attention_mask(visible, queries, keys, scale, bias_at_newest)
         attn_output = scaled_dot_product_attention(_apply_scale(queries, scale), keys, values, attn_mask=mask)
-        return self.out(attn_output.transpose(1, 2).flatten(2)), state
+        return self.out_proj(attn_output.transpose(1, 2).flatten(2)), state
 
     def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each rows x heads x time x head width, rotated by the rotary embeddings."""
         rows, time, _ = x.shape
-        queries, keys, values = self.inward(x).view(rows, time, 3, self.heads, self.head_width).unbind(2)
+        queries, keys, values = self.qkv_proj(x).view(rows, time, 3, self.heads, self.head_width).unbind(2)
         queries, keys, values = queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
         for name, rotation in self.rotations.items():
             assert isinstance(rotation, Rotation)
@@ -211,12 +213,12 @@ class SelfAttention(TokenMixer):
     def _project_fast(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
         """`_project` with components of queries and keys permuted, where that is faster; None elsewhere."""
         if (
-            type(self.inward) is not nn.Linear
-            or (match := find_pair_rotation(self.rotations, self.contextual, x, context)) is None
+            type(self.qkv_proj) is not nn.Linear
+            or (match := find_pair_rotation(self.rotations, self.contextual_biases, x, context)) is None
         ):
             return None
         index, rotation = match
-        width, bias = self.heads * self.head_width, self.inward.bias
+        width, bias = self.heads * self.head_width, self.qkv_proj.bias
         cache_key = ("pairs", index, self.head_width)
         if cache_key not in context.forward_cache:
             context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], 2 * self.heads).to(
@@ -227,7 +229,7 @@ class SelfAttention(TokenMixer):
             return torch.cat([rotation.interleave_halves(weight[: 2 * width]), weight[2 * width :]])
 
         projected = linear(
-            x, reorder_rows(self.inward.weight), None if bias is None else reorder_rows(bias[:, None])[:, 0]
+            x, reorder_rows(self.qkv_proj.weight), None if bias is None else reorder_rows(bias[:, None])[:, 0]
         )
         tensors = split_and_rotate(projected, context.forward_cache[cache_key], [width] * 3)
         queries, keys, values = (self._split_heads(tensor) for tensor in tensors)
@@ -259,7 +261,7 @@ class SelfAttention(TokenMixer):
         scale = self._query_scale(torch.arange(1, time + 1, device=device)[None])
         mask = None
         # Otherwise plain causal attention suffices: real tokens never attend to padding on the right.
-        if context.blocked_keys is not None or self.biases or self.contextual:
+        if context.blocked_keys is not None or self.attention_biases or self.contextual_biases:
             causal = torch.ones(time, time, dtype=torch.bool, device=device).tril()[None]
             is_self = torch.eye(time, dtype=torch.bool, device=device)[None]
             visible = self._visible_keys(causal, is_self, context.blocked_keys)[:, None]
@@ -303,7 +305,7 @@ class SelfAttention(TokenMixer):
         attn_output = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
         )
-        output: Tensor = self.out(attn_output.transpose(1, 2).flatten(2))
+        output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
         return output
 
     def _split_heads(self, projected: Float[Tensor, "rows time all"]) -> Float[Tensor, "rows heads time head_width"]:
@@ -335,29 +337,31 @@ class SelfAttention(TokenMixer):
         """The boolean mask of visible keys, or with position biases the biases there and minus infinity elsewhere;
         `compute_bias` returns the bias of a position scheme (by its index) at these queries."""
         mask: Tensor = visible
-        for name, module in self.biases.items():
+        for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
             mask = _add_bias(mask, _apply_scale(compute_bias(int(name), module), scale))
-        for module in self.contextual.values():
+        for module in self.contextual_biases.values():
             assert isinstance(module, ContextualBias)
             mask = _add_bias(mask, _apply_scale(module.compute_bias(queries, keys, visible), scale))
         return mask
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
-        return {"inward": ("queries", "keys", "values")}
+        return {"qkv_proj": ("queries", "keys", "values")}
 
     def self_initialized_parameters(self) -> set[str]:
         # The inputs of a network of distances are nonnegative: with the model's initialization half of its units would
         # be dead.
-        return {name for name, _ in self.named_parameters() if name.startswith(("biases.", "contextual."))}
+        return {
+            name for name, _ in self.named_parameters() if name.startswith(("attention_biases.", "contextual_biases."))
+        }
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
         width = self.heads * self.head_width
         projection_and_score_flops = 2 * time * 4 * width * width + 2 * 2 * width * time * (time + 1) // 2
-        contextual_biases = [module for module in self.contextual.values() if isinstance(module, ContextualBias)]
+        contextual_biases = [module for module in self.contextual_biases.values() if isinstance(module, ContextualBias)]
         return projection_and_score_flops + sum(part.flops(self.heads, time) for part in contextual_biases)
 
 

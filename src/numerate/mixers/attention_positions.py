@@ -25,15 +25,19 @@ class AttentionPositions(nn.Module):
         ]
         self.position_specs = {i: positions[i] for i, module in attention_modules if module is not None}
         self.rotations = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, Rotation)})
-        self.biases = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)})
-        self.contextual = nn.ModuleDict(
+        self.attention_biases = nn.ModuleDict(
+            {str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)}
+        )
+        self.contextual_biases = nn.ModuleDict(
             {str(i): part for i, part in attention_modules if isinstance(part, ContextualBias)}
         )
 
     def share_modules(self, first_layer: "AttentionPositions") -> None:
         """Shares with the first layer the modules of positions that all layers share."""
         for index, position in self.position_specs.items():
-            for attribute in ("rotations", "biases", "contextual") if position.is_shared_across_layers() else ():
+            for attribute in (
+                ("rotations", "attention_biases", "contextual_biases") if position.is_shared_across_layers() else ()
+            ):
                 own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
                 if str(index) in own_modules:
                     own_modules[str(index)] = shared_modules[str(index)]
@@ -70,7 +74,7 @@ class AttentionPositions(nn.Module):
         """The mask of visible keys, None for plain causal attention (for a row's last query: all keys) without biases;
         added; and what is added to the scores, if anything."""
         sees_all_keys = query_positions is None or common_cache_position(context) is not None
-        if sees_all_keys and context.blocked_keys is None and not self.biases and not self.contextual:
+        if sees_all_keys and context.blocked_keys is None and not self.attention_biases and not self.contextual_biases:
             return None, None
         key_positions = torch.arange(keys.shape[2], device=keys.device)
         positions = key_positions[None] if query_positions is None else query_positions
@@ -79,11 +83,11 @@ class AttentionPositions(nn.Module):
             is_self = key_positions == positions[:, :, None]
             visible = (visible & ~context.blocked_keys[:, None, : len(key_positions)]) | is_self
         visible, bias = visible[:, None], None
-        for name, module in self.biases.items():
+        for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
             added = self._bias(int(name), module, context, query_positions, len(key_positions))
             bias = added if bias is None else bias + added
-        for module in self.contextual.values():
+        for module in self.contextual_biases.values():
             assert isinstance(module, ContextualBias)
             added = module.compute_bias(queries, keys, visible)
             bias = added if bias is None else bias + added
@@ -111,7 +115,9 @@ class AttentionPositions(nn.Module):
 
     def flops(self, heads: int, time: int) -> int:
         return sum(
-            module.flops(heads, time) for module in self.contextual.values() if isinstance(module, ContextualBias)
+            module.flops(heads, time)
+            for module in self.contextual_biases.values()
+            if isinstance(module, ContextualBias)
         )
 
 

@@ -59,7 +59,7 @@ class MinGRU(Mixer):
 
 
 class MinGRUMixer(TokenMixer):
-    """The part behind `MinGRU`. Its state is rows x cells. `inward` makes gates and candidates."""
+    """The part behind `MinGRU`. Its state is rows x cells. `in_proj` makes gates and candidates."""
 
     def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
         super().__init__()
@@ -68,29 +68,29 @@ class MinGRUMixer(TokenMixer):
             spec.positive_candidates,
             spec.eigenvalue_range == "[-1,1]",
         )
-        self.inward = nn.Linear(width, 2 * cells, bias=spec.bias)
-        self.out = nn.Linear(cells, width, bias=False)
+        self.in_proj = nn.Linear(width, 2 * cells, bias=spec.bias)
+        self.out_proj = nn.Linear(cells, width, bias=False)
         self.has_memory_initialization = spec.max_initial_memory is not None
         if spec.max_initial_memory is not None:
             with torch.no_grad():
-                self.inward.bias.zero_()
-                self.inward.bias[:cells] = -torch.empty(cells).uniform_(1, spec.max_initial_memory - 1).log()
+                self.in_proj.bias.zero_()
+                self.in_proj.bias[:cells] = -torch.empty(cells).uniform_(1, spec.max_initial_memory - 1).log()
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"inward.bias"} if self.has_memory_initialization else set()
+        return {"in_proj.bias"} if self.has_memory_initialization else set()
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        out: Tensor = self.out(self._states(x, context).to(x.dtype))
+        out: Tensor = self.out_proj(self._states(x, context).to(x.dtype))
         return out
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
         states = self._states(x, context)
-        return self.out(states.to(x.dtype)), gather_last_tokens(states, context.lengths)
+        return self.out_proj(states.to(x.dtype)), gather_last_tokens(states, context.lengths)
 
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
         decays, written = self._decays_and_inputs(x)
         state = decays[:, 0] * state + written[:, 0]
-        return self.out(state[:, None].to(x.dtype)), state
+        return self.out_proj(state[:, None].to(x.dtype)), state
 
     def _states(self, x: Tensor, context: Context) -> Tensor:
         check_no_blocked_keys(context, "MinGRU")
@@ -98,14 +98,14 @@ class MinGRUMixer(TokenMixer):
 
     def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The decay of each token, and what it writes: rows x time x cells."""
-        gates, candidates = self.inward(x).chunk(2, dim=-1)
+        gates, candidates = self.in_proj(x).chunk(2, dim=-1)
         if self.positive_candidates:
             candidates = torch.where(candidates >= 0, candidates + 0.5, candidates.sigmoid())
         decays = (-gates / 2).tanh() if self.allow_neg_eigval else (-gates).sigmoid()
         return decays, gates.sigmoid() * candidates
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,)
+        return (self.out_proj,)
 
     def flops(self, time: int) -> int:
-        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel() + 2 * self.hidden_size)
+        return 2 * time * (self.in_proj.weight.numel() + self.out_proj.weight.numel() + 2 * self.hidden_size)

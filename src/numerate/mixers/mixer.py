@@ -82,7 +82,7 @@ class TokenMixer(nn.Module, ABC):
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
         """Linear layers that pack several projections of equal size, by name, with the role of each projection:
-        `{"inward": ("queries", "keys", "values")}`. Some initializations draw the projections separately."""
+        `{"qkv_proj": ("queries", "keys", "values")}`. Some initializations draw the projections separately."""
         return {}
 
     def fan_in_by_layer(self) -> Mapping[str, int]:

@@ -132,39 +132,39 @@ class RecurrentMixer(TokenMixer):
     def __init__(self, net: nn.RNNBase, width: int, name: str, project: bool) -> None:
         super().__init__()
         self.mixer_name, self.width, self.hidden_size = name, width, net.hidden_size
-        self.recurrence = net
-        self.out = nn.Linear(self.hidden_size, width, bias=False) if project else nn.Identity()
+        self.rnn = net
+        self.out_proj = nn.Linear(self.hidden_size, width, bias=False) if project else nn.Identity()
 
     def self_initialized_parameters(self) -> set[str]:
-        return {f"recurrence.{name}" for name, _ in self.recurrence.named_parameters()}
+        return {f"rnn.{name}" for name, _ in self.rnn.named_parameters()}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
         check_no_blocked_keys(context, self.mixer_name)
-        out: Tensor = self.out(self.recurrence(x)[0])
+        out: Tensor = self.out_proj(self.rnn(x)[0])
         return out
 
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, RecurrentState]:
         check_no_blocked_keys(context, self.mixer_name)
         state: RecurrentState
-        if not isinstance(self.recurrence, nn.LSTM):
-            mixed = self.recurrence(x)[0]
+        if not isinstance(self.rnn, nn.LSTM):
+            mixed = self.rnn(x)[0]
             state = gather_last_tokens(mixed, context.lengths)[None]
         elif int(context.lengths.min()) == x.shape[1]:
-            mixed, state = self.recurrence(x)
+            mixed, state = self.rnn(x)
         else:  # packed sequences give the state at each row's end; unpacked ones are faster
             packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
-            found, state = self.recurrence(packed)
+            found, state = self.rnn(packed)
             mixed, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
-        return self.out(mixed), state
+        return self.out_proj(mixed), state
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: RecurrentState
     ) -> tuple[Tensor, RecurrentState]:
-        mixed, state = self.recurrence(x, state)
-        return self.out(mixed), state
+        mixed, state = self.rnn(x, state)
+        return self.out_proj(mixed), state
 
     def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out,) if isinstance(self.out, nn.Linear) else ()
+        return (self.out_proj,) if isinstance(self.out_proj, nn.Linear) else ()
 
     def flops(self, time: int) -> int:
         matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]

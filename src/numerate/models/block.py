@@ -96,17 +96,17 @@ class FeedForwardModule(nn.Module):
             "geglu": gelu_function,
         }
         self.activation = activations[activation]
-        self.inward = nn.Linear(in_features or width, intermediate_size * (2 if self.is_gated else 1), bias=bias)
-        self.out = nn.Linear(intermediate_size, width, bias=bias)
+        self.in_proj = nn.Linear(in_features or width, intermediate_size * (2 if self.is_gated else 1), bias=bias)
+        self.out_proj = nn.Linear(intermediate_size, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "rows time reads"]) -> Float[Tensor, "rows time width"]:
-        hidden = self.inward(x)
+        hidden = self.in_proj(x)
         hidden = gated_activation(hidden, self.activation) if self.is_gated else self.activation(hidden)
-        output: Tensor = self.out(hidden)
+        output: Tensor = self.out_proj(hidden)
         return output
 
     def flops(self, time: int) -> int:
-        return 2 * time * (self.inward.weight.numel() + self.out.weight.numel())
+        return 2 * time * (self.in_proj.weight.numel() + self.out_proj.weight.numel())
 
 
 class Block(nn.Module):
@@ -201,7 +201,7 @@ class Block(nn.Module):
 
     def output_projections(self) -> Sequence[nn.Linear]:
         """The linear layers whose outputs are added to the residual stream."""
-        feed_forward_projections = (self.feed_forward.out,) if self.feed_forward is not None else ()
+        feed_forward_projections = (self.feed_forward.out_proj,) if self.feed_forward is not None else ()
         return (*(self.mixer.output_projections() if self.mixer is not None else ()), *feed_forward_projections)
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
@@ -213,5 +213,5 @@ class Block(nn.Module):
             else {}
         )
         if self.feed_forward is not None and self.feed_forward.is_gated:
-            packed |= {"feed_forward.inward": ("gate", "gated"), "feed_forward.out": ("fed",)}
+            packed |= {"feed_forward.in_proj": ("gate", "gated"), "feed_forward.out_proj": ("fed",)}
         return packed

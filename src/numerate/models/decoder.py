@@ -162,13 +162,13 @@ class DecoderModel(Model):
             )
             for mixer in mixers
         ]
-        self.trunk = spec.backbone.build(blocks, spec.hidden_size, seed, spec.feed_forward)
+        self.backbone = spec.backbone.build(blocks, spec.hidden_size, seed, spec.feed_forward)
         head_feed_forward = spec.head_feed_forward
         self.head_feed_forward = (
             head_feed_forward.build(spec.hidden_size) if head_feed_forward is not None else nn.Identity()
         )
         self.final_norm = _build_norm(spec, spec.norm_first if spec.final_norm is None else spec.final_norm)
-        self.adapter = (
+        self.head_projection = (
             nn.Linear(spec.hidden_size, spec.hidden_size, bias=False) if spec.head_projection else nn.Identity()
         )
         self.head = nn.Linear(spec.hidden_size, vocabulary.size, bias=spec.head_bias)
@@ -221,7 +221,7 @@ class DecoderModel(Model):
         if tokens.position_ids is None:
             tokens = self.assign_positions(tokens, StepContext.for_evaluation())
         x, context = self._embed(tokens)
-        x = self.trunk(x, context, target_positions, loops)
+        x = self.backbone(x, context, target_positions, loops)
         return Output(self._to_head_input(x), self.head, target_positions=target_positions)
 
     def prefill(
@@ -233,7 +233,7 @@ class DecoderModel(Model):
         tokens = self.assign_positions(tokens, StepContext.for_evaluation(position_offset))
         x, context = self._embed(tokens)
         context.capacity = capacity
-        x, layer_states = self.trunk.prefill(x, context)
+        x, layer_states = self.backbone.prefill(x, context)
         last_hidden = torch.take_along_dim(x, (tokens.lengths - 1)[:, None, None], dim=1)
         time = tokens.ids.shape[1]
         padded_tokens = replace(
@@ -292,7 +292,7 @@ class DecoderModel(Model):
             cache_position=new_positions,
             cached_length=cached_length,
         )
-        x, layer_states = self.trunk.step(x, context, state.layer_states)
+        x, layer_states = self.backbone.step(x, context, state.layer_states)
         new_state = DecoderState(tokens, layer_states, state.position_offset, cached_length, state.fixed_position_ids)
         return DecodingStep(Output(self._to_head_input(x), self.head), new_state)
 
@@ -335,14 +335,14 @@ class DecoderModel(Model):
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         # Cached: called several times per step, for few lengths, and walking 24 layers takes milliseconds.
         if (sequence_length, loops) not in self._flops_per_row:
-            output_modules = (self.head_feed_forward, self.adapter, self.head)
+            output_modules = (self.head_feed_forward, self.head_projection, self.head)
             matrix_sizes = [
                 part.weight.numel()
                 for module in output_modules
                 for part in module.modules()
                 if isinstance(part, nn.Linear)
             ]
-            self._flops_per_row[sequence_length, loops] = 2 * sequence_length * sum(matrix_sizes) + self.trunk.flops(
+            self._flops_per_row[sequence_length, loops] = 2 * sequence_length * sum(matrix_sizes) + self.backbone.flops(
                 sequence_length, loops
             )
         return batch_size * self._flops_per_row[sequence_length, loops]
@@ -398,7 +398,7 @@ class DecoderModel(Model):
 
     def _to_head_input(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
         """The head's input, from the backbone's output."""
-        head_input: Tensor = self.adapter(self.final_norm(self.head_feed_forward(x)))
+        head_input: Tensor = self.head_projection(self.final_norm(self.head_feed_forward(x)))
         return head_input
 
     def _named_mixers(self) -> list[tuple[str, Any]]:

@@ -39,18 +39,18 @@ class ConcatInjection(Injection):
     def __init__(self, width: int, feed_forward: FeedForward | None) -> None:
         super().__init__()
         if feed_forward is None:
-            self.map: nn.Module = nn.Linear(2 * width, width, bias=False)
+            self.proj: nn.Module = nn.Linear(2 * width, width, bias=False)
         else:
-            self.map = feed_forward.build(width, in_features=2 * width)
+            self.proj = feed_forward.build(width, in_features=2 * width)
 
     def forward(
         self, hidden_state: Float[Tensor, "rows time width"], input_embeddings: Float[Tensor, "rows time width"]
     ) -> Float[Tensor, "rows time width"]:
-        output: Tensor = self.map(torch.cat([hidden_state, input_embeddings], dim=-1))
+        output: Tensor = self.proj(torch.cat([hidden_state, input_embeddings], dim=-1))
         return output
 
     def flops(self, time: int) -> int:
-        matrices = [part.weight.numel() for part in self.map.modules() if isinstance(part, nn.Linear)]
+        matrices = [part.weight.numel() for part in self.proj.modules() if isinstance(part, nn.Linear)]
         return 2 * time * sum(matrices)
 
 

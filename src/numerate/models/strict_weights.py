@@ -13,7 +13,7 @@ SettingHints = Sequence[tuple[str, str]]
 
 DECODER_HINTS: SettingHints = (
     (r"^head\.weight$", "model.tie_word_embeddings=false"),
-    (r"\.symbols\.symbols$", "model.mixer.symbols.sharing=own"),
+    (r"\.symbols\.symbol_library$", "model.mixer.symbols.sharing=own"),
     (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
 )
 """The settings for tensors by the names of a `Decoder`."""

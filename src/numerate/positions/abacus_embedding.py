@@ -60,14 +60,14 @@ class AbacusEmbedding(nn.Module):
             raise ValueError(f"offset_per: must be 'row' or 'batch', got {offset_per!r}")
         self.max_offset, self.max_digits, self.offset_per = max_offset, max_digits, offset_per
         self.register_buffer("digit_ids", ids, persistent=False)
-        self.vectors = nn.Embedding(max_offset + max_digits + 1, embedding_dim)
-        nn.init.normal_(self.vectors.weight, std=embedding_dim**-0.5)
+        self.embedding = nn.Embedding(max_offset + max_digits + 1, embedding_dim)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
 
     def forward(
         self, input_ids: Tensor, *, offset: int | Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """From token ids `[rows, time]` to vectors `[rows, time, embedding_dim]`; arguments as of `position_ids`."""
-        embeddings: Tensor = self.vectors(self.position_ids(input_ids, offset=offset, generator=generator))
+        embeddings: Tensor = self.embedding(self.position_ids(input_ids, offset=offset, generator=generator))
         return embeddings
 
     def position_ids(
@@ -101,9 +101,9 @@ class AbacusEmbedding(nn.Module):
         if not position_ids.numel():
             return
         max_id, min_id = int(position_ids.max()), int(position_ids.min())
-        if max_id >= self.vectors.num_embeddings or min_id < 0:
+        if max_id >= self.embedding.num_embeddings or min_id < 0:
             raise ValueError(
                 f"a digit has position id {max_id if min_id >= 0 else min_id}, and the table ends at "
-                f"{self.vectors.num_embeddings - 1} (max_offset {self.max_offset} + max_digits {self.max_digits}); "
+                f"{self.embedding.num_embeddings - 1} (max_offset {self.max_offset} + max_digits {self.max_digits}); "
                 "longer numbers need a larger max_digits="
             )

@@ -57,24 +57,24 @@ class LearnedEmbedding(InputPosition):
         frozen: bool = False,
     ) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(num_embeddings, width)
+        self.embedding = nn.Embedding(num_embeddings, width)
         self.is_sinusoidal_init = initialization == "sinusoidal"
         if self.is_sinusoidal_init:
             sinusoids = SinusoidalEmbedding(width, 10000.0, 1.0)
             with torch.no_grad():
-                self.vectors.weight.copy_(
+                self.embedding.weight.copy_(
                     sinusoids(torch.zeros(1, num_embeddings, width), torch.arange(num_embeddings)[None])[0]
                 )
-        self.vectors.weight.requires_grad_(not frozen)
+        self.embedding.weight.requires_grad_(not frozen)
 
     def forward(
         self, x: Float[Tensor, "rows time width"], position_ids: Int[Tensor, "#rows time"]
     ) -> Float[Tensor, "rows time width"]:
-        embeddings: Tensor = self.vectors(position_ids)
+        embeddings: Tensor = self.embedding(position_ids)
         return x + embeddings
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"vectors.weight"} if self.is_sinusoidal_init else set()
+        return {"embedding.weight"} if self.is_sinusoidal_init else set()
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,15 @@ class FIRE(Position):
 
 
 class FIREBias(AttentionBias):
-    """The network behind `FIRE`."""
+    """The network behind `FIRE`. `c` and `L_multiplier`, c and m there, are named as in the paper's code."""
 
     threshold: Tensor
 
     def __init__(self, num_heads: int, hidden_size: int, threshold: float) -> None:
         super().__init__()
-        self.inward, self.outward = nn.Linear(1, hidden_size), nn.Linear(hidden_size, num_heads)
-        self.distance_scale = nn.Parameter(torch.full((1,), 0.1))  # one entry: FSDP cannot divide a scalar
-        self.threshold_scale = nn.Parameter(torch.full((1,), 1.0))
+        self.in_proj, self.out_proj = nn.Linear(1, hidden_size), nn.Linear(hidden_size, num_heads)
+        self.c = nn.Parameter(torch.full((1,), 0.1))  # one entry: FSDP cannot divide a scalar
+        self.L_multiplier = nn.Parameter(torch.full((1,), 1.0))
         self.register_buffer("threshold", torch.tensor(float(threshold)), persistent=False)
 
     def compute_bias(
@@ -76,15 +76,13 @@ class FIREBias(AttentionBias):
         )
 
     def _compute_chunk(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        dtype = self.inward.weight.dtype
+        dtype = self.in_proj.weight.dtype
         distance = (query_positions[:, :, None] - key_positions[:, None, :]).float()
-        normalizer = torch.maximum(query_positions.float(), (self.threshold_scale * self.threshold).abs())
-        normalized_distance = ((self.distance_scale * distance).abs() + 1).log()
-        normalized_distance = (
-            normalized_distance / (((self.distance_scale * normalizer).abs() + 1).log() + 1e-6)[:, :, None]
-        )
-        hidden = relu(normalized_distance[..., None].to(dtype) * self.inward.weight[:, 0] + self.inward.bias)
-        return linear(hidden, self.outward.weight, self.outward.bias).permute(0, 3, 1, 2)
+        normalizer = torch.maximum(query_positions.float(), (self.L_multiplier * self.threshold).abs())
+        normalized_distance = ((self.c * distance).abs() + 1).log()
+        normalized_distance = normalized_distance / (((self.c * normalizer).abs() + 1).log() + 1e-6)[:, :, None]
+        hidden = relu(normalized_distance[..., None].to(dtype) * self.in_proj.weight[:, 0] + self.in_proj.bias)
+        return linear(hidden, self.out_proj.weight, self.out_proj.bias).permute(0, 3, 1, 2)
 
 
 _MAX_PAIRS_PER_CHUNK = 1 << 18
@@ -184,12 +182,12 @@ class RelativePositionBias(AttentionBias):
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
-        self.table = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
+        self.relative_attention_bias = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        return self.table[
+        return self.relative_attention_bias[
             self.relative_position_bucket(query_positions[:, :, None] - key_positions[:, None, :])
         ].permute(0, 3, 1, 2)
 

@@ -42,7 +42,7 @@ class CoPEBias(ContextualBias):
 
     def __init__(self, max_positions: int, head_width: int) -> None:
         super().__init__()
-        self.vectors = nn.Parameter(torch.zeros(max_positions, head_width))
+        self.position_embeddings = nn.Parameter(torch.zeros(max_positions, head_width))
 
     def compute_bias(
         self,
@@ -50,14 +50,14 @@ class CoPEBias(ContextualBias):
         keys: Float[Tensor, "rows heads key head_width"],
         attn_mask: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
-        last = len(self.vectors) - 1
+        last = len(self.position_embeddings) - 1
         scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
         # A sum of gates is a position, and bfloat16 has no halves above 128.
         gates = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid().masked_fill(~attn_mask, 0.0)
         positions = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=last)
         floor = positions.detach().floor()
         floor_index = floor.long()
-        position_logits = queries @ self.vectors.T
+        position_logits = queries @ self.position_embeddings.T
         floor_logits, ceil_logits = (
             position_logits.gather(-1, floor_index),
             position_logits.gather(-1, (floor_index + 1).clamp(max=last)),
@@ -66,5 +66,5 @@ class CoPEBias(ContextualBias):
         return bias
 
     def flops(self, heads: int, time: int) -> int:
-        max_positions, head_width = self.vectors.shape
+        max_positions, head_width = self.position_embeddings.shape
         return 2 * heads * head_width * (time * time + time * max_positions)

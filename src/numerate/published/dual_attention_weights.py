@@ -136,10 +136,10 @@ def _row_slices(spec: Decoder) -> dict[str, list[RowSlice]]:
     slices = {"embedding.weight": [RowSlice((table, head) if spec.tie_word_embeddings else (table,))]}
     for number, position in enumerate(spec.positions):
         if isinstance(position, Learned):
-            slices[f"input_positions.{number}.vectors.weight"] = [RowSlice(("positional_embedder.weight",))]
+            slices[f"input_positions.{number}.embedding.weight"] = [RowSlice(("positional_embedder.weight",))]
     for layer in range(spec.backbone.num_blocks()):
         own_prefix, published_prefix = (
-            f"trunk.blocks.{layer}.",
+            f"backbone.blocks.{layer}.",
             f"blocks.{layer}.",
         )
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
@@ -170,10 +170,10 @@ def _feed_forward_slices(spec: Decoder, own_prefix: str, published_prefix: str) 
     )
     for kind in ("weight", "bias") if feed_forward.bias else ("weight",):
         input_names = ("linear1", "linear3") if gated else ("linear1",)
-        slices[f"{own_prefix}feed_forward.inward.{kind}"] = [
+        slices[f"{own_prefix}feed_forward.in_proj.{kind}"] = [
             RowSlice((f"{published_prefix}ff_block.{name}.{kind}",), intermediate_size) for name in input_names
         ]
-        slices[f"{own_prefix}feed_forward.out.{kind}"] = [
+        slices[f"{own_prefix}feed_forward.out_proj.{kind}"] = [
             RowSlice((f"{published_prefix}ff_block.linear2.{kind}",), spec.hidden_size)
         ]
     return slices
@@ -185,13 +185,13 @@ def _attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[Row
     published_prefix, rotary_head_dim = f"blocks.{layer}.self_attn.", _rotary_head_dim(spec, width // mixer.num_heads)
     rotary_dims = {"wq": rotary_head_dim, "wk": rotary_head_dim, "wv": 0}
     yield (
-        "inward.weight",
+        "qkv_proj.weight",
         [
             RowSlice((f"{published_prefix}{name}.weight",), width, rotary_dim)
             for name, rotary_dim in rotary_dims.items()
         ],
     )
-    yield "out.weight", [RowSlice((f"{published_prefix}wo.weight",), width)]
+    yield "out_proj.weight", [RowSlice((f"{published_prefix}wo.weight",), width)]
 
 
 def _dual_attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
@@ -219,21 +219,24 @@ def _dual_attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, lis
         found = [RowSlice((own_name,), first * head_dim, rotary_head_dim)] if num_self_heads else []
         return found + ([RowSlice((other_name,), second * head_dim, rotary_head_dim)] if num_relational_heads else [])
 
-    yield "queries.weight", both("wq", "weight", num_self_heads, num_relational_heads)
+    yield "q_proj.weight", both("wq", "weight", num_self_heads, num_relational_heads)
     for kind in kinds:
-        yield f"keys.{kind}", both("wk", kind, num_self_key_heads, num_relational_key_heads)
+        yield f"k_proj.{kind}", both("wk", kind, num_self_key_heads, num_relational_key_heads)
         if num_self_heads:
-            yield f"values.{kind}", [RowSlice((f"{self_prefix}wv.{kind}",), num_self_key_heads * head_dim)]
+            yield f"v_proj.{kind}", [RowSlice((f"{self_prefix}wv.{kind}",), num_self_key_heads * head_dim)]
         if num_relational_heads:
             yield (
-                f"symbol_values.{kind}",
+                f"symbol_v_proj.{kind}",
                 [RowSlice((f"{relational_prefix}wv.{kind}",), num_relational_key_heads * head_dim)],
             )
     for kind in out_kinds:
         if num_self_heads:
-            yield f"own_out.{kind}", [RowSlice((f"{self_prefix}wo.{kind}",), num_self_heads * head_dim)]
+            yield f"self_out_proj.{kind}", [RowSlice((f"{self_prefix}wo.{kind}",), num_self_heads * head_dim)]
         if num_relational_heads:
-            yield f"out.{kind}", [RowSlice((f"{relational_prefix}wo.{kind}",), num_relational_heads * head_dim)]
+            yield (
+                f"relational_out_proj.{kind}",
+                [RowSlice((f"{relational_prefix}wo.{kind}",), num_relational_heads * head_dim)],
+            )
     if not num_relational_heads:
         return
     if mixer.variant != "rca":
@@ -242,15 +245,15 @@ def _dual_attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, lis
             f"{relational_prefix}wk_rel.weight",
         )
         yield (
-            "relation_queries.weight",
+            "relation_q_proj.weight",
             [RowSlice((relation_query_name, relation_key_name) if mixer.symmetric else (relation_query_name,))],
         )
         if not mixer.symmetric:
-            yield "relation_keys.weight", [RowSlice((relation_key_name,))]
+            yield "relation_k_proj.weight", [RowSlice((relation_key_name,))]
     if mixer.variant == "relational":
         relations = mixer.num_relations or num_relational_heads
         yield (
-            "relation_map.weight",
+            "relation_proj.weight",
             [
                 RowSlice(
                     (f"{relational_prefix}wr",),
@@ -268,18 +271,18 @@ def _symbol_slices(mixer: DualAttention, layer: int, layers: int) -> Iterator[tu
         names = tuple(f"symbol_retrievers.{one}.rel_pos_enc.rel_pos_embeddings" for one in all_layers)
         num_published_rows = 2 * symbols.max_distance + 1
         size = num_published_rows if symbols.future_distances else symbols.max_distance + 1
-        yield "symbols.vectors", [RowSlice(names, size, num_unused_rows=num_published_rows - size)]
+        yield "symbols.rel_pos_embeddings", [RowSlice(names, size, num_unused_rows=num_published_rows - size)]
     elif isinstance(symbols, PositionalSymbols):
         names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in all_layers)
-        yield "symbols.vectors.weight", [RowSlice(names)]
+        yield "symbols.embedding.weight", [RowSlice(names)]
     elif isinstance(symbols, SymbolicAttention):
         for ours, name in {
-            "symbols": "symbol_library",
-            "templates": "template_features",
-            "map.weight": "q_proj.weight",
-            "map.bias": "q_proj.bias",
+            "symbol_library": "symbol_library",
+            "template_features": "template_features",
+            "q_proj.weight": "q_proj.weight",
+            "q_proj.bias": "q_proj.bias",
         }.items():
-            shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbols")
+            shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbol_library")
             used_layers = all_layers if shared else (layer,)
             yield f"symbols.{ours}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in used_layers))]
 

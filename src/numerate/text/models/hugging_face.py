@@ -30,12 +30,12 @@ class HuggingFaceModel(Model):
 
     def __init__(self, model: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
-        self.held = model
+        self.hf_model = model
         self._embedding, self._head, self.width = (
             (embedding,),
             (head,),
             width,
-        )  # in tuples: already submodules of `held`
+        )  # in tuples: already submodules of `hf_model`
         self.is_tied = getattr(head, "weight", None) is embedding.weight
         self.number_embedding: nn.Module | None = None
         self.number_head: Any = None
@@ -48,7 +48,7 @@ class HuggingFaceModel(Model):
         """Its configuration, and whether embedding and head are tied; None without pretrained weights."""
         if getattr(getattr(self, "spec", None), "weights", None) is None:
             return None
-        wrapped: Any = self.held
+        wrapped: Any = self.hf_model
         config = json.loads(wrapped.config.to_json_string(use_diff=False))
         config.pop("_name_or_path", None)  # a local path, which may be private
         return {"config": config, "tied": self.is_tied}

@@ -170,7 +170,7 @@ class FourierNumberEmbedding(NumberEmbeddingModule):
     def __init__(self, orders: range, width: int, number_token_id: int) -> None:
         super().__init__()
         self.orders, self.number_token_id = orders, number_token_id
-        self.map = nn.Linear(2 * len(orders), width, bias=False)
+        self.proj = nn.Linear(2 * len(orders), width, bias=False)
 
     def forward(
         self,
@@ -179,7 +179,7 @@ class FourierNumberEmbedding(NumberEmbeddingModule):
         number_values: Float[Tensor, "rows time"] | None,
     ) -> Float[Tensor, "rows time width"]:
         is_number = ids == self.number_token_id
-        number_embeddings: Tensor = self.map(
+        number_embeddings: Tensor = self.proj(
             self.fourier_features(_mask_numbers(number_values, is_number)).to(embeddings.dtype)
         )
         return embeddings + torch.where(is_number[..., None], number_embeddings, 0.0)
@@ -224,7 +224,7 @@ class NumberHeadModule(nn.Module):
         self.scale, self.read_at = spec.scale, spec.read_at
         intermediate_size = spec.intermediate_size or 4 * width
         single_layer = [nn.Linear(width, 1)]
-        self.maps = nn.Sequential(
+        self.layers = nn.Sequential(
             *(
                 single_layer
                 if spec.num_layers == 1
@@ -233,7 +233,7 @@ class NumberHeadModule(nn.Module):
         )
 
     def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:
-        output: Tensor = self.maps(hidden)
+        output: Tensor = self.layers(hidden)
         return output.squeeze(-1)
 
     def unscale(self, scaled: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
@@ -241,7 +241,7 @@ class NumberHeadModule(nn.Module):
         return scaled.sign() * scaled.abs().expm1() if self.scale == "ln" else scaled
 
     def flops(self, num_positions: int) -> int:
-        return 2 * num_positions * sum(part.weight.numel() for part in self.maps if isinstance(part, nn.Linear))
+        return 2 * num_positions * sum(part.weight.numel() for part in self.layers if isinstance(part, nn.Linear))
 
 
 def scale_numbers(numbers: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:

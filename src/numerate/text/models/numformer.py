@@ -72,11 +72,11 @@ class NumformerModel(HuggingFaceModel):
         head = nn.Linear(spec.intermediate_size, vocabulary.size, bias=spec.head_bias)
         super().__init__(nn.ModuleDict({"embedding": embedding, "head": head}), embedding, head, spec.hidden_size)
         self.spec = spec
-        self.places = nn.Embedding(spec.max_position_embeddings, spec.hidden_size)
+        self.position_embedding = nn.Embedding(spec.max_position_embeddings, spec.hidden_size)
         self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.num_layers))
         self.norm = nn.LayerNorm(spec.hidden_size) if spec.final_norm else nn.Identity()
-        self.inward = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=spec.head_bias)
-        for table in (embedding, self.places):
+        self.head_in_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=spec.head_bias)
+        for table in (embedding, self.position_embedding):
             nn.init.normal_(table.weight, std=INITIALIZER_RANGE)
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
 
@@ -113,7 +113,7 @@ class NumformerModel(HuggingFaceModel):
         self._check_length(time)
         attention_mask = make_attention_mask(tokens)
         attention_mask = attention_mask if tokens.blocked_keys is None else attention_mask & ~tokens.blocked_keys
-        x = self.embed_tokens(tokens.ids, tokens.number_values) + self.places.weight[:time]
+        x = self.embed_tokens(tokens.ids, tokens.number_values) + self.position_embedding.weight[:time]
         x = dropout(x, self.spec.dropout, self.training)
         for layer in self.layers:
             if self.spec.gradient_checkpointing and self.training:
@@ -121,7 +121,7 @@ class NumformerModel(HuggingFaceModel):
             else:
                 x = layer(x, attention_mask)
         base_output = self.make_output(self.norm(x), target_positions)
-        head_input = gelu(self.inward(base_output.hidden_states))
+        head_input = gelu(self.head_in_proj(base_output.hidden_states))
         return Output(
             head_input,
             base_output.lm_head,
@@ -158,7 +158,7 @@ class NumformerModel(HuggingFaceModel):
             2 * sequence_length * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
             + 4 * spec.hidden_size * sequence_length * sequence_length
         )
-        head_flops = 2 * sequence_length * (self.inward.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
+        head_flops = 2 * sequence_length * (self.head_in_proj.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
         number_head_flops = 0 if self.number_head is None else self.number_head.flops(sequence_length)
         return int(batch_size * (spec.num_layers * layer + head_flops + number_head_flops))
 
@@ -180,10 +180,10 @@ class NumformerLayer(nn.Module):
     def __init__(self, spec: Numformer) -> None:
         super().__init__()
         self.num_heads, self.dropout = spec.num_heads, spec.dropout
-        self.attention_norm, self.norm = nn.LayerNorm(spec.hidden_size), nn.LayerNorm(spec.hidden_size)
-        self.queries_keys_values = nn.Linear(spec.hidden_size, 3 * spec.hidden_size)
-        self.out = nn.Linear(spec.hidden_size, spec.hidden_size)
-        self.inward, self.outward = (
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(spec.hidden_size), nn.LayerNorm(spec.hidden_size)
+        self.qkv_proj = nn.Linear(spec.hidden_size, 3 * spec.hidden_size)
+        self.out_proj = nn.Linear(spec.hidden_size, spec.hidden_size)
+        self.fc1, self.fc2 = (
             nn.Linear(spec.hidden_size, spec.intermediate_size),
             nn.Linear(spec.intermediate_size, spec.hidden_size),
         )
@@ -196,8 +196,8 @@ class NumformerLayer(nn.Module):
         attention_output = scaled_dot_product_attention(
             queries, keys, values, attn_mask=attention_mask[:, None, None], dropout_p=dropout_p
         )
-        x = x + self._apply_dropout(self.out(attention_output.transpose(1, 2).flatten(2)))
-        return x + self._apply_dropout(self.outward(self._apply_dropout(gelu(self.inward(self.norm(x))))))
+        x = x + self._apply_dropout(self.out_proj(attention_output.transpose(1, 2).flatten(2)))
+        return x + self._apply_dropout(self.fc2(self._apply_dropout(gelu(self.fc1(self.feed_forward_norm(x))))))
 
     def attention_weights(
         self, x: Float[Tensor, "rows time width"], attention_mask: Bool[Tensor, "rows time"]
@@ -209,9 +209,7 @@ class NumformerLayer(nn.Module):
     def _project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: rows x heads x time x head width each."""
         rows, time, width = x.shape
-        qkv = self.queries_keys_values(self.attention_norm(x)).view(
-            rows, time, 3, self.num_heads, width // self.num_heads
-        )
+        qkv = self.qkv_proj(self.attention_norm(x)).view(rows, time, 3, self.num_heads, width // self.num_heads)
         queries, keys, values = qkv.permute(2, 0, 3, 1, 4)
         return queries, keys, values
 

@@ -131,7 +131,7 @@ class PretrainedModel(HuggingFaceModel):
             model.get_input_embeddings().embedding_dim,
         )
         self.spec = spec
-        self.held: Any = model
+        self.hf_model: Any = model
         self.base_model = (model.base_model,)
         self.head_scale = _head_scale(model)
         self._check_linear_head()
@@ -140,13 +140,13 @@ class PretrainedModel(HuggingFaceModel):
             enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
-        module_lists: list[Any] = [part for part in self.held.modules() if isinstance(part, nn.ModuleList)]
+        module_lists: list[Any] = [part for part in self.hf_model.modules() if isinstance(part, nn.ModuleList)]
         return list(max(module_lists, key=_num_parameters))
 
     @torch.no_grad()
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
         self._check_inputs(tokens, source)
-        with eager_attention(self.held):
+        with eager_attention(self.hf_model):
             output = self.base_model[0](
                 inputs_embeds=self.embed_tokens(tokens.ids, tokens.number_values),
                 use_cache=False,
@@ -171,7 +171,7 @@ class PretrainedModel(HuggingFaceModel):
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> DecodingStep:
         self._check_inputs(tokens, source)
-        cache = import_transformers("model: PretrainedDecoder").DynamicCache(config=self.held.config)
+        cache = import_transformers("model: PretrainedDecoder").DynamicCache(config=self.hf_model.config)
         padded_tokens, attention_mask = to_left_padding(tokens)
         state = CacheState(cache, attention_mask, tokens.lengths)
         position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
@@ -193,12 +193,13 @@ class PretrainedModel(HuggingFaceModel):
         return state.reorder_rows(rows)
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
-        longest, max_positions = int(tokens.lengths.max()), getattr(self.held.config, "max_position_embeddings", None)
+        longest = int(tokens.lengths.max())
+        max_positions = getattr(self.hf_model.config, "max_position_embeddings", None)
         if max_positions is None or longest <= max_positions:
             return []
-        input_embeddings = self.held.get_input_embeddings()
+        input_embeddings = self.hf_model.get_input_embeddings()
         tables = [
-            part for part in self.held.modules() if isinstance(part, nn.Embedding) and part is not input_embeddings
+            part for part in self.hf_model.modules() if isinstance(part, nn.Embedding) and part is not input_embeddings
         ]
         if any(table.num_embeddings >= max_positions for table in tables):
             raise UserError(
@@ -210,7 +211,7 @@ class PretrainedModel(HuggingFaceModel):
         linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_linear(part)]
         block_weights: int = sum(part.weight.numel() for part in linear_layers)
         scores = 2 * len(self.blocks()) * self.width * sequence_length * (sequence_length + 1)
-        head_weights: int = self.held.get_output_embeddings().weight.numel()
+        head_weights: int = self.hf_model.get_output_embeddings().weight.numel()
         return batch_size * (2 * sequence_length * (block_weights + head_weights) + scores)
 
     # Inside ------------------------------------------------------------------------------------------------------
@@ -229,19 +230,19 @@ class PretrainedModel(HuggingFaceModel):
     @torch.no_grad()
     def _check_linear_head(self) -> None:
         """Raises `UserError` for a model whose logits are not a scaled linear map of its last hidden states."""
-        if self.held.device.type == "meta":
+        if self.hf_model.device.type == "meta":
             return
-        ids = torch.arange(1, min(4, self.held.config.vocab_size))[None]  # no padding among them
-        training, _ = self.held.training, self.held.eval()
-        expected_logits = self.held(input_ids=ids, use_cache=False).logits
+        ids = torch.arange(1, min(4, self.hf_model.config.vocab_size))[None]  # no padding among them
+        training, _ = self.hf_model.training, self.hf_model.eval()
+        expected_logits = self.hf_model(input_ids=ids, use_cache=False).logits
         logits = self.make_output(
             self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.head_scale
         ).logits
-        self.held.train(training)
+        self.hf_model.train(training)
         if not torch.allclose(expected_logits, logits, rtol=1e-3, atol=1e-4):
             raise UserError(
-                f"model: the logits of a {self.held.config.model_type} are not a linear function of its last hidden "
-                "states, which is not supported; Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are supported"
+                f"model: the logits of a {self.hf_model.config.model_type} are not a linear function of its last "
+                "hidden states, which is not supported; Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are supported"
             )
 
     def _check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:

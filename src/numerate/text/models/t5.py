@@ -206,19 +206,19 @@ class T5Model(HuggingFaceModel):
     def __init__(self, spec: T5, model: Any, vocabulary: Vocabulary) -> None:
         super().__init__(model, model.shared, model.lm_head, model.config.d_model)
         self.spec = spec
-        self.held: Any = model
+        self.hf_model: Any = model
         self.head_scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
-        self.places = (
+        self.position_embedding = (
             None if spec.max_position_embeddings is None else nn.Embedding(spec.max_position_embeddings, self.width)
         )
-        if self.places is not None and spec.weights is not None:
-            nn.init.zeros_(self.places.weight)  # no change to the pretrained function
+        if self.position_embedding is not None and spec.weights is not None:
+            nn.init.zeros_(self.position_embedding.weight)  # no change to the pretrained function
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
-        return [*self.held.encoder.block, *self.held.decoder.block]
+        return [*self.hf_model.encoder.block, *self.hf_model.decoder.block]
 
     @torch.no_grad()
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
@@ -227,14 +227,14 @@ class T5Model(HuggingFaceModel):
         if source is None:
             raise UserError(_NO_SOURCE_ERROR)
         encoder_attention_mask = make_attention_mask(source).long()
-        with eager_attention(self.held):
-            encoder_output = self.held.encoder(
+        with eager_attention(self.hf_model):
+            encoder_output = self.hf_model.encoder(
                 inputs_embeds=self._embed(source),
                 attention_mask=encoder_attention_mask,
                 output_attentions=True,
                 return_dict=True,
             )
-            output = self.held.decoder(
+            output = self.hf_model.decoder(
                 inputs_embeds=self._embed(tokens),
                 encoder_hidden_states=encoder_output.last_hidden_state,
                 encoder_attention_mask=encoder_attention_mask,
@@ -261,7 +261,7 @@ class T5Model(HuggingFaceModel):
         check_no_blocked_tokens(tokens, "T5")
         encoder_hidden_states, encoder_attention_mask = self._encode(source)
         # No mask for the decoder's input: with right padding and causal attention no real token sees the padding.
-        output = self.held.decoder(
+        output = self.hf_model.decoder(
             inputs_embeds=self._embed(tokens),
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
@@ -303,22 +303,22 @@ class T5Model(HuggingFaceModel):
         return state.reorder_rows(rows)
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
-        if self.places is not None:
+        if self.position_embedding is not None:
             self._check_length(int(tokens.lengths.max()))
         return []
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        config = self.held.config
+        config = self.hf_model.config
         attention, feed_forward = self._num_weights()
         layer = 2 * sequence_length * (
             attention + attention // 2 + feed_forward
         ) + 2 * config.num_heads * config.d_kv * sequence_length * (sequence_length + 1)
-        head_flops = 2 * sequence_length * self.held.lm_head.weight.numel()
+        head_flops = 2 * sequence_length * self.hf_model.lm_head.weight.numel()
         head_flops += 0 if self.number_head is None else self.number_head.flops(sequence_length)
         return int(batch_size * (config.num_decoder_layers * layer + head_flops))
 
     def source_flops(self, batch_size: int, sequence_length: int, source_length: int) -> int:
-        config = self.held.config
+        config = self.hf_model.config
         attention, feed_forward = self._num_weights()
         inner_size = config.num_heads * config.d_kv
         encoder = config.num_layers * (
@@ -337,7 +337,7 @@ class T5Model(HuggingFaceModel):
 
     def _num_weights(self) -> tuple[int, int]:
         """Number of weights of one attention layer and of one feed-forward network."""
-        config = self.held.config
+        config = self.hf_model.config
         feed_forward = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
         return 4 * config.d_model * config.num_heads * config.d_kv, feed_forward
 
@@ -346,12 +346,12 @@ class T5Model(HuggingFaceModel):
             raise UserError(_NO_SOURCE_ERROR)
         check_no_blocked_tokens(source, "T5")
         attention_mask = make_attention_mask(source)
-        output = self.held.encoder(inputs_embeds=self._embed(source), attention_mask=attention_mask.long())
+        output = self.hf_model.encoder(inputs_embeds=self._embed(source), attention_mask=attention_mask.long())
         return output.last_hidden_state, attention_mask
 
     def _decode(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         """The decoder's hidden states of new columns, which are added to the cache."""
-        output: Tensor = self.held.decoder(
+        output: Tensor = self.hf_model.decoder(
             inputs_embeds=x,
             attention_mask=state.attention_mask.long(),
             encoder_hidden_states=state.encoder_hidden_states,
@@ -363,23 +363,23 @@ class T5Model(HuggingFaceModel):
 
     def _embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
         x = self.embed_tokens(tokens.ids, tokens.number_values)
-        if self.places is None:
+        if self.position_embedding is None:
             return x
         if position_ids is None:
             position_ids = torch.arange(tokens.ids.shape[1], device=x.device)
         if x.device.type == "cpu":
             self._check_length(int(position_ids.max()) + 1)
-        position_embeddings: Tensor = self.places(position_ids)
+        position_embeddings: Tensor = self.position_embedding(position_ids)
         return x + position_embeddings
 
     def _check_length(self, time: int) -> None:
-        assert self.places is not None
-        if time > self.places.num_embeddings:
+        assert self.position_embedding is not None
+        if time > self.position_embedding.num_embeddings:
             raise UserError(
                 f"model.max_position_embeddings: {time} tokens are more than the "
-                f"{self.places.num_embeddings} position embeddings; "
+                f"{self.position_embedding.num_embeddings} position embeddings; "
                 f"use shorter examples, or model.max_position_embeddings={time}"
             )
 
     def _empty_cache(self) -> Any:
-        return import_transformers("model: T5").DynamicCache(config=self.held.decoder.config)
+        return import_transformers("model: T5").DynamicCache(config=self.hf_model.decoder.config)
