@@ -1,7 +1,6 @@
 """Promises of numberings, on every one of them; then the numbers of each by hand."""
 
 import json
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -374,18 +373,6 @@ def test_a_random_subset_with_helpers_draws_one_place_more_than_there_are_real_t
 def test_zooming_says_how_far_along_a_row_each_real_token_stands(vocabulary: Any) -> None:
     for draw in DRAWS:
         assert numbers(Zooming(), helped("5 xx", vocabulary), vocabulary, draw).tolist() == [[0.25, 0.5, 0.5, 0.75]]
-
-
-@pytest.mark.parametrize(
-    ("numbering", "checksum"),
-    [
-        (Shifted(), b"Shifted(max_shift=64, evaluate_at=3)"),
-        (RandomSubset(4), b"RandomSubset(max_length=4, size=None, stride=1, per='row')"),
-        (Shifted(shift_within=9), b"Shifted(max_shift=64, evaluate_at=3, within=9)"),
-    ],
-)
-def test_settings_that_came_later_change_no_draw_where_they_are_not_used(numbering: Any, checksum: bytes) -> None:
-    assert numbering._salt() == zlib.crc32(checksum)
 
 
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])

@@ -139,7 +139,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
     folder = scored(make_run("abacus", lambda n: 0.9), as_long)
     file = folder / "evaluation.jsonl"
     file.write_text(file.read_text().replace('"error": "', '"error": "x', 1))
-    with pytest.raises(UserError, match=r"line 1: damaged: `numbers\.linear\.error` is"):
+    with pytest.raises(UserError, match=r"line 1: damaged: `numbers\.linear\.error` must be"):
         read_run(folder)
 
 

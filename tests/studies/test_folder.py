@@ -324,7 +324,7 @@ def test_missing_files_are_empty(tmp_path: Path) -> None:
         (lambda lines: [*lines[:2], lines[2][:40], lines[3]], "no JSON object"),
         (
             lambda lines: [*lines[:2], lines[2].replace('"seed": 1', '"seed": "1"'), lines[3]],
-            '`seed` must be an integer, not "1"',
+            "`seed` must be an integer",
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"run": "', '"run": "../'), lines[3]],

@@ -62,7 +62,7 @@ class RunFolder:
         path = runs / recipe_name / folder_name(run_id)
         approve_imported()
         if not (path / "recipe.yaml").exists():
-            content = header_yaml({"name": None, "id": run_id} | metadata | {"id": run_id})
+            content = header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id})
             temporary_path = disk.temporary_path(path)
             try:
                 with disk.convert_os_errors(path):
