@@ -172,7 +172,7 @@ FURTHER: dict[str, list[Any]] = {
         RunningParity(),
     ],
     "Tokenizer": [
-        Characters(Digits("answer reversed", 1, 2, min_digits=30)),
+        Characters(Digits("answer_reversed", 1, 2, min_digits=30)),
         Characters(Digits(index_hints=True), add_bos_token=True),
         Subwords(str(Path(__file__).parent / "text" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True),
     ],
@@ -334,7 +334,7 @@ FURTHER_MODELS = [
     corrected(
         hidden_size=16, num_layers=1, num_self_heads=2, num_relational_heads=2, context_length=64, positions="learned"
     ),
-    Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale="root"),
+    Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale="sqrt"),
     Decoder(
         hidden_size=16,
         backbone=Stack(num_layers=3),

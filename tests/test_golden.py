@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 import numerate
 from numerate import catalogue, cli
 from numerate.config import identity
-from numerate.old_names import old_setting_name
 
 TOP = Path(__file__).resolve().parents[1]
 GOLDEN = TOP / "tools" / "golden"
@@ -73,13 +72,6 @@ def test_every_name_of_0_1_is_there_or_says_what_became_of_it() -> None:
     assert {name for name in changed.values() if not name.startswith("removed: ")} <= now
     table = inventory.table(changed)
     assert table in (Path(__file__).parents[1] / "docs/from-0.1.md").read_text(), "inventory.py --renamed prints it"
-
-
-def test_no_two_settings_of_a_part_have_the_same_name_in_identities() -> None:
-    kinds = [kind for kind in catalogue.parts_by_kind() if kind not in ("Recipe", "Study")]
-    for part in (catalogue.get_class(kind, name) for kind in kinds for name in catalogue.parts_by_kind()[kind]):
-        names = [old_setting_name(part, field.name) for field in fields(part)]
-        assert len(set(names)) == len(names), part
 
 
 def test_a_difference_in_any_layer_is_reported() -> None:

@@ -330,6 +330,7 @@ OLD_SETTING_NAMES: dict[str, str] = {
     "T5Bias.share_across_layers": "shared",
     "RegressionTransformerEmbedding.encoding_type": "form",
     "Schedule.decay_end": "decay_until",
+    "Schedule.warmup_endpoints": "rise",
     "WarmupStableDecay.decay_start": "decay_from",
 }
 """Settings: the class that declares one, its name, and that of 0.1."""
@@ -346,6 +347,11 @@ OLD_SETTING_VALUES: dict[str, dict[object, object]] = {
     "Seq2Seq.decoder_start_token": {"bos": "begin"},
     "FeedForward.gelu_approximate": {"none": "exact"},
     "Decoder.dropout_on": {"branch": "change"},
+    "Decoder.embedding_scale": {"sqrt": "root"},
+    "Training.parallel": {"all_reduce": "flat"},
+    "NumberToken.mean_over": {"number_tokens": "number tokens"},
+    "Digits.digit_order": {"answer_reversed": "answer reversed"},
+    "ExampleFile.digit_order": {"answer_reversed": "answer reversed"},
     "T5Bias.bidirectional": {False: "one", True: "two"},
 }
 """Values of settings, and those of 0.1."""

@@ -230,7 +230,7 @@ def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> No
     vocabulary, ids = Vocabulary.with_digits(["+"]), torch.tensor([[4, 5, 6]])
     tokens = Tokens(ids, torch.tensor([3]), torch.tensor([0]))
     added = []
-    for scale, factor in ((1.0, 1), ("root", 4)):
+    for scale, factor in ((1.0, 1), ("sqrt", 4)):
         model = Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale=scale).build(vocabulary, 0)
         added.append(
             model._embed(model.assign_positions(tokens, StepContext.for_evaluation()))[0]

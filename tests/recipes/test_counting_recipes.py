@@ -126,7 +126,7 @@ def test_rwkv_is_a_version_6_of_its_published_size() -> None:
 def test_what_is_special_to_a_model_is_there() -> None:
     model = {name: of("counting_samesymbol_mod10", name).model for name in MODELS}
     assert [name for name in MODELS if model[name].embedding_scale != 1.0] == ["sine"]
-    assert model["sine"].embedding_scale == "root"
+    assert model["sine"].embedding_scale == "sqrt"
     assert [name for name in MODELS if not model[name].residual] == ["rnn", "lstm"]
     assert (model["mamba"].norm, model["mamba"].tie_word_embeddings, model["rwkv"].embedding_norm) == (
         "rms",

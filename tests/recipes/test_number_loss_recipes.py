@@ -75,7 +75,7 @@ def test_it_is_trained_as_published(name: str) -> None:
     assert training.steps == (1_050_000 if dataset(name) == "mathematics" and "big" not in name else 2_500_000)
     assert (training.evaluate_every, training.keep_checkpoints) == (10_000 if encoder else 25_000, 2)
     assert encoder or recipe.schedule == Plateau(warmup=0, factor=0.5, patience=5)
-    assert (training.precision, training.shuffle_window, training.parallel) == ("fp32", 1, "flat")
+    assert (training.precision, training.shuffle_window, training.parallel) == ("fp32", 1, "all_reduce")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -55,7 +55,7 @@ def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_l
     assert (symbols.map_type, symbols.top_keys[0][0]) == ("symbols", "symbol 0")
 
 
-@pytest.mark.parametrize(("order", "words"), [("reversed", "read and written"), ("answer reversed", "of the answer")])
+@pytest.mark.parametrize(("order", "words"), [("reversed", "read and written"), ("answer_reversed", "of the answer")])
 def test_digits_in_reverse_order_are_noted(order: str, words: str) -> None:
     assert f"Numbers {'are ' * (order == 'reversed')}{words}" in maps_page(record() | {"order": order}, "adding")
     assert "reverse order" not in maps_page(record() | {"order": "normal"}, "adding")

@@ -68,7 +68,7 @@ def test_published_tokens_are_ours_save_for_the_space() -> None:
     assert [tokenizer.decode(ids, vocabulary) for ids in found["input"]] == found["expected"]
 
 
-@pytest.mark.parametrize(("name", "order"), [("bucket", "reversed"), ("reverse_answer", "answer reversed")])
+@pytest.mark.parametrize(("name", "order"), [("bucket", "reversed"), ("reverse_answer", "answer_reversed")])
 def test_lines_of_the_published_bucket_generator_are_written_by_us(name: str, order: str) -> None:
     lines = case(f"gen_add_{name}")["expected"]
     digits = Digits(order)  # type: ignore[arg-type]
@@ -85,12 +85,12 @@ def test_lines_of_the_published_bucket_generator_are_written_by_us(name: str, or
 def test_an_answer_is_reversed_once() -> None:
     lines = case("gen_add_reverse_both_flags")["expected"]
     assert "83+3=41" in lines  # 38 + 3 = 41: reversed twice, which no number format of ours does
-    orders = ("reversed", "normal", "answer reversed")
+    orders = ("reversed", "normal", "answer_reversed")
     task = Arithmetic()
     ours = {written(task, Characters(Digits(order)), task.parse_question("38+3="))[0] for order in orders}  # type: ignore[arg-type]
     assert ours == {"83+3=14", "38+3=41", "38+3=14"}
     with pytest.raises(
-        UserError, match=r"^digit_order: 'reversed, answer reversed' must be 'reversed', 'normal' or 'answer reversed'"
+        UserError, match=r"^digit_order: 'reversed, answer reversed' must be 'reversed', 'normal' or 'answer_reversed'"
     ):
         Digits("reversed, answer reversed")  # type: ignore[arg-type]
 

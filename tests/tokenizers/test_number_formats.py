@@ -18,12 +18,12 @@ from numerate.vocabulary import INDEX_HINTS, Vocabulary
 EVERY = [getattr(tokenizers, name)() for name in tokenizers.CATALOGUE["NumberFormat"]]
 EVERY += [Digits(order, zeros) for order, zeros in product(("reversed", "normal"), (0, 1, 9))]  # type: ignore[arg-type]
 EVERY += [
-    Digits("answer reversed"),
+    Digits("answer_reversed"),
     Digits("normal", 1, 2, 31),
     Digits(min_digits=40),
     Digits(index_hints=True),
     Digits("normal", index_hints=True),
-    Digits("answer reversed", 1, 0, 33, index_hints=True),
+    Digits("answer_reversed", 1, 0, 33, index_hints=True),
 ]
 every_format = pytest.mark.parametrize("number_format", EVERY, ids=repr)
 
@@ -103,7 +103,7 @@ def test_question_and_answer_may_be_spelled_differently() -> None:
             number_format.format_number(number, is_answer=True)
         )
 
-    assert both(Digits("answer reversed"), -123) == ("-123", "321-")
+    assert both(Digits("answer_reversed"), -123) == ("-123", "321-")
     assert both(Digits("normal", leading_zeros=2, answer_leading_zeros=3), 7) == ("007", "0007")
     assert both(Digits("normal", leading_zeros=2), 7) == ("007", "007")
     assert both(Digits(min_digits=4), 12) == ("2100", "21")
@@ -138,8 +138,8 @@ def test_hints_are_the_same_for_the_same_power_of_ten_in_a_circle() -> None:
 
 def test_numbers_in_a_text_are_turned_back_with_their_signs() -> None:
     assert Digits().normalize_numbers("7-=31") == "-7=13"
-    assert Digits("answer reversed").normalize_numbers("-13", is_answer=False) == "-13"
-    assert Digits("answer reversed").normalize_numbers("31-", is_answer=True) == "-13"
+    assert Digits("answer_reversed").normalize_numbers("-13", is_answer=False) == "-13"
+    assert Digits("answer_reversed").normalize_numbers("31-", is_answer=True) == "-13"
     assert Digits(index_hints=True).normalize_numbers("a3b1-,c") == "-13,c"
     assert Digits(index_hints=True).normalize_numbers("3b1") == "31"  # what has no hint of its own stays as it is
 
@@ -152,7 +152,7 @@ def test_a_large_vocabulary_takes_wider_ids() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^digit_order: 'backwards' must be 'reversed', 'normal' or 'answer reversed'"):
+    with pytest.raises(UserError, match=r"^digit_order: 'backwards' must be 'reversed', 'normal' or 'answer_reversed'"):
         Digits("backwards")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^answer_leading_zeros: -2 zeros"):
         Digits(answer_leading_zeros=-2)

@@ -34,7 +34,7 @@ VARIANTS = [
     Characters(),
     Characters(Digits("normal"), add_bos_token=True),
     Characters(Digits("reversed", 3)),
-    Characters(Digits("answer reversed", 1, 2, min_digits=301)),
+    Characters(Digits("answer_reversed", 1, 2, min_digits=301)),
     Characters(Digits(index_hints=True), vocabulary="index"),
     Characters(Digits("normal", index_hints=True), space_probability=0.4),
     Characters(add_bos_token=True, space_probability=1.0),

@@ -62,7 +62,7 @@ def weights(made: Any) -> dict[str, torch.Tensor]:
 
 def work(folder: Path) -> None:
     """What each process does: a T5 without dropout, its layers spread."""
-    for way in ("fsdp", "flat"):
+    for way in ("fsdp", "all_reduce"):
         train(small("t5", "training.steps=12", "model.dropout=0", f"training.parallel={way}"), runs_dir=folder / way)
 
 
@@ -97,7 +97,7 @@ def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) ->
     assert made.returncode == 0, made.stderr[-3000:]
     train(small("t5", "training.steps=12", "model.dropout=0"), runs_dir=tmp_path / "alone", quiet=True)
     alone = losses(tmp_path / "alone")
-    for way in ("fsdp", "flat"):
+    for way in ("fsdp", "all_reduce"):
         found = losses(tmp_path / way)
         assert len(found) == 12
         assert max(abs(a - b) for a, b in zip(alone, found, strict=True)) < 1e-4, way

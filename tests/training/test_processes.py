@@ -29,7 +29,7 @@ from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
 
-WAYS = ("flat", "ddp", "fsdp")
+WAYS = ("all_reduce", "ddp", "fsdp")
 STEPS, LONGER = 24, 30
 SMALL = [
     "task.digits=1:4",
@@ -48,7 +48,10 @@ SMALL = [
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain": ((), WAYS),
     "accumulated": (("training.gradient_accumulation_steps=2",), WAYS),
-    "growing": (("training.batch_size_warmup=0.6", "training.initial_batch_size=4", "training.steps=20"), ("flat",)),
+    "growing": (
+        ("training.batch_size_warmup=0.6", "training.initial_batch_size=4", "training.steps=20"),
+        ("all_reduce",),
+    ),
     "tied": (("model.tie_word_embeddings=true", "model.norm=rms"), ("ddp", "fsdp")),
     "looped": (
         (

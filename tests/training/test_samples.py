@@ -130,7 +130,7 @@ def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tm
     assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
 
 
-@pytest.mark.parametrize("way", ["flat", "fsdp"])
+@pytest.mark.parametrize("way", ["all_reduce", "fsdp"])
 def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, tmp_path: Path) -> None:
     # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
     task = recipe.task

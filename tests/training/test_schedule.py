@@ -13,7 +13,7 @@ def test_the_published_tiny_stories_rates_are_met(shared: Path) -> None:
     cases = json.loads((shared / "cases" / "dual_attention.json").read_text())["cases"]
     case = next(case for case in cases if case["name"] == "lr_schedule_tiny_stories")
     given = case["config"]
-    schedule = Cosine(warmup=given["warmup_iters"], rise="from_zero", decay_end=given["lr_decay_iters"])
+    schedule = Cosine(warmup=given["warmup_iters"], warmup_endpoints="from_zero", decay_end=given["lr_decay_iters"])
     for iteration, rate in case["expected"].items():
         found = given["learning_rate"] * schedule.multiplier(int(iteration), given["lr_decay_iters"] + 1)
         assert found == pytest.approx(rate, rel=1e-6, abs=1e-12)
@@ -22,7 +22,7 @@ def test_the_published_tiny_stories_rates_are_met(shared: Path) -> None:
 
 def test_a_warm_up_begins_and_ends_as_its_rise_says() -> None:
     def rises(rise: str) -> list[float]:
-        schedule = Constant(warmup=4, rise=rise)  # type: ignore[arg-type]
+        schedule = Constant(warmup=4, warmup_endpoints=rise)  # type: ignore[arg-type]
         return [schedule.multiplier(step, 10) for step in range(6)]
 
     assert rises("between") == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
@@ -49,7 +49,7 @@ def test_what_was_added_leaves_rates_as_they_were(schedule: Schedule) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(UserError, match="rise: must be between, from_zero or to_one; it is 'up'"):
-        Cosine(rise="up")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="warmup_endpoints: must be between, from_zero or to_one; it is 'up'"):
+        Cosine(warmup_endpoints="up")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"decay_end: must be above 0: .*; it is 0"):
         Cosine(decay_end=0)

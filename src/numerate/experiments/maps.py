@@ -68,7 +68,7 @@ class AttentionMaps:
 
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
     - `answered`: index of the first generated token; None where nothing was generated.
-    - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer reversed" or "normal".
+    - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer_reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 at masked keys.
     """
 

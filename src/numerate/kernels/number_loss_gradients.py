@@ -1,4 +1,4 @@
-"""unchanged; line 26 "and more at number tokens" -> "plus `number_gradients` at number tokens"
+"""The gradients of the number token losses by the logits, in closed form.
 
 With q the softmax over the whole vocabulary, p that over the n number tokens, t the target and m the mass that q gives
 to number tokens, and c the derivative of the number loss L by p, the derivatives by the logits are

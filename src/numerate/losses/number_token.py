@@ -33,7 +33,7 @@ class NumberToken(Loss):
     `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
     probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the definitions.
 
-    `mean_over="number tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
+    `mean_over="number_tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
     each weighs against other tokens. `mean_over="labels"` divides it by the count of all target tokens, so that
     `weight` is one number token's share against one token's cross-entropy. Both counts are of the whole batch, however
     it is cut.
@@ -55,7 +55,7 @@ class NumberToken(Loss):
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
-    mean_over: Literal["number tokens", "labels"] = setting("number tokens", "what the number loss is averaged over")
+    mean_over: Literal["number_tokens", "labels"] = setting("number_tokens", "what the number loss is averaged over")
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
         None, "largest over smallest distance between different numbers; null: as they are"
@@ -78,8 +78,8 @@ class NumberToken(Loss):
         self.number_distance()
         if not 0 <= self.weight < float("inf"):
             raise UserError(f"weight: {self.weight} must be 0 or more; the paper uses 0.3")
-        if self.mean_over not in ("number tokens", "labels"):
-            raise UserError(f"mean_over: {self.mean_over!r} must be 'number tokens' or 'labels'")
+        if self.mean_over not in ("number_tokens", "labels"):
+            raise UserError(f"mean_over: {self.mean_over!r} must be 'number_tokens' or 'labels'")
         if not 0 < self.digit_weight_ratio < float("inf"):
             raise UserError(
                 f"digit_weight_ratio: {self.digit_weight_ratio} must be more than 0; typically 1 (equal weights) to 10"

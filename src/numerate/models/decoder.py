@@ -66,8 +66,8 @@ class Decoder(ModelSpec):
         False, "whether a linear layer without bias stands between final norm and output head"
     )
     residual: bool = setting(True, "whether mixers and feed-forward networks have residual connections")
-    embedding_scale: float | Literal["root"] = setting(
-        1.0, "factor on token embeddings before positions are added; root: sqrt(hidden_size)"
+    embedding_scale: float | Literal["sqrt"] = setting(
+        1.0, "factor on token embeddings before positions are added; sqrt: sqrt(hidden_size)"
     )
     head_bias: bool = setting(False, "whether the output head has a bias")
     embedding_dropout: float = setting(0.0, "dropout of the input embeddings")
@@ -85,11 +85,11 @@ class Decoder(ModelSpec):
                 raise UserError(f"{name}: must be at least 0 and less than 1, got {getattr(self, name)}")
         if not 0 < self.norm_eps < float("inf"):
             raise UserError(f"norm_eps: must be finite and greater than 0, got {self.norm_eps}; 1e-5 is usual")
-        if self.embedding_scale != "root" and (
+        if self.embedding_scale != "sqrt" and (
             isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
         ):
             raise UserError(
-                f"embedding_scale: must be a finite number greater than 0, or 'root', got {self.embedding_scale!r}"
+                f"embedding_scale: must be a finite number greater than 0, or 'sqrt', got {self.embedding_scale!r}"
             )
         for index, position in enumerate(self.positions):
             acts_inside_attention = position.build_attention(2, 8) is not None
@@ -140,7 +140,7 @@ class DecoderModel(Model):
         self.spec = spec
         self.register_buffer("token_kinds", torch.from_numpy(vocabulary.token_kinds).long(), persistent=False)
         self.embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
-        self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "root" else float(spec.embedding_scale)
+        self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "sqrt" else float(spec.embedding_scale)
         input_modules = [position.build_input(spec.hidden_size) for position in spec.positions]
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(input_modules) if part is not None})
         self.embedding_norm = _build_norm(spec, spec.embedding_norm)

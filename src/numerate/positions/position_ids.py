@@ -216,7 +216,7 @@ class Coupled(PositionIds):
 
     `operand_digit_order="normal"` is for operands written most significant digit first: a number before other text is
     counted from its right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The last number, which is the answer, is
-    counted from its first digit, so it has to be written units first (`Digits(digit_order="answer reversed")`).
+    counted from its first digit, so it has to be written units first (`Digits(digit_order="answer_reversed")`).
     """
 
     max_offset: int = setting(0, "largest random offset in training")

@@ -144,7 +144,7 @@ def transformer(positions: tuple[Position, ...], *, scaled: bool = False, num_la
         feed_forward=FeedForward("relu"),
         positions=positions,
         initialization=Normal(),
-        embedding_scale="root" if scaled else 1.0,
+        embedding_scale="sqrt" if scaled else 1.0,
     )
 
 

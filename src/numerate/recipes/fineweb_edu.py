@@ -128,7 +128,7 @@ def _recipe(name: str, model: Decoder) -> Recipe:
         layout=NextToken(),
         model=model,
         optimizer=AdamW(learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0),
-        schedule=Cosine(warmup=715, min_lr_ratio=0.1, rise="to_one", decay_end=STEPS),
+        schedule=Cosine(warmup=715, min_lr_ratio=0.1, warmup_endpoints="to_one", decay_end=STEPS),
         training=Training(
             steps=STEPS,
             batch_tokens=TOKENS_PER_STEP,

@@ -33,7 +33,7 @@ VOCABULARY_SIZE = 32_000
 
 def published_run(run: PublishedRun) -> Recipe:
     """The recipe of a published setting."""
-    cosine: Schedule = Cosine(warmup=1000, rise="from_zero", decay_end=STEPS - 1)
+    cosine: Schedule = Cosine(warmup=1000, warmup_endpoints="from_zero", decay_end=STEPS - 1)
     return Recipe(
         task=LanguageModeling(
             "tiny_stories/tokens", tokenizer="tiny_stories", context_length=run.context_length, order="published"

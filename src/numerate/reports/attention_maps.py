@@ -104,7 +104,7 @@ CAPTION = (
 )
 DIGIT_ORDER_NOTES = {
     "reversed": "Numbers are read and written with their digits in reverse order, least significant first",
-    "answer reversed": "Numbers of the answer are written with their digits in reverse order, least significant first",
+    "answer_reversed": "Numbers of the answer are written with their digits in reverse order, least significant first",
 }
 """What a tokenizer does to the digits of numbers, by its `order`."""
 

@@ -66,7 +66,7 @@ class Digits(NumberFormat):
     """One token per digit, in reversed or normal order.
 
     With `digit_order="reversed"` 123 is `321`, -7 is `7-` and 1.5 is `5.1`: the carry of a sum then moves in generation
-    order (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `digit_order="answer reversed"` writes the question in
+    order (Lee et al. 2023, https://arxiv.org/abs/2307.03381). `digit_order="answer_reversed"` writes the question in
     normal order, 12+9, and its answer reversed, 12.
 
     Leading zeros, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
@@ -80,7 +80,7 @@ class Digits(NumberFormat):
     starts with `a`.
     """
 
-    digit_order: Literal["reversed", "normal", "answer reversed"] = setting(
+    digit_order: Literal["reversed", "normal", "answer_reversed"] = setting(
         "reversed",
         "order of digits: units first (reversed), most significant first (normal), or reversed in answers only",
     )
@@ -90,8 +90,8 @@ class Digits(NumberFormat):
     index_hints: bool = setting(False, "whether a character before each digit marks its power of ten")
 
     def __post_init__(self) -> None:
-        if self.digit_order not in ("reversed", "normal", "answer reversed"):
-            raise UserError(f"digit_order: {self.digit_order!r} must be 'reversed', 'normal' or 'answer reversed'")
+        if self.digit_order not in ("reversed", "normal", "answer_reversed"):
+            raise UserError(f"digit_order: {self.digit_order!r} must be 'reversed', 'normal' or 'answer_reversed'")
         for name in ("leading_zeros", "answer_leading_zeros"):
             if (getattr(self, name) or 0) < 0:
                 raise UserError(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
@@ -102,7 +102,7 @@ class Digits(NumberFormat):
         return ("-", ".", *INDEX_HINTS) if self.index_hints else ("-", ".")
 
     def _is_reversed(self, is_answer: bool) -> bool:
-        return self.digit_order == "reversed" or (self.digit_order == "answer reversed" and is_answer)
+        return self.digit_order == "reversed" or (self.digit_order == "answer_reversed" and is_answer)
 
     def _num_leading_zeros(self, is_answer: bool) -> int:
         return self.leading_zeros if self.answer_leading_zeros is None or not is_answer else self.answer_leading_zeros

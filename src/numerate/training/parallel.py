@@ -24,7 +24,7 @@ _SHARED_MODULES_NAME = "shared_by_blocks"
 
 
 class ParallelStrategy:
-    """One process, or several that each hold all weights and add their gradients by one all-reduce (`flat`).
+    """One process, or several that each hold all weights and add their gradients by one all-reduce (`all_reduce`).
 
     The additions of an all-reduce of one flat gradient come in the same order in every run: a resumed run is
     bit-identical for any number of processes.
@@ -114,7 +114,7 @@ class DDPStrategy(ParallelStrategy):
     """PyTorch's DistributedDataParallel (`ddp`): gradients are summed in buckets while the backward still runs.
 
     Which bucket a gradient is in changes after the first step of a start, so that from three processes on a resumed run
-    may differ from an uninterrupted one in the last bits; `flat` does not.
+    may differ from an uninterrupted one in the last bits; `all_reduce` does not.
     """
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
@@ -284,6 +284,10 @@ def parameters_shared_by_blocks(model: nn.Module) -> list[str]:
 
 
 def make_parallel_strategy(name: str, model: Model, world: World, *, compiled: bool = False) -> ParallelStrategy:
-    """`flat`, `ddp` or `fsdp`; alone, a process needs none of them."""
-    strategies: dict[str, type[ParallelStrategy]] = {"flat": ParallelStrategy, "ddp": DDPStrategy, "fsdp": FSDPStrategy}
+    """`all_reduce`, `ddp` or `fsdp`; alone, a process needs none of them."""
+    strategies: dict[str, type[ParallelStrategy]] = {
+        "all_reduce": ParallelStrategy,
+        "ddp": DDPStrategy,
+        "fsdp": FSDPStrategy,
+    }
     return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compiled=compiled)

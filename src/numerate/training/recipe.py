@@ -55,8 +55,10 @@ class Training:
     )
     tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
     compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
-    parallel: Literal["flat", "ddp", "fsdp"] = setting(
-        "flat", "several processes: one exact all-reduce (flat), DDP, or FSDP2 (sharded weights)", identity=False
+    parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
+        "all_reduce",
+        "several processes: one exact all-reduce (all_reduce), DDP, or FSDP2 (sharded weights)",
+        identity=False,
     )
     threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
     log_every: int = setting(25, "steps between log lines", identity=False)

@@ -27,7 +27,7 @@ class Schedule(ABC):
     """
 
     initial_lr_ratio: float = 0.0
-    rise: WarmupEndpoints = "between"
+    warmup_endpoints: WarmupEndpoints = "between"
     decay_end: float | None = None
 
     @property
@@ -40,7 +40,10 @@ class Schedule(ABC):
         `Budget`)."""
         warmup_steps = self.warmup * total_steps if self.warmup < 1 else self.warmup
         if step < warmup_steps:
-            warmup_step, last_warmup_step = step + (self.rise != "from_zero"), warmup_steps + (self.rise == "between")
+            warmup_step, last_warmup_step = (
+                step + (self.warmup_endpoints != "from_zero"),
+                warmup_steps + (self.warmup_endpoints == "between"),
+            )
             return self.initial_lr_ratio + (1 - self.initial_lr_ratio) * min(1.0, warmup_step / last_warmup_step)
         end_step = (
             total_steps
@@ -73,8 +76,8 @@ class Schedule(ABC):
                 "warmup: must be 0 or more: a fraction of the budget below 1, or a number of steps; it is "
                 f"{self.warmup}"
             )
-        if self.rise not in ("between", "from_zero", "to_one"):
-            raise UserError(f"rise: must be between, from_zero or to_one; it is {self.rise!r}")
+        if self.warmup_endpoints not in ("between", "from_zero", "to_one"):
+            raise UserError(f"warmup_endpoints: must be between, from_zero or to_one; it is {self.warmup_endpoints!r}")
         if self.decay_end is not None and not self.decay_end > 0:
             raise UserError(f"decay_end: must be above 0: a fraction up to 1, a step, or null; it is {self.decay_end}")
 
@@ -84,7 +87,7 @@ class Constant(Schedule):
     """Warm-up, then the full rate to the end."""
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -99,7 +102,7 @@ class Linear(Schedule):
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
     decay_end: float | None = setting(None, _DECAY_END_HELP)
 
     def __post_init__(self) -> None:
@@ -114,17 +117,18 @@ class Linear(Schedule):
 class Cosine(Schedule):
     """Warm-up, then cosine decay to `min_lr_ratio`, constant afterwards.
 
-    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983. With `rise="from_zero", decay_end=100_000` and a
-    budget of 100,001 steps it is that of the published Tiny Stories code, whose iterations count from 0 to 100,000:
+    Loshchilov and Hutter (2017), https://arxiv.org/abs/1608.03983. With `warmup_endpoints="from_zero"`,
+    `decay_end=100_000` and a budget of 100,001 steps it is that of the published Tiny Stories code, whose iterations
+    count from 0 to 100,000:
 
-    >>> schedule = Cosine(warmup=1000, rise="from_zero", decay_end=100_000)
+    >>> schedule = Cosine(warmup=1000, warmup_endpoints="from_zero", decay_end=100_000)
     >>> [round(schedule.multiplier(step, 100_001), 3) for step in (0, 500, 1000, 50_500, 100_000)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
     decay_end: float | None = setting(None, _DECAY_END_HELP)
 
     def __post_init__(self) -> None:
@@ -157,7 +161,7 @@ class Plateau(Schedule):
     monitor: Literal["loss", "score"] = setting("loss", "quantity to monitor: validation loss, or accuracy")
     threshold: float = setting(1e-4, "least relative improvement")
     min_lr_ratio: float = setting(0.0, "smallest learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()
@@ -202,7 +206,7 @@ class WarmupStableDecay(Schedule):
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")
     decay_start: float = setting(0.9, "share of the budget at which the decay starts")
     min_lr_ratio: float = setting(0.0, "final learning rate over the peak")
-    rise: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
+    warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
 
     def __post_init__(self) -> None:
         self._check()

@@ -59,7 +59,7 @@ class ExampleFile(Task):
     path: str | None = setting(None, "file or folder of examples")
     split: str = setting("all", "split of a saved DatasetDict: train, test ..., or all")
     vocabulary: Literal["pad", "index", "sort"] = setting("pad", "published vocabulary of a tokenized folder")
-    digit_order: Literal["auto", "reversed", "normal", "answer reversed", "text"] = setting(
+    digit_order: Literal["auto", "reversed", "normal", "answer_reversed", "text"] = setting(
         "auto", "digit order in the file; auto: the one in which its answers are correct, else text"
     )
     first_digits: int | Span | None = setting(None, "only sums whose first number has this many digits; null: all")

@@ -23,7 +23,7 @@ _OPERATORS = "+-x"
 DIGIT_ORDERS = {
     "reversed": (True, True, True),
     "normal": (False, False, False),
-    "answer reversed": (False, False, True),
+    "answer_reversed": (False, False, True),
 }
 """Which of the three numbers of a sum stand units first."""
 
