@@ -92,7 +92,7 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
     ours = Numformer(**sizes).build(vocabulary, 0)
     theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
     more = ours.state_dict().keys() - theirs.state_dict().keys()
-    assert more == {"norm.weight", "norm.bias", "head_in_proj.bias", "hf_model.head.bias"}
+    assert more == {"final_norm.weight", "final_norm.bias", "head_in_proj.bias", "hf_model.head.bias"}
     ids = torch.arange(4, 8)[None]
     hidden = []
     theirs.eval().layers[-1].register_forward_hook(lambda part, given, output: hidden.append(output))

@@ -92,7 +92,10 @@ class MambaState:
 
 
 class MambaMixer(TokenMixer):
-    """One layer of Mamba. The SSM state is rows x state x channels."""
+    """One layer of Mamba. The SSM state is rows x state x channels.
+
+    Parameters are named as in the published code; `A_log` is state x channels here, channels x state there.
+    """
 
     def __init__(self, spec: Mamba, width: int) -> None:
         super().__init__()

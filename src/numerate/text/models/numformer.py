@@ -74,7 +74,7 @@ class NumformerModel(HuggingFaceModel):
         self.spec = spec
         self.position_embedding = nn.Embedding(spec.max_position_embeddings, spec.hidden_size)
         self.layers = nn.ModuleList(NumformerLayer(spec) for _ in range(spec.num_layers))
-        self.norm = nn.LayerNorm(spec.hidden_size) if spec.final_norm else nn.Identity()
+        self.final_norm = nn.LayerNorm(spec.hidden_size) if spec.final_norm else nn.Identity()
         self.head_in_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=spec.head_bias)
         for table in (embedding, self.position_embedding):
             nn.init.normal_(table.weight, std=INITIALIZER_RANGE)
@@ -120,7 +120,7 @@ class NumformerModel(HuggingFaceModel):
                 x = torch.utils.checkpoint.checkpoint(layer, x, attention_mask, use_reentrant=False)
             else:
                 x = layer(x, attention_mask)
-        base_output = self.make_output(self.norm(x), target_positions)
+        base_output = self.make_output(self.final_norm(x), target_positions)
         head_input = gelu(self.head_in_proj(base_output.hidden_states))
         return Output(
             head_input,
