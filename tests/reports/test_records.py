@@ -47,7 +47,7 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
         ({"correct": 101}, r"`correct` must be an integer from 0 to `count` \(100\), not 101"),
         ({"correct": 9.5}, "`correct` must be an integer"),
         ({"cell": None}, "`cell` must be an object, not null"),
-        ({"cell": {"first_digits": "3"}}, '`cell.first_digits` must be an integer'),
+        ({"cell": {"first_digits": "3"}}, "`cell.first_digits` must be an integer"),
         ({"low": "x"}, r'`low` must be a finite number from 0 to `correct / count` \(1.0\), not "x"'),
         ({"high": float("nan")}, r"`high` must be a finite number from `correct / count` \(1.0\) to 1, not NaN"),
         ({"correct": 50}, r"`low` must be a finite number from 0 to `correct / count` \(0.5\), not 0.9\d+"),
