@@ -1,11 +1,14 @@
 """Train and evaluate language models on numbers and algorithms.
 
->>> import numerate
->>> recipe = numerate.recipe("addition_abacus", "training.steps=500")
->>> run = numerate.train(recipe)
->>> run.evaluate("1:12x1:12")
->>> run.ask("321+654=")
->>> numerate.load("latest").report()
+For example:
+
+    import numerate
+
+    recipe = numerate.recipe("addition_abacus", "training.steps=500")
+    run = numerate.train(recipe)
+    run.evaluate("1:12x1:12")
+    run.ask("321+654=")
+    numerate.load("latest").report()
 """
 
 from typing import TYPE_CHECKING, Any

@@ -17,7 +17,9 @@ from numerate.training.recipe import Recipe as Recipe
 def recipe(name: str, *overrides: str) -> Recipe:
     """A recipe by its name, or `my.py:name`, with settings changed as on the command line.
 
-    >>> numerate.recipe("addition_abacus", "model.hidden_size=64", "seed=7")
+    >>> changed = recipe("addition_abacus", "model.hidden_size=64", "seed=7")
+    >>> changed.model.hidden_size, changed.seed
+    (64, 7)
     """
     from numerate.config import override
 

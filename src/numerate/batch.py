@@ -163,8 +163,8 @@ class Loops(NamedTuple):
     With `average_gradients` the gradient of the looped parameters (only) is divided by `grad_loops`.
 
     >>> Loops.from_argument(None, default=4)
-    Loops(no_grad_loops=0, grad_loops=4, divided=False)
-    >>> Loops.from_argument((3, 1), default=4).whole
+    Loops(no_grad_loops=0, grad_loops=4, average_gradients=False)
+    >>> Loops.from_argument((3, 1), default=4).total
     4
     """
 

@@ -23,7 +23,7 @@ _DIGIT_AND_EXPONENT = re.compile(r"_([0-9])_(-?[0-9]+)_")
 def digit_and_exponent(token: str) -> tuple[int, int] | None:
     """The digit and the power of ten of a regression-transformer token, None for any other text.
 
-    >>> digit_and_order("_5_-2_"), digit_and_order("5")
+    >>> digit_and_exponent("_5_-2_"), digit_and_exponent("5")
     ((5, -2), None)
     """
     match = _DIGIT_AND_EXPONENT.fullmatch(token)
@@ -66,7 +66,7 @@ def regression_transformer_vectors(
 def log_scale(values: NDArray[np.floating], max_value: float = MAX_VALUE) -> NDArray[np.float64]:
     """sign(x) log10(|x| + 1) x 10 / log10(`max_value`), exact for small x too: `max_value` itself is 10.
 
-    >>> float(log_scaled(np.array([54.0]))[0].round(5))
+    >>> float(log_scale(np.array([54.0]))[0].round(5))
     1.83638
     """
     x = np.asarray(values, dtype=np.float64)

@@ -60,7 +60,7 @@ class EscapedStream:
 def escape_control_characters(text: str) -> str:
     r"""A text with its control characters as they are written in Python; colours as our own maps use them stay.
 
-    >>> visible("a\x1b[2Jb")
+    >>> escape_control_characters("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
     return _CONTROL_SEQUENCE.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)

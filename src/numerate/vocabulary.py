@@ -48,8 +48,8 @@ class Vocabulary:
     it has none (an ordinary digit's depends on its position). `pretrained_ids` (int64) is each token's id in a Hugging
     Face tokenizer, -1 if it has none, which indexes pretrained embeddings; None without such a tokenizer.
 
-    >>> v = Vocabulary.with_digits(["+", "="])
-    >>> v.symbols[:6], v.size
+    >>> vocabulary = Vocabulary.with_digits(["+", "="])
+    >>> vocabulary.tokens[:6], vocabulary.size
     (('[PAD]', '[UNK]', '[BOS]', '[EOS]', '0', '1'), 16)
     """
 
@@ -63,9 +63,11 @@ class Vocabulary:
     def from_words(cls, texts: Sequence[str]) -> "Vocabulary":
         """The four special tokens, then the unique `texts` in order. A text of digits is one number.
 
-        >>> v = Vocabulary.from_words(["10", "a", "<pad>"])
-        >>> v.symbols[4:], v.values[4:].tolist(), v.kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
-        (('10', 'a', '<pad>'), [10.0, nan, nan], True)
+        >>> vocabulary = Vocabulary.from_words(["10", "a", "<pad>"])
+        >>> vocabulary.tokens[4:], vocabulary.number_values[4:].tolist()
+        (('10', 'a', '<pad>'), [10.0, nan, nan])
+        >>> vocabulary.token_kinds[4:].tolist() == [NUMBER, TEXT, HELPER]
+        True
         """
         words = [text for text in dict.fromkeys(texts) if text not in SPECIAL_TOKENS]
         is_number_flags = [text.isascii() and text.isdigit() for text in words]
@@ -88,7 +90,7 @@ class Vocabulary:
     def from_published(cls, name: str) -> "Vocabulary":
         """One of `PUBLISHED`, id for id. The point is a hint or a label there, and no decimal point.
 
-        >>> Vocabulary.from_published("index").size, Vocabulary.from_published("sort").ids["A"]
+        >>> Vocabulary.from_published("index").size, Vocabulary.from_published("sort").token_to_id["A"]
         (121, 19)
         """
         return cls._from_digits_and(PUBLISHED_SYMBOLS[name], {"-": SIGN})

@@ -31,7 +31,9 @@ class ChannelMix(Mixer):
     https://arxiv.org/abs/2503.14456 (7, without the gate). It reads the previous token, so it takes the place of a
     mixer, alternating with `RWKV4`, `RWKV6` or `RWKV7`, and the model needs no feed-forward:
 
-    >>> Decoder(backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
+    >>> from numerate.mixers import RWKV4, Alternating
+    >>> from numerate.models import Decoder
+    >>> spec = Decoder(mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
     """
 
     version: Literal[4, 6, 7] = setting(4, "RWKV version: 4, 6 or 7")

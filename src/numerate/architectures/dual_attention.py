@@ -45,8 +45,10 @@ class DualAttention(Mixer):
     share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also the compared keys,
     with `disrca` relation keys too. A softmax of relations is over the visible keys of a token.
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),),
-    ...     mixer=DualAttention(num_self_heads=4, num_relational_heads=4, symbols=SymbolicAttention(num_symbols=512)))
+    >>> from numerate.models import Decoder, Stack
+    >>> from numerate.positions import Rotary
+    >>> mixer = DualAttention(num_self_heads=4, num_relational_heads=4, symbols=SymbolicAttention(num_symbols=512))
+    >>> spec = Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),), mixer=mixer)
 
     is a published one of Tiny Stories in the authors' later code; in that of the published numbers all relations
     together were as wide as the model (there `relation_dim=32`).

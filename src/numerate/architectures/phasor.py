@@ -35,7 +35,8 @@ class Phasor(Mixer):
 
     Over whole rows h is computed by two cumulative sums, exactly and without a division.
 
-    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
+    >>> from numerate.models import Decoder, Stack
+    >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
     """
 
     state_size: int | None = setting(None, "number of complex states; null: hidden_size")

@@ -158,7 +158,7 @@ def decayed_scores(
     two levels with logarithms, and divide within the smaller one.)
 
     >>> ones = torch.ones(4, 1, 1)
-    >>> decayed(ones, ones, torch.full((4, 1), 0.5))[0].view(4, 4)[3]
+    >>> decayed_scores(ones, ones, torch.full((4, 1), 0.5))[0].view(4, 4)[3]
     tensor([0.2500, 0.5000, 1.0000, 0.0000])
     """
     batch, (time, num_queries, size), num_keys = decays.shape[:-2], queries.shape[-3:], keys.shape[-2]

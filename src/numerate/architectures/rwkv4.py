@@ -35,8 +35,11 @@ class RWKV4(Mixer):
 
     times a gate, and a linear map follows. A whole RWKV-4 alternates it with `ChannelMix()`:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV4(published_initialization=True),
-    ...     ChannelMix(version=4, published_initialization=True))), feed_forward=None, embedding_norm=True)
+    >>> from numerate.mixers import Alternating, ChannelMix
+    >>> from numerate.models import Decoder, Stack
+    >>> channel_mix = ChannelMix(version=4, published_initialization=True)
+    >>> mixer = Alternating((RWKV4(published_initialization=True), channel_mix))
+    >>> spec = Decoder(backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
 
     With k = 0, u = 0 and exp(-w) = 0.5, values 1, 0, 0 give the means 1, 1/2 and 0.5/2.5 = 1/5.
     """

@@ -44,8 +44,11 @@ class RWKV6(Mixer):
     whole RWKV-6 alternates it with `ChannelMix(version=6)`. The model of Chang and Bisk (2024),
     https://arxiv.org/abs/2405.20131, whose folder is named v5, is this one, with 4 layers of each and width 128:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV6(published_initialization=True),
-    ...     ChannelMix(version=6, published_initialization=True))), feed_forward=None, embedding_norm=True)
+    >>> from numerate.mixers import Alternating, ChannelMix
+    >>> from numerate.models import Decoder, Stack
+    >>> channel_mix = ChannelMix(version=6, published_initialization=True)
+    >>> mixer = Alternating((RWKV6(published_initialization=True), channel_mix))
+    >>> spec = Decoder(backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
 
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """

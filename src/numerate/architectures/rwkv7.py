@@ -51,8 +51,11 @@ class RWKV7(Mixer):
     newest token's own bonus, the gate and a linear map follow. A whole RWKV-7 alternates it with
     `ChannelMix(version=7)`:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=8), mixer=Alternating((RWKV7(published_initialization=True),
-    ...     ChannelMix(version=7, published_initialization=True))), feed_forward=None, embedding_norm=True)
+    >>> from numerate.mixers import Alternating, ChannelMix
+    >>> from numerate.models import Decoder, Stack
+    >>> channel_mix = ChannelMix(version=7, published_initialization=True)
+    >>> mixer = Alternating((RWKV7(published_initialization=True), channel_mix))
+    >>> spec = Decoder(backbone=Stack(num_layers=8), mixer=mixer, feed_forward=None, embedding_norm=True)
 
     The published initialization learns slowly at small widths. By default learning rates are initially about 0.1
     (published: 0.45), written keys do not depend on the learning rate, and gates are 40 times as large: sums of one

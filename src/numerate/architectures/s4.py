@@ -50,8 +50,12 @@ class S4(Mixer):
     Otherwise than in the authors' code, C is the C of the recurrence at every length: theirs is folded with the length
     of the first rows. With 103 tokens, a model of one layer has the published 92,672 weights:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=S4(dropout=0.1), feed_forward=None,
-    ...     final_norm=False)
+    >>> from numerate.models import Decoder, Stack
+    >>> from numerate.vocabulary import Vocabulary
+    >>> spec = Decoder(backbone=Stack(num_layers=1), mixer=S4(dropout=0.1), feed_forward=None, final_norm=False)
+    >>> model = spec.build(Vocabulary.from_words([str(number) for number in range(99)]), seed=0)
+    >>> sum(parameter.numel() for parameter in model.parameters())
+    92672
     """
 
     state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")

@@ -30,7 +30,8 @@ class SlotLSTM(Mixer):
     counting ten kinds of items takes ten small counters instead of the product of their states. With `num_slots=1` it
     is an LSTM.
 
-    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
+    >>> from numerate.models import Decoder, Stack
+    >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
     """
 
     num_slots: int = setting(16, "number of memory slots")

@@ -26,8 +26,9 @@ class _ExecutorHolder:
 def parse_executor(words: Sequence[str]) -> tuple[list[str], Executor]:
     """Splits the words of a command into the others, and the executor that is set.
 
-    >>> executor_of(["quickstart", "seeds=3", "executor=ray", "executor.num_gpus=0.25", "workers=8"])
-    (['quickstart', 'seeds=3'], Ray(workers=8, ..., num_gpus=0.25))
+    >>> words, executor = parse_executor(["quickstart", "seeds=3", "executor=local", "workers=8"])
+    >>> words, type(executor).__name__, executor.workers
+    (['quickstart', 'seeds=3'], 'Local', 8)
 
     An executor goes by its class name in any case, `local` where none is named. The order of the words does not matter.
     Raises `UserError` for an executor or a setting that there is not, with the nearest that there is, and for a value

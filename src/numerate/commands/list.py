@@ -64,7 +64,7 @@ def command(args: argparse.Namespace) -> int:
 def _parse_request(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
     """The requested kinds, and what their names must contain; all kinds where none is named.
 
-    >>> _requested(["recipes", "counting-samesymbol"], TITLES)
+    >>> _parse_request(["recipes", "counting-samesymbol"], TITLES)
     (['Recipe'], 'counting_samesymbol')
     """
     if len(words) > 1 and _is_unknown_kind(words[-1], titles):

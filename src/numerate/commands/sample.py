@@ -73,8 +73,8 @@ def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
 def _text_example(question: str, answer: str) -> str:
     """A question, its indented answer, and an empty line.
 
-    >>> _apart("How many?", "Two and one.\\n#### 3").splitlines()
-    ['How many?', '    Two and one.', '    #### 3', '']
+    >>> _text_example("How many?", "Two and one.\\n#### 3").splitlines()
+    ['How many?', '    Two and one.', '    #### 3']
     """
     return "\n".join([question, *(f"    {line}" for line in answer.split("\n")), ""])
 
@@ -82,8 +82,8 @@ def _text_example(question: str, answer: str) -> str:
 def _aligned_labels(question: str, labels: str) -> str:
     """The words of a question with their labels aligned below, and an empty line.
 
-    >>> _aligned("9 a a", ". 10 11").splitlines()
-    ['9 a  a', '. 10 11', '']
+    >>> _aligned_labels("9 a a", ". 10 11").splitlines()
+    ['9 a  a', '. 10 11']
     """
     tokens, targets = question.split(" "), labels.split(" ")
     if len(tokens) != len(targets):  # a text with a space in it

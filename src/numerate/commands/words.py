@@ -11,7 +11,7 @@ def parse_options(
 ) -> tuple[list[str], dict[str, Any]]:
     """Splits the words of a command into other words, and its own parsed `key=value` options.
 
-    >>> options(["latest", "count=200"], {"count": int})
+    >>> parse_options(["latest", "count=200"], {"count": int})
     (['latest'], {'count': 200})
     """
     other_words, option_values = [], {}
@@ -31,7 +31,7 @@ def parse_options(
 def split_settings(words: Sequence[str], prefix: str = "") -> tuple[list[str], list[str]]:
     """Splits words into other words, and settings of a recipe: `path.to.it=value`.
 
-    >>> settings(["latest", "model.backbone.num_loops=4,8"])
+    >>> split_settings(["latest", "model.backbone.num_loops=4,8"])
     (['latest'], ['model.backbone.num_loops=4,8'])
     """
     setting_words = [

@@ -83,7 +83,10 @@ MAX_RUNS = 100_000
 def override(recipe: R, overrides: Sequence[str]) -> R:
     """The recipe with settings changed, in order; built once at the end, so that changes may need each other.
 
-    >>> override(recipe, ["model.mixer=LSTM", "model.mixer.layers=2", "seed=7"])
+    >>> import numerate
+    >>> changed = override(numerate.recipe("addition_abacus"), ["model.positions=[]", "model.mixer=LSTM", "seed=7"])
+    >>> type(changed.model.mixer).__name__, changed.seed
+    ('LSTM', 7)
 
     Raises `UserError` for a path that leads nowhere, a value of the wrong type, or one that a part refuses.
     """
@@ -109,7 +112,7 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
 def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     """The override lists of a sweep: the product of all values given with commas, the last one varying fastest.
 
-    >>> expand(["seed=0,1", "model.mixer=LSTM(layers=1,width=2)"])
+    >>> expand_sweep(["seed=0,1", "model.mixer=LSTM(layers=1,width=2)"])
     [['seed=0', 'model.mixer=LSTM(layers=1,width=2)'], ['seed=1', 'model.mixer=LSTM(layers=1,width=2)']]
 
     `range(5,20,5)` is 5,10,15 as in Python; `seeds=3` is `seed=0,1,2`. A comma in brackets or quotes sweeps nothing.

@@ -165,7 +165,7 @@ def item_hint(hint: Any, index: int) -> Any:
 def split_at_commas(text: str) -> list[str] | None:
     """The pieces between commas that stand in no brackets and no quotes; None where brackets or quotes do not close.
 
-    >>> split("LSTM(layers=1,width=2), 'a,b', [1,2]")
+    >>> split_at_commas("LSTM(layers=1,width=2), 'a,b', [1,2]")
     ['LSTM(layers=1,width=2)', "'a,b'", '[1,2]']
 
     A quote opens only where a value may begin, so that the one in `Ann's` is a letter like others.

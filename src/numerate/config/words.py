@@ -10,9 +10,11 @@ from numerate.errors import UserError, did_you_mean
 def check_choices(part: Any, path_prefix: str = "") -> None:
     """Checks all settings of a part, recursively.
 
-    >>> refuse_other_words(Loop(input_injection="addd"), "model.backbone.")
-    numerate.errors.UserError: model.backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean
-    'add'?
+    >>> from numerate.models import Loop
+    >>> check_choices(Loop(input_injection="addd"), "backbone.")
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean 'add'?
 
     Raises `UserError` with the path of the first word that the setting does not know.
     """

@@ -100,8 +100,8 @@ def evaluate_cell(
 ) -> dict[str, Any]:
     """The record of one cell: a pure function of the weights and of what is given here.
 
-    >>> evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
-    {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.929988, "high": 0.994498}
+        evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
+        {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
 
     An answer is `num_correct` if all of it is, the end token included: one that is longer or shorter is wrong, for
     every task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose
@@ -209,8 +209,9 @@ def resolve_grid(task: Task, text: str | None) -> Grid:
     """The grid of a recipe: its setting, or the default one, which also replaces a grid with another number of axes,
     as where a task over files replaced the task of the recipe.
 
-    >>> str(resolve_grid(QuestionFiles(train_file="q.jsonl"), "1:12x1:12"))
-    '1'
+    >>> from numerate.tasks import Arithmetic
+    >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12x1:12"))
+    ('5:10x5:10', '1:12x1:12')
     """
     return default_grid(task) if text is None or _has_other_axes(task, text) else Grid.parse(text, task.axes())
 

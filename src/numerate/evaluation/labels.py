@@ -51,11 +51,12 @@ class LabelCounts:
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
-    >>> labels = LabelCounts.from_arrays(np.array([[True, True, False]]), np.array([[True, True, True]]), trained=2)
-    >>> labels.score("accuracy"), labels.score("unseen"), labels.score("prefix")
-    (0.6666666666666666, 0.0, 0.6666666666666666)
-    >>> labels.floor("accuracy"), labels.floor("unseen")
-    (0.6666666666666666, 0.0)
+    >>> correct, target_mask = np.array([[True, True, False]]), np.array([[True, True, True]])
+    >>> labels = LabelCounts.from_arrays(correct, target_mask, max_training_labels=2)
+    >>> [round(labels.score(metric), 3) for metric in ("accuracy", "unseen", "prefix")]
+    [0.667, 0.0, 0.667]
+    >>> round(labels.floor("accuracy"), 3), labels.floor("unseen")
+    (0.667, 0.0)
     """
 
     rows: int

@@ -137,8 +137,10 @@ def compute_likelihoods(
 ) -> Likelihoods:
     """The sums over batches of running text, each of which is one batch of the published mean over batches.
 
-    >>> compute_likelihoods(model, evaluation_data, batches).record()
-    {"loss": 1.7294, "perplexity": 5.63726, "bits_per_byte": 0.6021, "mean_of_exp": 5.6385, ...}
+    For example:
+
+        compute_likelihoods(model, evaluation_data, batches).record()
+        {"loss": 1.7294, "perplexity": 5.63726, "bits_per_byte": 0.6021, "mean_of_exp": 5.6385, ...}
     """
     return Likelihoods.merge(
         compute_chunk_losses(model, evaluation_data, batch, position_offset).likelihoods().as_batch()
@@ -173,8 +175,8 @@ def evaluate_portion(
 ) -> dict[str, Any]:
     """The record of one portion of a language modeling task: a pure function of the weights and of what is given here.
 
-    >>> evaluate_portion(model, evaluation_data, {"context_length": 512, "chunk": 0}, count=256)
-    {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {"nll": 226683.1, ...}}
+        evaluate_portion(model, evaluation_data, {"context_length": 512, "chunk": 0}, count=256)
+        {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, "language": {"nll": 226683.1, ...}}
 
     `language` has the sums by which portions are merged (`Likelihoods.from_sums`); all other entries are of
     this portion alone. Raises `UserError` for a model that is not causal.

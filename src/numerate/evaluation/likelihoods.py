@@ -20,8 +20,9 @@ class Likelihoods:
     many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
     `batches` and the sums over batches are there for the published mean over batches.
 
-    >>> both = compute_likelihoods(model, evaluation_data, first) + compute_likelihoods(model, evaluation_data, second)
-    >>> both.loss, both.perplexity, both.bits_per_byte
+    >>> both = Likelihoods(nll=30.0, tokens=10, bytes=40) + Likelihoods(nll=10.0, tokens=10, bytes=60)
+    >>> both.loss, round(both.perplexity, 3), round(both.bits_per_byte, 3)
+    (2.0, 7.389, 0.577)
     """
 
     nll: float = 0.0

@@ -73,8 +73,8 @@ PROPORTION_METRICS = (
 class Tolerance:
     """How far a number may be off: `absolute` + `relative` x |target|.
 
-    >>> Tolerance("0.01").holds(Decimal(99), Decimal(100)), Tolerance("0.01").holds(Decimal(98), Decimal(100))
-    (True, False)
+    >>> [Tolerance("0.01").is_close(Decimal(prediction), Decimal(100)) for prediction in (99, 98)]
+    [True, False]
     """
 
     relative: str = "0"
@@ -103,7 +103,7 @@ def clip_prediction(prediction: Decimal, target: Decimal) -> Decimal:
     """A prediction, clipped in size to `CLIP_LIMIT` or ten times the target, whichever is more.
 
     >>> clip_prediction(Decimal("-9e125"), Decimal(7)), clip_prediction(Decimal("9e125"), Decimal("2e30"))
-    (Decimal('-10000000000'), Decimal('2E+31'))
+    (Decimal('-10000000000'), Decimal('2.0E+31'))
     """
     limit = max(CLIP_LIMIT, EXACT_CONTEXT.multiply(_TARGET_FACTOR, target.copy_abs()))
     return limit.copy_sign(prediction) if prediction.copy_abs() > limit else prediction

@@ -165,9 +165,9 @@ class TextStreamer:
     Only the tokens since the last piece of text are decoded again, behind those of the piece before it, as the text of
     a token depends on what precedes it (the space in front of a word, the bytes of a character).
 
-    >>> streamer = TextStreamer(tokenizer.decode, [1])
-    >>> "".join(map(streamer.put, [9038, 2501])) + streamer.flush()
-    'Once upon'
+    >>> streamer = TextStreamer(lambda ids: bytes(ids).decode(errors="replace"))
+    >>> [streamer.put(byte) for byte in "5 €".encode()]
+    ['5', ' ', '', '', '€']
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], context_ids: Sequence[int] = ()) -> None:

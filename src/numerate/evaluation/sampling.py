@@ -108,7 +108,7 @@ def generate(
     With a `window` only so many of a row's last tokens are read, as if the text started there: each token then costs a
     forward pass over the window. As long as no row is longer the cache is used.
 
-    >>> generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
+        generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
 
     Raises `UserError` for a model that cannot continue a text, and for places beyond its tables; `OperationalError`

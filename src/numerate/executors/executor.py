@@ -107,9 +107,9 @@ class Work(ABC):
 class Executor(ABC):
     """Does work on items with several workers: `Local`, `Ray` or `Slurm`. The same items give the same results on each.
 
-    >>> from numerate.executors import Local
-    >>> sorted(one.result for one in Local(workers=2).run(Square(), [1, 2, 3]))
-    [1, 4, 9]
+    For example:
+
+        sorted(one.result for one in Local(workers=2).run(Square(), [1, 2, 3]))  # 1, 4, 9
     """
 
     workers: int | None = setting(

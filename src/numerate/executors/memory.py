@@ -15,8 +15,9 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
 class OOMKillCounter:
     """How many processes the kernel has killed for memory, where this process is accounted.
 
-    >>> kills = KernelKills()
-    >>> kills.one_more()  # False, until the kernel has killed one more
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:  # a system without any of these files
+    ...     OOMKillCounter(Path(folder)).has_new_kill()
     False
 
     The number is `oom_kill` of the control group (version 2 in `memory.events`, version 1 in `memory.oom_control`), and

@@ -41,7 +41,7 @@ class Slurm(Executor):
     command reads it. Ctrl-C leaves the jobs running. The same command again waits for what is still queued or running,
     whoever submitted it, and submits the rest.
 
-    >>> print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(Square(), range(200), Path("runs")))
+        print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(Square(), range(200), Path("runs")))
     """
 
     partition: str | None = setting(None, "partition; null: the cluster's default")

@@ -58,10 +58,11 @@ class RequestedStop(Stop):
 class Worker:
     """Does items one after the other and converts whatever they raise into a `Failure`.
 
-    >>> worker = Worker(threads=1, memory_limit=None)
-    >>> worker.open(pickle.dumps(Square()))
-    >>> pickle.loads(worker.run_item(pickle.dumps(3)).result)
-    9
+    For example:
+
+        worker = Worker(threads=1, memory_limit=None)
+        worker.open(pickle.dumps(Square()))
+        pickle.loads(worker.run_item(pickle.dumps(3)).result)  # 9
     """
 
     def __init__(

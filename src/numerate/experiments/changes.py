@@ -23,7 +23,9 @@ CONTENTS = "task.contents"
 def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with settings of its model changed, for an evaluation.
 
-    >>> changed(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
+    >>> import numerate
+    >>> recipe = numerate.recipe("addition_abacus", "model.backbone=Loop(num_loops=4)")
+    >>> override_for_evaluation(recipe, ["model.backbone.num_loops=8"]).model.backbone.num_loops
     8
 
     Of the task, only the index within a `Mixture` (`task.task_index=1`) and the file of an `ExampleFile`

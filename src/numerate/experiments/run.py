@@ -36,8 +36,10 @@ from numerate.training.run_folder import find_run, resolve_runs_dir
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
     """A run by its path, the beginning of its id, its name, or `latest`. Raises `UserError` where there is none.
 
-    >>> run = numerate.load("latest")
-    >>> run.ask("321+654=")
+    For example:
+
+        run = numerate.load("latest")
+        run.ask("321+654=")
     """
     return Run(find_run(address, resolve_runs_dir(runs_dir)), device=device)
 
@@ -62,10 +64,10 @@ class Run(StoredRun):
     ) -> Results:
         """Exact match on a grid of cells, with intervals, at every fixed position offset of the model.
 
-        >>> results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
-        >>> results.regions()[0]["mean"]
-        >>> run.evaluate("equal:1:18", settings=["model.backbone.num_loops=4,8,16"])
-        >>> run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
+            results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
+            results.regions()[0]["mean"]
+            run.evaluate("equal:1:18", settings=["model.backbone.num_loops=4,8,16"])
+            run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four shards of equal cost into its own file; evaluating without a
@@ -143,7 +145,7 @@ class Run(StoredRun):
     ) -> EvaluationEstimate:
         """Estimated cost of `evaluate` in this process: cells, questions, operations, and time from a short sample.
 
-        >>> run.estimate("1:100x1:100", shard="3/20").seconds
+            run.estimate("1:100x1:100", shard="3/20").seconds
 
         Cells that are recorded already take nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
@@ -174,10 +176,9 @@ class Run(StoredRun):
     def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
         """The model's answer to a question as a person writes it, its probability, and the correct answer.
 
-        >>> run.ask("321+654=").said
-        '975'
+            run.ask("321+654=").said  # '975'
 
-        A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.
+        A task of texts takes any text, whose correct answer is unknown: `gold` and `right` are None.
         Answers may then be somewhat longer than those of its longest rows. A run on running text continues the text by
         greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
         value each.
@@ -224,10 +225,9 @@ class Run(StoredRun):
     ) -> list[Passage]:
         """Continues texts: `count` passages after each prompt; without one, from the start of a document.
 
-        >>> [passage] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
-        >>> print(passage)
-        >>> run.generate(["12+34=", "5+6="])[0].text
-        '46'
+            [passage] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
+            print(passage)
+            run.generate(["12+34=", "5+6="])[0].text  # '46'
 
         `max_new_tokens` defaults to 200, or what the context has room for. `stop` are strings that end a passage. With
         `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding. `on_text` is
@@ -275,10 +275,10 @@ class Run(StoredRun):
     ) -> AttentionMaps:
         """Attention maps of a prompt and the generated answer: every head of every layer.
 
-        >>> maps = run.maps("321+654=")
-        >>> maps.tokens[:4], maps.layers[0].of("attention").shape
-        (('1', '2', '3', '+'), (4, 12, 12))
-        >>> maps.layers[0].heads[2].weights[7]
+            maps = run.maps("321+654=")
+            maps.tokens[:4]  # ('1', '2', '3', '+')
+            maps.layers[0].weights("attention").shape  # (4, 12, 12)
+            maps.layers[0].heads[2].weights[7]
 
         Without a prompt a question of the test split is read, or the start of the validation text. `layers` are the
         requested ones, all by default; with `answer=False` no answer is generated. Raises `UserError` for a model that

@@ -217,7 +217,7 @@ def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], Non
 def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
     """What is shown of an evaluation during training: loss and perplexity for language modeling, else accuracy.
 
-    >>> shown_of({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
+    >>> progress_fields({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
     """
     if "perplexity" in record:

@@ -34,8 +34,10 @@ _WORKER_PREFIX = "worker-"
 class RecordWriter:
     """Appends records to a file that nobody else writes, in groups: on a shared disk each write takes milliseconds.
 
-    >>> with Lines(path) as lines:
-    ...     lines.add({"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98})
+    For example:
+
+        with RecordWriter(path) as records:
+            records.add({"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98})
     """
 
     def __init__(self, path: Path) -> None:

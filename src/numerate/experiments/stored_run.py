@@ -49,7 +49,7 @@ class StoredRun:
     def with_settings(self, *settings: str) -> Self:
         """The same weights with other settings: more loop iterations, another scale of the attention logits.
 
-        >>> run.with_settings("model.backbone.num_loops=8").ask("321+654=")
+            run.with_settings("model.backbone.num_loops=8").ask("321+654=")
 
         Raises `UserError` for settings that are not the model's, and for those by which it would have other weights.
         """

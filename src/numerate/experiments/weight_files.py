@@ -4,7 +4,7 @@ Reference logits are two tensors: `ids` (rows x tokens, integers: rows of the em
 vocabulary). They stand in a safetensors file of their own, in a folder as `logits.safetensors`, or in a file of weights
 beside `model`, or beside the weights themselves.
 
->>> save_file({"ids": ids, "logits": theirs(ids)}, "logits.safetensors")
+    save_file({"ids": ids, "logits": reference_model(ids)}, "logits.safetensors")
 """
 
 import json

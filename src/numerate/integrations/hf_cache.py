@@ -26,10 +26,9 @@ class NumerateCache(_Cache):  # type: ignore[misc]
     One more token is one step. All else (a crop by assisted decoding, a prompt continued by several tokens, a row
     longer than `capacity`) reads all columns again.
 
-    >>> cache = NumerateCache(capacity=64)
-    >>> model(ids, past_key_values=cache, use_cache=True)
-    >>> cache.get_seq_length()
-    5
+        cache = NumerateCache(capacity=64)
+        model(ids, past_key_values=cache, use_cache=True)
+        cache.get_seq_length()  # the columns of ids
     """
 
     def __init__(self, capacity: int = 0) -> None:

@@ -2,8 +2,8 @@
 
 Importing this file registers them. `numerate export RUN out=FOLDER` writes a folder that is then opened by
 
->>> import numerate.integrations.hf_models
->>> model = AutoModelForCausalLM.from_pretrained("FOLDER")
+    import numerate.integrations.hf_models
+    model = AutoModelForCausalLM.from_pretrained("FOLDER")
 
 or, without the import, by `from_pretrained("FOLDER", trust_remote_code=True)`: the folder has a file of two lines that
 imports this one. See docs/hugging-face.md.
@@ -128,8 +128,8 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
     training mode position offsets are drawn from (the recipe's seed, how many batches were read so far); in evaluation
     the first fixed ones are used.
 
-    >>> model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
-    >>> model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
+        model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
+        model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
 
     Raises `UserError` for unsupported arguments (position_ids, inputs_embeds, attentions), for a mask of another
     shape, and for a row without any token.

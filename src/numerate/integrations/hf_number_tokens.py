@@ -51,8 +51,8 @@ class NumberTokens:
     def coverage(self, texts: Iterable[str]) -> Coverage:
         """How many digit characters of these texts stand in number tokens; warns where it is less than 95 %.
 
-        >>> str(number_tokens(gpt2).coverage(["5 + 7 = 12"]))
-        "50.0 % of the digit characters of this sample stand in number tokens; not those of ' 12' (1x)"
+        For `5 + 7 = 12` and the tokenizer of GPT-2, whose ` 12` is one token, the warning begins with "50.0 % of the
+        digit characters of this sample are in number tokens; not those of ' 12' (1x)".
         """
         sample = [texts] if isinstance(texts, str) else list(texts)
         coverage = Coverage.from_token_ids(sample, self.encode(sample), self.token_texts, self.values)
@@ -82,9 +82,10 @@ def number_tokens(
     - `which`: "digits" counts tokens of one digit; "numbers" all that are a number, such as `12`, `-5`, `.5`.
     - `override`: values by id that count in place of what is found; None: the id is no number.
 
-    >>> found = number_tokens(AutoTokenizer.from_pretrained("t5-small"))
-    >>> len(found.values), found.values[305], found.pieces[305]
-    (19, 5.0, ' 5')
+    >>> from tokenizers import Tokenizer, models
+    >>> tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "5": 1, "12": 2, "+": 3}, unk_token="[UNK]"))
+    >>> number_tokens(tokenizer).values, number_tokens(tokenizer, which="numbers").values
+    ({1: 5.0}, {1: 5.0, 2: 12.0})
 
     Raises `UserError` for a tokenizer without any, for an override that is no id or no finite value, and for an object
     that is no tokenizer.

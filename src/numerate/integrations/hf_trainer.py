@@ -24,7 +24,7 @@ def compute_loss_func(loss: NumberTokenLoss) -> LossFunction:
     With mean_over="numbers" and a batch in several parts the count of the whole is not known, and the first step raises
     `UserError`: `number_loss_trainer` knows it, or take mean_over="labels".
 
-    >>> Trainer(model, arguments, train_dataset=rows, compute_loss_func=compute_loss_func(loss))
+        Trainer(model, arguments, train_dataset=rows, compute_loss_func=compute_loss_func(loss))
     """
 
     def compute(outputs: Any, labels: Tensor | None, num_items_in_batch: int | Tensor | None = None) -> Tensor:
@@ -42,7 +42,7 @@ def number_loss_trainer(trainer_class: type | None = None) -> type[Any]:
     `remove_unused_columns=False` keeps them. The log has `cross_entropy` and `number_loss` (before its weight) beside
     `loss`. In evaluation the loss is the mean over batches of each one's own.
 
-    >>> trainer = number_loss_trainer(Seq2SeqTrainer)(model, arguments, train_dataset=rows, number_loss=loss)
+        trainer = number_loss_trainer(Seq2SeqTrainer)(model, arguments, train_dataset=rows, number_loss=loss)
 
     Raises `UserError` for a second loss function, and for label smoothing, which this loss has none of.
     """

@@ -42,8 +42,15 @@ class NumberTokenLoss(nn.Module):
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
       synchronization with the device.
 
-    >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
-    >>> loss(model(input_ids).logits, labels).backward()
+    >>> loss = NumberTokenLoss({4: 0.0, 5: 1.0, 6: 2.0}, loss_function="mae", weight=1.0)
+    >>> logits, labels = torch.zeros(1, 2, 8, requires_grad=True), torch.tensor([[3, 6]])
+    >>> round(loss(logits, labels).item(), 3)  # ln 8 + |1 - 2|
+    3.079
+
+    With a model of Hugging Face:
+
+        loss = NumberTokenLoss.from_tokenizer(tokenizer, shift=True)
+        loss(model(input_ids).logits, labels).backward()
 
     It warns once where, in the mean over the first 10 batches with a gradient, the number part is above the
     cross-entropy; the device is waited for at the tenth of them alone, and a compiled call does not look.
@@ -104,8 +111,11 @@ class NumberTokenLoss(nn.Module):
         `sample` (texts of yours; without them some of ours) stand in number tokens, it warns. With `model`, a model of
         transformers, `shift` is what that model needs: its configuration tells whether it has an encoder.
 
-        >>> NumberTokenLoss.from_tokenizer(tokenizer, loss_function="mse", weight=2.0, model=model).shift
-        True
+        >>> from tokenizers import Tokenizer, models
+        >>> tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "5": 1, "+": 2}, unk_token="[UNK]"))
+        >>> loss = NumberTokenLoss.from_tokenizer(tokenizer, loss_function="mse", sample=["5"])
+        >>> loss.table.values.tolist()
+        [5.0]
         """
         tokens = number_tokens(tokenizer, which=which, override=override)
         with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on our sample

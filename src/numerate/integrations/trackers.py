@@ -241,10 +241,12 @@ TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard
 class Trackers:
     """The trackers of a run, none by default. No call raises, and only `finish` waits, for a moment.
 
-    >>> trackers = make_trackers("tensorboard", TrackerSettings(project="abacus"))
-    >>> trackers.start(run.head(), run.path)
-    >>> trackers.log_record({"step": 500, "loss": 0.0123})
-    >>> trackers.finish()
+    For example:
+
+        trackers = make_trackers("tensorboard", TrackerSettings(project="abacus"))
+        trackers.start(folder.metadata(), folder.path)
+        trackers.log_record({"step": 500, "loss": 0.0123})
+        trackers.finish()
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:

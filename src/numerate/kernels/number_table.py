@@ -20,12 +20,12 @@ class NumberTokenTable(nn.Module):
     - `digit_counts` [n] is how many digits a token writes: 1 for `7`, 3 for `007`, 0 for one that is no run of digits
       (`-5`).
     - `significance` [n] is the power of ten that a token itself has (`_5_2_` has 2), `NO_EXPONENT` for an ordinary one.
-    - `index_of_id` [width] is the index of each id among them, -1 for a token without a value.
+    - `index_of_id` [vocabulary_size] is the index of each id among them, -1 for a token without a value.
 
     `max_distance` is the largest distance between two values and `min_distance` the smallest that is not 0.
 
-    >>> table = NumberTokenTable.from_values({4: 0.0, 5: 1.0, 6: 10.0}, width=8)
-    >>> table.spread, table.closest, table.index.tolist()
+    >>> table = NumberTokenTable.from_values({4: 0.0, 5: 1.0, 6: 10.0}, vocabulary_size=8)
+    >>> table.max_distance, table.min_distance, table.index_of_id.tolist()
     (10.0, 1.0, [-1, -1, -1, -1, 0, 1, 2, -1])
     """
 

@@ -19,9 +19,11 @@ class Alternating(Mixer):
     own kind, as in a model of this mixer alone. In Lieber et al. (2024), https://arxiv.org/abs/2403.19887, attention
     and Mamba alternate.
 
-    >>> Decoder(hidden_size=64, backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
+    >>> from numerate.models import Decoder, Stack
+    >>> spec = Decoder(backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
 
-    has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `UserError` where there are fewer layers than mixers.
+    This model has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `UserError` where there are fewer layers
+    than mixers.
     """
 
     mixers: tuple[Mixer, ...] = setting((Attention(), LSTM()), "the mixers, in the order of the layers")

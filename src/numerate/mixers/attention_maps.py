@@ -44,10 +44,9 @@ class RecordedMaps:
 def record_maps(model: nn.Module) -> Iterator[RecordedMaps]:
     """Records the maps of all mixers in every forward of the model over whole rows.
 
-    >>> with observed(model) as seen:
-    ...     model(tokens)
-    >>> seen.layers[0].maps["attention"].shape
-    torch.Size([1, 4, 6, 6])
+        with record_maps(model) as recorded:
+            model(tokens)
+        recorded.layers[0].maps["attention"].shape  # rows, heads, query, key
 
     Outside of it nothing is recorded, at no cost. Layers without attention have no maps.
     """

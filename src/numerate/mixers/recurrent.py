@@ -69,7 +69,7 @@ class RNN(RecurrentSpec):
     The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 33,024
     parameters at width 128:
 
-    >>> RNN(output_projection=False, initialization="torch")
+    >>> mixer = RNN(output_projection=False, initialization="torch")
     """
 
     def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
@@ -100,7 +100,7 @@ class LSTM(RecurrentSpec):
     The bare net as published with the inductive counting tasks (https://arxiv.org/abs/2405.20131), with 132,096
     parameters at width 128:
 
-    >>> LSTM(output_projection=False, initialization="torch")
+    >>> mixer = LSTM(output_projection=False, initialization="torch")
     """
 
     def build_rnn(self, width: int, cells: int) -> nn.RNNBase:

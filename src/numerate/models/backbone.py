@@ -174,7 +174,8 @@ class Loop(Backbone):
     The noise is N(0, 0.02^2): a fixed function of the model's seed and of the position, for any length. `num_loops`
     changes no weights, so that a trained model can be evaluated with another number (`model.backbone.num_loops=8`).
 
-    >>> Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
+    >>> from numerate.models import Decoder
+    >>> spec = Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
     """
 
     num_layers: int = setting(1, "blocks per loop")

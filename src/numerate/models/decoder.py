@@ -26,6 +26,7 @@ class Decoder(ModelSpec):
 
     `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
 
+    >>> from numerate.positions import Rotary
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=3), positions=(Rotary(base=500.0),))
     >>> model = spec.build(Vocabulary.with_digits(["+", "="]), seed=0)
 
@@ -35,15 +36,20 @@ class Decoder(ModelSpec):
     Between backbone and head there may be `head_feed_forward` (without a residual connection), the final norm and
     `head_projection`. The published Abacus models have all three, and are post-norm:
 
-    >>> Decoder(hidden_size=1024, backbone=Loop(num_layers=8, num_loops=2), mixer=Attention(num_heads=16),
-    ...     feed_forward=FeedForward("geglu", expansion=1.0, bias=False), norm_first=False, norm_eps=1e-12,
-    ...     embedding_norm=True, head_feed_forward=FeedForward("geglu", expansion=1.0, bias=False), final_norm=True,
-    ...     head_projection=True, initialization=DeepNorm())
+    >>> from numerate.models import DeepNorm, Loop
+    >>> feed_forward = FeedForward("geglu", expansion=1.0, bias=False)
+    >>> spec = Decoder(
+    ...     hidden_size=1024, backbone=Loop(num_layers=8, num_loops=2), mixer=Attention(num_heads=16),
+    ...     feed_forward=feed_forward, norm_first=False, norm_eps=1e-12, embedding_norm=True, final_norm=True,
+    ...     head_feed_forward=feed_forward, head_projection=True, initialization=DeepNorm()
+    ... )
 
     Without `residual`, norms and feed-forward it is a bare recurrent net between embedding and head:
 
-    >>> Decoder(hidden_size=128, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none",
-    ...     residual=False)
+    >>> from numerate.mixers import LSTM
+    >>> spec = Decoder(
+    ...     hidden_size=128, backbone=Stack(num_layers=1), mixer=LSTM(), feed_forward=None, norm="none", residual=False
+    ... )
     """
 
     hidden_size: int = setting(128, "hidden size of the residual stream")

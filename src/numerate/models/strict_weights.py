@@ -27,7 +27,7 @@ class StrictWeights:
     >>> file = StrictWeights({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "weights")
     >>> file.take(["a.weight", "b.weight"], "head.weight")
     tensor([1., 1.])
-    >>> file.finish()
+    >>> file.check_all_used()
 
     Raises `UserError` where two tensors that are one in the model differ.
     """

@@ -25,7 +25,7 @@ class AbacusEmbedding(nn.Module):
       trained.
     - `offset_per`: whether each row draws an offset of its own or the whole batch shares one, as published.
 
-    >>> abacus = AbacusEmbedding(range(4, 14), embedding_dim=64, max_offset=100, max_digits=200)
+    >>> abacus = AbacusEmbedding(range(4, 14), embedding_dim=64, max_offset=100, max_digits=200).eval()
     >>> ids = torch.tensor([[7, 6, 5, 14, 10, 9, 8, 17]])  # 321+654=
     >>> abacus.position_ids(ids).tolist()
     [[1, 2, 3, 0, 1, 2, 3, 0]]

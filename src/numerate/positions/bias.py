@@ -117,7 +117,7 @@ class ALiBi(Position):
 class ALiBiBias(AttentionBias):
     """The slopes behind `ALiBi`.
 
-    >>> Slopes(4).slopes.tolist()
+    >>> ALiBiBias(4).slopes.tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
 

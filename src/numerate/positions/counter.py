@@ -12,15 +12,17 @@ _GOLDEN_RATIO = 0x9E3779B97F4A7C15
 def random_integers(
     step_context: StepContext, row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"], salt: int = 0
 ) -> Int[Tensor, " rows"]:
-    """One integer from 0 to high - 1 per row, uniform to within bound / 2^32; each row may have its own bound.
+    """One integer from 0 to high - 1 per row, uniform to within high / 2^32; each row may have its own `high`.
 
-    A function of (draw.seed, draw.step, row, salt) and of nothing else, so a row draws the same number whatever batch,
+    A function of (seed, step, row, salt) and of nothing else, so a row draws the same number whatever batch,
     micro-batch or rank it is in. The mixing is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014,
     https://doi.org/10.1145/2660193.2660195), applied twice.
 
-    >>> drawn(StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist() == drawn(
-    ...     StepContext(seed=0, step=3), torch.tensor([5, 6]), 100).tolist()
-    True
+    >>> step_context = StepContext(seed=0, step=3)
+    >>> random_integers(step_context, torch.tensor([5, 6]), 100).tolist()
+    [70, 64]
+    >>> random_integers(step_context, torch.tensor([6]), 100).tolist()  # the same number in another batch
+    [64]
     """
     return random_integers_from_key(_hash_keys(step_context, salt, row_keys), row_keys, high)
 
@@ -28,7 +30,8 @@ def random_integers(
 def random_integers_from_key(
     key: int | Int[Tensor, "..."], row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """`drawn`, where `hash_key` the draw and the salt is known already: one number, or one for each row."""
+    """`random_integers`, where the hash of the step and the salt (`hash_key`) is already known: one number, or one for
+    each row."""
     return (
         ((_splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + key))) >> 32) & 0xFFFFFFFF
     ) * high >> 32
@@ -39,7 +42,7 @@ def random_uint32(
 ) -> Int[Tensor, "rows count"]:
     """`count` integers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
 
-    >>> drawn_many(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
+    >>> random_uint32(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
     row_hashes = _splitmix64(

@@ -45,10 +45,10 @@ class Rotary(Position):
 class HalfSplitRotation(Rotation):
     """The rotation behind `Rotary`.
 
-    >>> turn = HalfSplitRotation(4, base=10000.0, share=1.0)
+    >>> rotation = HalfSplitRotation(4, base=10000.0, partial_rotary_factor=1.0)
     >>> q = torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 1, 1, 4)
-    >>> turn.turn(q, turn.prepare(torch.tensor([[0]]))).flatten().tolist()
-    [1.0, 0.0, 0.0, 0.0]
+    >>> rotation.rotate(q, rotation.compute_cos_sin(torch.tensor([[1]]))).flatten()
+    tensor([0.5403, 0.0000, 0.8415, 0.0000])
     """
 
     inv_freq: Tensor

@@ -50,7 +50,7 @@ def published_files(name: str, count: int | None = None, seed: int = 0) -> dict[
     `count` is how many rows the training files have, where the published number is not wanted; `seed` is the key of
     what is random. Raises `UserError` for a name that was not published.
 
-    >>> list(files("counting_samesymbol_plain3_addbigram"))
+    >>> list(published_files("counting_samesymbol_plain3_addbigram"))
     ['counting_samesymbol_plain3/train.txt', 'counting_samesymbol_plain3/val.txt', \
 'counting_samesymbol_plain3/ood_test.txt', 'counting_samesymbol_plain3/addbigram_test.txt', \
 'addbigram/train.txt', 'addbigram/addbigram_test.txt']
@@ -127,7 +127,7 @@ def num_training_rows(name: str, count: int | None = None) -> int:
 def format_lines(questions: Questions) -> bytes:
     """Rows as the published lines.
 
-    >>> lines_of(Counting(number="before").read("65 a a"))
+    >>> format_lines(Counting(number="before").parse_question("65 a a"))
     b'[["65", "a", "a"], ["-1", "66", "67"]]\\n'
     """
     texts = [json.dumps(text) for text in questions.alphabet]

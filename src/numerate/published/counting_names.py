@@ -58,8 +58,9 @@ class PublishedTask:
 def presets() -> dict[str, Task]:
     """Every published name with its task.
 
-    >>> presets()["counting_samesymbol_mod10bos"]
-    Counting(symbol='same', count=Span(low=1, high=50), ..., modulus=10, prefix='0', ...)
+    >>> task = presets()["counting_samesymbol_mod10bos"]
+    >>> task.symbol, task.count, task.modulus, task.prefix
+    ('same', Span(low=1, high=50), 10, '0')
     """
     return {name: named.task for name, named in published_tasks().items()}
 

@@ -14,8 +14,9 @@ from numerate.text.tasks.rjokes import RJokes
 def presets() -> dict[str, Task]:
     """Every name with its task. The further tests of word problems train on GSM8K, and are tested alone.
 
-    >>> presets()["svamp"]
-    GSM8K(answer_format='solution', extra_tests=('svamp',), data_dir=None, test=2, ...)
+    >>> task = presets()["svamp"]
+    >>> type(task).__name__, task.answer_format, task.extra_tests
+    ('GSM8K', 'solution', ('svamp',))
     """
     return {
         "mathematics": Mathematics(),

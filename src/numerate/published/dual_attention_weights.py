@@ -62,9 +62,9 @@ def from_published(weights: Mapping[str, Tensor], spec: Decoder, *, where: str =
     is missing, left over or of another shape, for two that differ and are one in the spec, and for a spec that no
     published model has.
 
-    >>> spec = published(width=64, depth=4, self_heads=4, relational_heads=4)
-    >>> model = spec.build(vocabulary, seed=0)
-    >>> model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
+        spec = published(hidden_size=64, num_layers=4, num_self_heads=4, num_relational_heads=4)
+        model = spec.build(vocabulary, seed=0)
+        model.load_state_dict(from_published(torch.load("ckpt.pt", weights_only=True)["model"], spec))
     """
     row_slices = _row_slices(spec)
     file = StrictWeights(weights, where, hints=[*_setting_hints(weights, spec)], normalize_name=_normalize_name)

@@ -58,7 +58,7 @@ NUMBER_METRIC_NAMES = (
 def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
     """The published metrics of numbers, from texts of predictions and labels; nan where they are not defined.
 
-    >>> published_numbers(["it is 12", "none"], ["12", "3"])["number_accuracy"]
+    >>> published_number_metrics(["it is 12", "none"], ["12", "3"])["number_accuracy"]
     0.5
 
     Raises `UserError` for unequally many, for none, and for a label without a number.
@@ -123,8 +123,8 @@ def published_token_metrics(batches: Sequence[TokenBatch]) -> dict[str, float]:
     """The published metrics of tokens, means over batches: `token_accuracy`, `token_accuracy_whole` and
     `token_perplexity`. With padding counted as there, for an answer of three tokens of which two are wrong:
 
-    >>> batch = TokenBatch(np.array([[5, 7, 1]]), np.array([[6, 8, 1]])).padded()
-    >>> round(published_tokens([batch])["token_accuracy"], 3)
+    >>> batch = TokenBatch(np.array([[5, 7, 1]]), np.array([[6, 8, 1]])).pad()
+    >>> round(published_token_metrics([batch])["token_accuracy"], 3)
     0.846
 
     Raises `UserError` for no batches.

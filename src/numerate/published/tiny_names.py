@@ -167,8 +167,9 @@ RUNS = (
 def presets() -> dict[str, Any]:
     """All models by name: `tiny_`, the code, and the name of the run.
 
-    >>> presets()["tiny_published_d64_l4_4+4_symbolic"].mixer
-    DualAttention(num_self_heads=4, num_relational_heads=4, ..., relation_dim=16, ...)
+    >>> mixer = presets()["tiny_published_d64_l4_4+4_symbolic"].mixer
+    >>> mixer.num_self_heads, mixer.num_relational_heads, mixer.relation_dim
+    (4, 4, 16)
     """
     from numerate.published.dual_attention_models import PRESETS
 

@@ -125,7 +125,7 @@ def with_gradient_checkpointing(recipe: Recipe) -> Recipe:
 def memory_bytes(size: Size, rows: int = 32_128) -> float:
     """Bytes of weights, gradients and two moments in float32: 16 a weight. Activations come on top.
 
-    >>> round(memory("small") / 1e9, 2), round(memory("3b") / 1e9, 1)
+    >>> round(memory_bytes("small") / 1e9, 2), round(memory_bytes("3b") / 1e9, 1)
     (0.97, 45.6)
     """
     return 16.0 * SIZES[size].num_parameters(rows)
@@ -140,7 +140,7 @@ def hours(
     A forward takes two operations a weight and token, a backward four; attention between tokens is left out, which is
     small for rows as short as these. With layers computed again in the backward it is a third more.
 
-    >>> round(hours("base", SHORT, *LENGTHS["mathematics"]))
+    >>> round(hours("base", SHORT_STEPS, *TOKENS_PER_ROW["mathematics"]))
     57
     """
     sizes = SIZES[size]

@@ -74,8 +74,10 @@ def match_transformer(
     - `ratio`: of time, how many times as long a step of the recipe takes as one of `reference`: `step_seconds` measures
       it here. Where width or depth are sought, a step is as long as its operations.
 
-    >>> equal_in("parameters", numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"), by="depth").description
-    '394,752 parameters beside embedding and head, 360,256 wanted (+9.6%)'
+    >>> import numerate
+    >>> recipe = numerate.recipe("tiny_stories_d64_l4_4+4_symbolic")
+    >>> match_transformer("parameters", recipe, vary="depth").description
+    '331,840 parameters beside embedding and head, target 360,256 (-7.9%)'
 
     Raises `UserError` for what cannot be equal so: parameters by steps, time without a ratio, no dual attention.
     """

@@ -98,8 +98,7 @@ def read_records(
 ) -> list[dict[str, Any]]:
     """The records of a file of lines, in order; none if there is no such file.
 
-    >>> read(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]
-    98
+        read_records(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]  # 98
 
     Raises `UserError` for a damaged line, where the schema makes that fatal; else `warn` is called, by default with a
     Python warning. `on_truncated_line` is called for a last line that was cut.

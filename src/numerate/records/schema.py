@@ -148,7 +148,9 @@ class MapOf(Check):
 class Fields(Check):
     """An object with the fields of a table; further ones are ignored.
 
-    >>> Fields({"count": Whole(), "correct": Whole(high="count"), "note?": String()})
+    >>> fields = Fields({"count": Integer(), "correct": Integer(high="count"), "note?": String()})
+    >>> fields.find_violation("", {"count": 4, "correct": 900}, {})
+    ('correct', 900, 'an integer from 0 to `count` (4)')
 
     A field whose name ends in `?` may be missing or null.
     """
@@ -201,7 +203,8 @@ class Schema:
     def find_violation(self, record: Mapping[str, Any]) -> str | None:
         """What is wrong with a record, in words; None for a sound one.
 
-        >>> CELL.find_violation({"correct": 900, "count": 4})
+        >>> cell = Schema(Fields({"correct": Integer(high="count"), "count": Integer()}), remedy="evaluate it again")
+        >>> cell.find_violation({"correct": 900, "count": 4})
         '`correct` must be an integer from 0 to `count` (4), not 900'
         """
         violation = self.fields.find_violation("", record, record)

@@ -57,8 +57,8 @@ def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
     Labels of two parts that several share ("T5: cross-entropy", "decoder: cross-entropy") have the color of one part
     and the shape of the other; the part with more values has the colours. Others have a color and a shape each.
 
-    >>> styles(["T5: CE", "T5: WAS", "decoder: CE"])["decoder: CE"]
-    Style(color=0, shape=1)
+    >>> assign_styles(["T5: CE", "T5: WAS", "decoder: CE"])["decoder: CE"]
+    Style(color=0, marker=1)
     """
     parts = _split_labels(labels)
     if parts is None:
@@ -79,8 +79,8 @@ def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
 def legend_entries(labels: Sequence[str]) -> list[tuple[str, Style]]:
     """The entries of a legend: each label, or of labels with two parts the colors first and then the shapes.
 
-    >>> legend(["T5: CE", "T5: WAS", "decoder: CE"])[-1]
-    ('decoder', Style(color=None, shape=1))
+    >>> legend_entries(["T5: CE", "T5: WAS", "decoder: CE"])[-1]
+    ('decoder', Style(color=None, marker=1))
     """
     parts = _split_labels(labels)
     if parts is None:

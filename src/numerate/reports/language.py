@@ -98,7 +98,7 @@ def t_quantile(degrees_of_freedom: float) -> float:
     (Abramowitz and Stegun 1964, 26.7.5), right to three digits. A fraction between two of the table counts as the
     lower one.
 
-    >>> student(2), round(student(30), 3)
+    >>> t_quantile(2), round(t_quantile(30), 3)
     (4.303, 2.042)
     """
     if degrees_of_freedom < len(_T_QUANTILES) + 1:

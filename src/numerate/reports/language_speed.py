@@ -20,8 +20,7 @@ def logged_values(group: Group, name: str) -> list[Any]:
 def speed_summary(group: Group) -> dict[str, str]:
     """Speed and memory, name to text: medians over all logged values of every seed, and the maximum of memory.
 
-    >>> speed_facts(group)
-    {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}
+    For example {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}.
     """
     speeds, shares, memory = (logged_values(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
     found = {}

@@ -28,7 +28,7 @@ def pack_weights(weights: NDArray[np.floating]) -> dict[str, Any]:
     Numbers are `low` + (`high` - `low`) n / 4094, each n two letters of base64, 6 bits each, the higher first; they are
     off by at most 1/8188 of the span. Where no query sees a later key (`causal`) only keys up to the query are there.
 
-    >>> packed(np.array([[[1.0, 0.0], [0.5, 0.5]]]))
+    >>> pack_weights(np.array([[[1.0, 0.0], [0.5, 0.5]]]))
     {'heads': 1, 'rows': 2, 'columns': 2, 'causal': True, 'low': 0.0, 'high': 1.0, 'data': '/+f/f/'}
     """
     heads, rows, columns = weights.shape

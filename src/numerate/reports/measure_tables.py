@@ -161,7 +161,7 @@ def _head(measure: str) -> str:
 def _column_ranges(count: int) -> list[tuple[int, int]]:
     """Ranges of about equal length, at most `MAX_COLUMNS` each.
 
-    >>> _cuts(8)
+    >>> _column_ranges(8)
     [(0, 4), (4, 8)]
     """
     pieces = -(-count // MAX_COLUMNS)

@@ -49,7 +49,7 @@ _MAX_NAME_CHARACTERS = 22
 def wrap_name(name: str, max_characters: int = _MAX_NAME_CHARACTERS) -> list[str]:
     """Wraps a name at `max_characters` characters, after `_` and at spaces.
 
-    >>> wrapped("arithmetic__add_sub_multiple_longer")
+    >>> wrap_name("arithmetic__add_sub_multiple_longer")
     ['arithmetic__add_sub_', 'multiple_longer']
     """
     pieces = name.replace("_", "_\0").replace(" ", " \0").split("\0")

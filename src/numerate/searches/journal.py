@@ -51,9 +51,9 @@ class Trial:
 class Journal:
     """The trials of a search in its folder. Reading needs no lock; each write is one whole line.
 
-    >>> journal = Journal(Path("runs/mine"), space, minimise=False)
-    >>> with journal.taken(Way(), "me") as trial:
-    ...     journal.tell(trial.number, 0.93, {"runs": []})
+        journal = Journal(Path("runs/mine"), space, minimize=False)
+        with journal.take_trial(SamplingPlan(), "me") as trial:
+            journal.tell(trial.number, 0.93, {"runs": []})
 
     Raises `UserError` where Optuna is not installed, the folder may not be written, or the journal is damaged.
     """

@@ -64,8 +64,8 @@ def search(
 ) -> SearchResult:
     """Trains a recipe at one point of a space of settings after the other, and returns what was found.
 
-    >>> found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
-    >>> numerate.train(found.best)
+        found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
+        numerate.train(found.best)
 
     `settings` are read by `Space.parse`. A trial's value is what its best checkpoint got right on OOD validation
     (`beyond-development`; ties, and tasks without one, go by `development`), or another `metric`; of running

@@ -125,6 +125,8 @@ Field = Choice | NumberRange
 class Space:
     """The settings of a search in the order given: texts that are fixed, and the fields that are searched over.
 
+    >>> import numerate
+    >>> recipe = numerate.recipe("addition_abacus")
     >>> space = Space.parse(recipe, ["optimizer.learning_rate=log(1e-4,1e-2)", "model.hidden_size=32,64"])
     >>> space.settings({"optimizer.learning_rate": 0.003, "model.hidden_size": "64"})
     ['optimizer.learning_rate=0.003', 'model.hidden_size=64']

@@ -17,8 +17,10 @@ from torch.overrides import TorchFunctionMode
 class FoldedAttentionMode(TorchFunctionMode):
     """While it is entered, `scaled_dot_product_attention` under one `vmap` folds the mapped dimension into the rows.
 
+    >>> queries = keys = values = torch.zeros(2, 3, 4, 5, 8)  # models x rows x heads x time x width
     >>> with FoldedAttentionMode():
-    ...     torch.vmap(scaled_dot_product_attention)(queries, keys, values)  # members x rows x heads x time x width
+    ...     torch.vmap(scaled_dot_product_attention)(queries, keys, values).shape
+    torch.Size([2, 3, 4, 5, 8])
     """
 
     def __torch_function__(

@@ -43,9 +43,11 @@ _LOCK_TIMEOUT = 60.0  # seconds for whoever writes the plan
 class StudyFolder:
     """A study on disk. What is not there yet is empty; what is damaged is refused.
 
-    >>> folder = StudyFolder.find("abacus_laptop", runs_directory())
-    >>> results = folder.results()
-    >>> [results[planned.at]["final"] for planned in folder.plan() if planned.at in results]
+    For example:
+
+        folder = StudyFolder.find("abacus_laptop", resolve_runs_dir())
+        results = folder.results()
+        [results[planned.result_key]["final"] for planned in folder.plan() if planned.result_key in results]
     """
 
     def __init__(self, path: Path) -> None:

@@ -21,7 +21,7 @@ def find_missing(
 ) -> MissingRuns:
     """What is missing of some runs: `failed` are their records, by run, and `shown` the runs that are compared.
 
-    >>> missing(folder.plan(), running.failed, running.done)
+    `failed` is {"addition_abacus/3f2a9c01b7de": {"error": "the loss is NaN"}}, for example.
     """
     plan = list(plan)
     present_variants = {one.label for one in plan if one.run in shown}

@@ -7,7 +7,7 @@ from typing import Any
 def tree_diff(base: Any, tree: Any) -> dict[str, Any]:
     """What has to be put where, to make `tree` of `base`.
 
-    >>> patch({"kind": "A", "model": {"hidden_size": 64}}, {"kind": "A", "model": {"hidden_size": 128}})
+    >>> tree_diff({"kind": "A", "model": {"hidden_size": 64}}, {"kind": "A", "model": {"hidden_size": 128}})
     {'model.hidden_size': 128}
 
     Parts of another kind, or with other settings, and lists of another length are replaced as a whole; so is all, under
@@ -21,7 +21,7 @@ def tree_diff(base: Any, tree: Any) -> dict[str, Any]:
 def apply_diff(base: Any, changes: Mapping[str, Any]) -> Any:
     """The tree that `patch` was made for; `base` stays as it is, and what did not change is shared with it.
 
-    >>> patched({"model": {"hidden_size": 64}, "list": [1, 2]}, {"model.hidden_size": 128, "list.1": 3})
+    >>> apply_diff({"model": {"hidden_size": 64}, "list": [1, 2]}, {"model.hidden_size": 128, "list.1": 3})
     {'model': {'hidden_size': 128}, 'list': [1, 3]}
     """
     tree = base

@@ -30,9 +30,13 @@ from numerate.training.run_folder import RunFolder, folder_name, resolve_runs_di
 class Study:
     """Recipes to be compared. `question` says what for, in a sentence.
 
+    >>> import numerate
     >>> recipe = numerate.recipe("addition_abacus")
-    >>> study = Study("widths", "How wide must it be?", [recipe]).crossed(["model.hidden_size=32,64,128", "seeds=5"])
-    >>> numerate.run_study(study, workers=2)
+    >>> study = Study("widths", "How wide must it be?", [recipe]).sweep(["model.hidden_size=32,64,128", "seeds=5"])
+    >>> len(study.recipes)
+    15
+
+    `numerate.run_study(study, workers=2)` runs it.
 
     Raises `UserError` for a title that cannot name a folder, and for what is no recipe.
     """
@@ -75,7 +79,10 @@ def comparison_study(
 ) -> Study:
     """The study of several ways to do one thing, each with seeds 0, 1, ...: recipes with what the report calls them.
 
-    >>> compared("positions", "Which positions?", {addition_abacus: "Abacus", addition_rotary: "rotary"}, seeds=5)
+    >>> from numerate.recipes.abacus import addition_abacus, addition_rotary
+    >>> labels = {addition_abacus: "Abacus", addition_rotary: "rotary"}
+    >>> len(comparison_study("positions", "Which positions?", labels, seeds=5).recipes)
+    10
     """
     recipes = [make() for make in labels_by_recipe]
     return Study(

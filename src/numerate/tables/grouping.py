@@ -61,7 +61,7 @@ def group_table(
     `statistic` (median, iqm, mean) that alone with its bootstrap interval. Seeds are drawn anew within each setting by
     itself; a single seed has no interval, nor have rows that are of one run (its cells).
 
-    >>> table.group("label", columns=["final.ood_test"], statistic="iqm")
+        table.group_by("label", columns=["final.ood_test"], statistic="iqm")
 
     Raises `UserError` for columns that are not there or hold no numbers, an unknown statistic, and no share as
     threshold.

@@ -90,9 +90,9 @@ LABEL_METRICS = tuple(name for name in METRICS if name != "exact")
 def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> Table:
     """The results of a study, by its title, its path, or itself; torch is not imported.
 
-    >>> table = results_of("abacus_laptop")
-    >>> table.select("label", "seed", "final.ood_test").write("beyond.csv")
-    >>> table.group("label")
+        table = results_of("abacus_laptop")
+        table.select("label", "seed", "final.ood_test").write("ood_test.csv")
+        table.group_by("label")
 
     A row per run of the current plan, and of earlier plans per run that is done: `run` (its folder below that of all
     runs), `label`, `seed`, `status`; `plan`, where some are of earlier ones; each setting in which runs differ, by its

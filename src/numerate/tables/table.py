@@ -15,11 +15,11 @@ from numerate.tables.rows import BaseTable
 class Table(BaseTable):
     """A table. Shows itself as one in a terminal and in a notebook; iterating gives each row as a dictionary.
 
-    >>> table = numerate.results_of("abacus_laptop")
-    >>> table.where("label=Abacus").select("seed", "final.ood_test").sort("-final.ood_test")
-    >>> table.group_by("label", statistic="iqm").write("groups.csv")
-    >>> table.to_pandas().groupby("label")["final.ood_test"].median()
-    >>> table.query('select label, avg("final.ood_test") from runs group by label')
+        table = numerate.results_of("abacus_laptop")
+        table.where("label=Abacus").select("seed", "final.ood_test").sort("-final.ood_test")
+        table.group_by("label", statistic="iqm").write("groups.csv")
+        table.to_pandas().groupby("label")["final.ood_test"].median()
+        table.query('select label, avg("final.ood_test") from runs group by label')
 
     `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are printed
     below it. Names of columns may be cut at the front where one alone is meant: `hidden_size` for `model.hidden_size`;

@@ -93,7 +93,9 @@ class BitwiseOr(Task):
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every question of a split once, the places of each pair of lengths from the left; None above 20,000.
 
-        >>> [plain_text(BitwiseOr(first_digits=4, second_digits=2).whole(), row) for row in (0, 1)]
+        >>> from numerate.tasks.plain import format_question
+        >>> questions = BitwiseOr(first_digits=4, second_digits=2).all_questions()
+        >>> [format_question(questions, row) for row in (0, 1)]
         [('0000+10=', '1000'), ('0000+01=', '0100')]
         """
         split_rows = self._rows_in_split(split)

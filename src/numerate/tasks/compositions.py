@@ -17,7 +17,7 @@ class Compositions:
     `keep_probabilities`. Drawn from the number of ways that are left after each choice, so that no draw is ever thrown
     away.
 
-    >>> Compositions(parts=2, most=2, largest=4).ways(3)  # 1+2 and 2+1
+    >>> Compositions(num_parts=2, max_part=2, max_total=4).num_ways(3)  # 1+2 and 2+1
     2.0
     """
 

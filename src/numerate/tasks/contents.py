@@ -49,7 +49,8 @@ def file_sha256(path: Path) -> str:
 def shortest_unique_names(paths: Iterable[Path]) -> dict[str, Path]:
     """Files by the shortest ends of their paths that tell them apart, wherever the folder that they are in lies.
 
-    >>> list(named([Path("/data/train-easy/sums.txt"), Path("/data/train-hard/sums.txt"), Path("/data/test.txt")]))
+    >>> paths = [Path("/data/train-easy/sums.txt"), Path("/data/train-hard/sums.txt"), Path("/data/test.txt")]
+    >>> list(shortest_unique_names(paths))
     ['train-easy/sums.txt', 'train-hard/sums.txt', 'test.txt']
     """
     absolute_paths = list(dict.fromkeys(path.absolute() for path in paths))

@@ -89,11 +89,12 @@ class Shard:
 class Corpus:
     """A tokenized corpus: its shards in order.
 
-    >>> corpus = open_corpus("stories", pieces("tokenizer.model"))
-    >>> train, validation = published_split(corpus)
-    >>> order = ShuffledChunks(train.sizes, 512, seed=1)
-    >>> train.rows(order.places(range(64)), 512).inputs.shape
-    (64, 512)
+    For example:
+
+        corpus = open_corpus("stories", load_tokenizer("tokenizer.model"))
+        train, validation = split_validation_shards(corpus)
+        order = ShuffledChunks(train.shard_sizes, 512, seed=1)
+        train.chunk_arrays(order.locations(range(64)), 512).inputs.shape  # (64, 512)
     """
 
     shards: tuple[Shard, ...]

@@ -135,7 +135,9 @@ class Counting(Task):
         """Rows of these counts and starts, the start in front where `before` is true, padded to `longest_questions`
         symbols.
 
-        >>> plain_text(Counting(number="before").rows(np.array([2]), np.array([65]), np.array([True])), 0)
+        >>> from numerate.tasks.plain import format_question
+        >>> questions = Counting(number="before").build_rows(np.array([2]), np.array([65]), np.array([True]))
+        >>> format_question(questions, 0)
         ('65 a a', '. 66 67')
         """
         alphabet, tokens_per_symbol, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.prefix))
@@ -235,7 +237,9 @@ class Counting(Task):
         """Every question of a split, smaller counts and smaller starts first; None for random letters, or for more than
         20,000.
 
-        >>> [plain_text(Counting(eval_count=Span(2, 3)).whole(), row) for row in (0, 1)]
+        >>> from numerate.tasks.plain import format_question
+        >>> questions = Counting(eval_count=Span(2, 3)).all_questions()
+        >>> [format_question(questions, row) for row in (0, 1)]
         [('a a', '1 2'), ('a a a', '1 2 3')]
         """
         if split == "beyond-development":

@@ -81,7 +81,7 @@ def subtract(first: Digits, second: Digits, out: Digits) -> NDArray[np.bool_]:
     known by its top bit.
 
     >>> out = np.zeros((1, 8), dtype=np.uint8)
-    >>> subtract(parse("7", 8)[None], parse("12", 8)[None], out).tolist(), out[0, :2].tolist()
+    >>> subtract(parse_digits("7", 8)[None], parse_digits("12", 8)[None], out).tolist(), out[0, :2].tolist()
     ([True], [5, 0])
     """
     negative = is_less(first, second)

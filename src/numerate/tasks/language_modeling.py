@@ -54,9 +54,8 @@ class LanguageModeling(Task):
     of the published iterator, where each process has its own order and validation during training uses it too. Stories
     may cross chunk boundaries. The last chunk of a shard is shorter.
 
-    >>> task = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
-    >>> task.examples("train", 0, 0, 64).tokens.ids.shape
-    (64, 513)
+        task = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
+        task.examples("train", 0, 0, 64).tokens.ids.shape  # (64, 513)
 
     Raises `UserError` on first use if a file is missing, damaged, too short, or from another tokenizer.
     """

@@ -6,7 +6,8 @@ from numerate.tasks.questions import EMPTY, Questions
 def format_question(questions: Questions, row: int) -> tuple[str, str]:
     """Question and answer of one row. For aligned labels, the text and its labels, each piece by piece.
 
-    >>> plain_text(Arithmetic().read("12+9="), 0)
+    >>> from numerate.tasks import Arithmetic
+    >>> format_question(Arithmetic().parse_question("12+9="), 0)
     ('12+9=', '21')
     """
     if questions.texts is not None:

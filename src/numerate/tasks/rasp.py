@@ -109,7 +109,9 @@ class RaspCounting(Task):
     def build_blocks(self, pairs: NDArray[np.int64]) -> Questions:
         """One block a row, of these pairs of numbers, `[rows, 2]`.
 
-        >>> plain_text(RaspCounting(packed=False, targets="determined").blocks(np.array([[3, 5]])), 0)
+        >>> from numerate.tasks.plain import format_question
+        >>> questions = RaspCounting(packed=False, targets="determined").build_blocks(np.array([[3, 5]]))
+        >>> format_question(questions, 0)
         ('<sos> 3 5 < 3 4 5', '. . < 3 4 5 <eos>')
         """
         count = pairs[:, 1] - pairs[:, 0] + 1

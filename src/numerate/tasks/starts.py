@@ -17,13 +17,13 @@ Cells = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Starts:
-    """The starts k of a count c: the numbers of `span` for which c + k is at most `most`.
+    """The starts k of a count c: the numbers of `span` for which c + k is at most `max_number`.
 
-    Where `ends` is a number, only the one with c + k = ends, for the counts that have it; others have them all.
+    Where `end` is a number, only the one with c + k = end, for the counts that have it; others have them all.
 
-    >>> Starts(Span(1, 50), most=100).of(60)
+    >>> Starts(Span(1, 50), max_number=100).span_of_count(60)
     Span(low=1, high=40)
-    >>> Starts(Span(1, 50), most=100, ends=51).of(20)
+    >>> Starts(Span(1, 50), max_number=100, end=51).span_of_count(20)
     Span(low=31, high=31)
     """
 

@@ -115,7 +115,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     def at_cell(self, **cell: Any) -> Self:
         """The same task with fields pinned: a cell of a grid. Raises `UserError` for a field that there is not.
 
-        >>> Arithmetic().pinned(first_digits=3, second_digits=4).space()
+        >>> from numerate.tasks import Arithmetic
+        >>> Arithmetic().at_cell(first_digits=3, second_digits=4).num_questions()
         8100000
         """
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]

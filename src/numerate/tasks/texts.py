@@ -15,7 +15,7 @@ class Example:
 
     `metadata` are properties by name; for a task with axes, the size along each.
 
-    >>> Example("abca>", "acba", {"letters": 4}).facts["letters"]
+    >>> Example("abca>", "acba", {"letters": 4}).metadata["letters"]
     4
     """
 
@@ -77,8 +77,8 @@ class InMemorySource(TextSource):
 class Texts:
     """The texts of a block of questions: of each, which of the `sources` it stands in and at which row.
 
-    >>> texts = Texts.from_source(Listed((Example("1+1=", "2"), Example("2+2=", "4"))), np.array([1, 0]))
-    >>> [pair.answer for pair in texts.pairs()]
+    >>> texts = Texts.from_source(InMemorySource((Example("1+1=", "2"), Example("2+2=", "4"))), np.array([1, 0]))
+    >>> [example.answer for example in texts.read_examples()]
     ['4', '2']
     """
 

@@ -13,7 +13,7 @@ def columns_after_insertion(
 
     Tokens beyond a row's length have the column -1.
 
-    >>> places(np.array([2]), np.array([[1, 0, 3]]))
+    >>> columns_after_insertion(np.array([2]), np.array([[1, 0, 3]]))
     (array([[ 1,  2, -1]]), array([3]))
     """
     time = np.arange(num_inserted.shape[1])

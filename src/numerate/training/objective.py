@@ -105,7 +105,7 @@ class Progressive(Objective):
     `throttle="published"` is what the published code does under that name: the whole loss times (1 + min(R / 4, b / 2))
     / b, that is 1.25, 1.5, 1, 0.75 and 0.625 for R = 1, 2, 4, 8 and 16.
 
-    >>> Progressive(alpha=0.5, throttle="described")
+    >>> objective = Progressive(alpha=0.5, throttle="described")
     """
 
     loss: Loss = setting(CrossEntropy(), "which loss")

@@ -41,10 +41,12 @@ _START_KEYS = ("command", "git", "hardware", "versions", "times")
 class RunFolder:
     """The folder of one run. Reading needs no lock; whoever writes holds `lock()`.
 
-    >>> run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
-    >>> with run.lock():
-    ...     run.begin(head)
-    ...     run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
+    For example:
+
+        run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
+        with run.lock():
+            run.record_start(metadata)
+            run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
     """
 
     def __init__(self, path: Path) -> None:

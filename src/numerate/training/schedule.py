@@ -152,7 +152,7 @@ class Plateau(Schedule):
 
     As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:
 
-    >>> Plateau(warmup=0, factor=0.5, patience=5)
+    >>> schedule = Plateau(warmup=0, factor=0.5, patience=5)
     """
 
     warmup: float = setting(100, "warm-up steps, or a share of the budget if below 1")

@@ -18,9 +18,9 @@ class Stopped(Exception):
 class Stop:
     """Turns SIGINT (Ctrl-C), SIGTERM and SIGHUP into a flag that the training loop checks after each batch.
 
-    >>> with Stop() as stop:
-    ...     while not stop.requested:
-    ...         step()
+        with Stop() as stop:
+            while not stop.requested:
+                step()
 
     A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
     handlers that were there before come back at the end. Outside the main thread, where Python allows no handlers,

@@ -16,12 +16,12 @@ def open_rows(folder: str | Path) -> "StoredRows":
 
     `numerate data write Arithmetic out=sums count=1M format=both`, then:
 
-    >>> rows = open_rows("sums")
-    >>> len(rows), rows[7].tolist(), rows.text(7)  # ids of row 7, its [EOS] = 3 among them
-    (1000000, [10, 14, 12, 6, 7, 17, 8, 7, 7, 3], '6+823=433')
-    >>> rows.head["seed"], rows.symbols[10]
-    (0, '6')
-    >>> torch.tensor(rows[7], dtype=torch.long)  # as input of any model
+        rows = open_rows("sums")
+        len(rows)  # 1000000
+        rows[7].tolist()  # ids of row 7, its [EOS] = 3 among them: [10, 14, 12, 6, 7, 17, 8, 7, 7, 3]
+        rows.text(7)  # '6+823=433'
+        rows.metadata["seed"], rows.symbols[10]  # (0, '6')
+        torch.tensor(rows[7], dtype=torch.long)  # as input of any model
 
     Rows are read lazily; several processes may open the same folder. The files are plain, so any
     program can read them: `ids.bin` has the ids of all rows one after the other (type `head["ids"]`, uint8 or uint16),

@@ -30,10 +30,10 @@ class DuplicateCounter:
     64 of them by the first bits, which are counted one after the other. That two different questions are taken for one
     has a probability of rows^2 / 2^65: one in 90,000 for 20 million rows.
 
-    >>> with Repeats() as repeats:
-    ...     repeats.add(np.array([7, 9, 7], dtype=np.uint64), np.array([0, 0, 0]))
-    ...     counts = repeats.counts()
-    >>> counts.distinct, counts.times.tolist()
+    >>> with DuplicateCounter() as counter:
+    ...     counter.add(np.array([7, 9, 7], dtype=np.uint64), np.array([0, 0, 0]))
+    ...     counts = counter.counts()
+    >>> counts.num_distinct, counts.multiplicity_histogram.tolist()
     (2, [0, 1, 1])
     """
 

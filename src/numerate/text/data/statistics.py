@@ -222,7 +222,7 @@ def _carry_chains(questions: Questions) -> NDArray[np.int64]:
 def longest_carry_chains(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The longest carry chain of first + second, `[rows, columns]`, units first.
 
-    >>> chains(np.array([[9, 9, 9]], dtype=np.uint8), np.array([[1, 0, 0]], dtype=np.uint8)).tolist()
+    >>> longest_carry_chains(np.array([[9, 9, 9]], dtype=np.uint8), np.array([[1, 0, 0]], dtype=np.uint8)).tolist()
     [3]
     """
     chain = np.zeros(len(first), dtype=np.int64)

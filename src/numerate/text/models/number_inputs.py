@@ -50,7 +50,8 @@ class RegressionTransformerEmbedding(NumberEmbedding):
     Born and Manica (2023), https://arxiv.org/abs/2202.01338; on a logarithmic scale as in Zausinger et al. (2025),
     https://arxiv.org/abs/2411.02083. See `numerate.number_tables.regression_transformer_vectors`.
 
-    >>> T5(number_embedding=RegressionTransformerEmbedding(scale="linear"))
+    >>> from numerate.models import T5
+    >>> spec = T5(number_embedding=RegressionTransformerEmbedding(scale="linear"))
     """
 
     scale: Literal["log", "linear"] = setting("log", "scale of the value in the embedding: log or linear")
@@ -247,7 +248,7 @@ class NumberHeadModule(nn.Module):
 def scale_numbers(numbers: Float[Tensor, "*any"], scale: str) -> Float[Tensor, "*any"]:
     """Numbers on one of the scales of `XValScaling`.
 
-    >>> scaled(torch.tensor([54.0, 3e9]), "log10")
+    >>> scale_numbers(torch.tensor([54.0, 3e9]), "log10")
     tensor([ 1.8364, 10.0000])
     """
     if scale == "linear":

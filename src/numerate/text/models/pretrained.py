@@ -45,11 +45,11 @@ class PretrainedDecoder(HuggingFaceSpec):
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
     dequantized. Its embedding rows are kept, which the tokenizer maps to tokens; only new tokens get new rows.
 
-    >>> PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct")
+    >>> spec = PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct")
 
     Without weights, `config` is the transformers configuration of a randomly initialized model:
 
-    >>> PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
+    >>> spec = PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
 
     Raises `UserError` for both at once, and for a model whose logits are more than a linear map of its last states.
     """

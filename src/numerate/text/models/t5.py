@@ -47,7 +47,7 @@ class T5Dimensions(NamedTuple):
     def num_parameters(self, vocab_size: int, *, gated: bool = False, num_buckets: int = 32) -> int:
         """How many weights it has with a vocabulary of so many rows, embedding and head being one.
 
-        >>> SIZES["small"].parameters(32128)
+        >>> SIZES["small"].num_parameters(32128)
         60506624
         """
         attention = 4 * self.hidden_size * self.num_heads * self.head_dim
@@ -63,7 +63,7 @@ def training_bytes(num_parameters: int, num_processes: int = 1, *, bf16: bool = 
     """Bytes on each of so many processes (FSDP) for weights, gradient and both moments of AdamW, all in float32; with
     `bf16` also for the bfloat16 copy that a forward computes with. What layers make of a batch comes on top of it.
 
-    >>> training_bytes(60_506_624), training_bytes(2_851_598_336, processes=8, half=True)
+    >>> training_bytes(60_506_624), training_bytes(2_851_598_336, num_processes=8, bf16=True)
     (968105984, 6416096256)
     """
     return num_parameters * (18 if bf16 else 16) // num_processes
@@ -99,8 +99,9 @@ class T5(HuggingFaceSpec):
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
     the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
 
-    >>> T5(size="small", hidden_size=128, num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=32)
-    >>> T5(weights="google-t5/t5-small", number_embedding=RegressionTransformerEmbedding())
+    >>> from numerate.models import RegressionTransformerEmbedding
+    >>> spec = T5(size="small", hidden_size=128, num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=32)
+    >>> spec = T5(weights="google-t5/t5-small", number_embedding=RegressionTransformerEmbedding())
 
     Pretrained weights keep their embedding rows, which the tokenizer maps to tokens; only new tokens get new rows.
     `number_head=NumberHead(read_at="start")` is a regression head: one number per question, at the decoder's first

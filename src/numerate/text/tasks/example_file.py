@@ -48,9 +48,10 @@ class ExampleFile(Task):
     `numerate evaluate latest task.path=other.txt` asks the rows of another file, all but those whose question the run
     was trained on.
 
-    >>> task = ExampleFile(path="sums.txt")  # three lines: 321+654=975, 9+1=01 and 21+9=12
-    >>> task.space(), task.alphabet()
-    (3, ('+', '='))
+    With a file of the three lines 321+654=975, 9+1=01 and 21+9=12:
+
+        task = ExampleFile(path="sums.txt")
+        task.num_questions(), task.alphabet()  # (3, ('+', '='))
     """
 
     has_ood_sizes: ClassVar[bool] = False
@@ -176,8 +177,7 @@ class ExampleFile(Task):
         """The sizes of the rows of its file along the axes, each once: also of those that are longer than what it is
         trained on, of which an evaluation may ask.
 
-        >>> ExampleFile(path="sums.txt").cells()  # questions of 8, 4 and 5 characters
-        [(4,), (5,), (8,)]
+        Of questions of 8, 4 and 5 characters these are [(4,), (5,), (8,)].
         """
         scan = self._file_scan
         row_indices = self.at_cell(**dict.fromkeys(scan.axes))._row_indices(None)

@@ -153,8 +153,9 @@ def _read_splits(
 class Solved(RecordReader):
     """A line of GSM8K.
 
-    >>> Solved("number").example('{"question": "How many?", "answer": "500+500=<<500+500=1000>>1,000\\n#### 1,000"}')
-    Example(question='How many?', answer='1000')
+    >>> line = r'{"question": "How many?", "answer": "500+500=<<500+500=1000>>1,000\\n#### 1,000"}'
+    >>> Solved("number").example(line).answer
+    '1000'
     """
 
     answer: AnswerFormat = "solution"
@@ -175,8 +176,8 @@ class Solved(RecordReader):
 class Larger(RecordReader):
     """A line of GSM-Hard: a question, and its answer as a number.
 
-    >>> Larger("number").example('{"input": "How many?", "code": "", "target": -9867630.0}')
-    Example(question='How many?', answer='-9867630')
+    >>> Larger("number").example('{"input": "How many?", "code": "", "target": -9867630.0}').answer
+    '-9867630'
     """
 
     answer: AnswerFormat = "solution"
@@ -256,7 +257,7 @@ _LEADING_POINT = re.compile(r"(?<![0-9.])(?<![^\W0-9_x])(?<!\))\.(?=[0-9])(?![0-
 def remove_calculator_annotations(text: str) -> str:
     """A solution of GSM8K without calculator annotations.
 
-    >>> without_marks("She sold 48/2 = <<48/2=24>>24 clips.")
+    >>> remove_calculator_annotations("She sold 48/2 = <<48/2=24>>24 clips.")
     'She sold 48/2 = 24 clips.'
     """
     return _CALCULATOR_ANNOTATION.sub("", text)
@@ -268,8 +269,10 @@ def normalize_numbers(text: str) -> str:
     A comma or space counts where groups of three follow one of up to three; a point where neither a digit nor a word
     stands before it (`x` is a sign, as in 10x.6).
 
-    >>> plain_numbers("12.5 x .5 of 1,000,000 or 18 000, $.75"), plain_numbers("days 4,5,6 and 13,15,17&19")
-    ('12.5 x 0.5 of 1000000 or 18000, $0.75', 'days 4,5,6 and 13,15,17&19')
+    >>> normalize_numbers("12.5 x .5 of 1,000,000 or 18 000, $.75")
+    '12.5 x 0.5 of 1000000 or 18000, $0.75'
+    >>> normalize_numbers("days 4,5,6 and 13,15,17&19")
+    'days 4,5,6 and 13,15,17&19'
     """
     text = _SPACED_NUMBER.sub(lambda found: found[0].replace(" ", ""), text)
     text = _COMMA_NUMBER.sub(lambda found: found[0].replace(",", ""), text)
@@ -279,7 +282,7 @@ def normalize_numbers(text: str) -> str:
 def format_number(value: Any) -> str:
     """A number of JSON as people write it: 51.0 is `51`, 2.0107e-06 is `0.0000020107`. Raises `ValueError` for others.
 
-    >>> number_text(51.0), number_text(-0.25), number_text(1e21)
+    >>> format_number(51.0), format_number(-0.25), format_number(1e21)
     ('51', '-0.25', '1000000000000000000000')
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):

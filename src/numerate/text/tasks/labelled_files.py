@@ -184,7 +184,7 @@ class LabeledTextFile(LabeledFile):
 def is_labeled_line(text: str) -> bool:
     """Whether a line of text is words with labels behind a tab, and no question with an answer behind an equals sign.
 
-    >>> is_labelled("65 a a\\t. 66 67"), is_labelled("12+9=21")
+    >>> is_labeled_line("65 a a\\t. 66 67"), is_labeled_line("12+9=21")
     (True, False)
     """
     return text.count("\t") == 1 and "=" not in text

@@ -186,7 +186,7 @@ def _read_modules(
 def split_sizes(count: int, train: int | None, validation: int | None, validation_fraction: float) -> tuple[int, int]:
     """How many rows of a file of so many are trained, and development.
 
-    >>> rows_of(666_666, None, None, 0.0005), rows_of(1000, 33_333, 1000, 0.0005)
+    >>> split_sizes(666_666, None, None, 0.0005), split_sizes(1000, 33_333, 1000, 0.0005)
     ((666332, 334), (971, 29))
     """
     if validation is None:

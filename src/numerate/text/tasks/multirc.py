@@ -178,7 +178,7 @@ class Passages:
 def correct_answers(question: dict[str, Any]) -> str:
     """The right options of a question.
 
-    >>> right_answers({"answers": [{"text": "7", "label": 1}, {"text": "8", "label": 0}]})
+    >>> correct_answers({"answers": [{"text": "7", "label": 1}, {"text": "8", "label": 0}]})
     '7'
     """
     options = question.get("answers", [])

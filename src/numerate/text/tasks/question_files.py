@@ -55,7 +55,7 @@ class QuestionFiles(TextTask):
     Splits without a file of their own are shares of the training file, in an order that is a function of `split_seed`.
     Of several test files, each is a part: the first is in distribution, the others are OOD test.
 
-    >>> QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "harder.jsonl"), validation_fraction=0.05)
+    >>> task = QuestionFiles(train_file="mine.jsonl", test_files=("test.jsonl", "hard.jsonl"), validation_fraction=0.05)
     """
 
     train_file: str | None = setting(None, "training file, also used for splits without a file of their own")

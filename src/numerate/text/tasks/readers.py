@@ -86,7 +86,7 @@ class JSONLines(RecordReader):
     """A JSON object per line.
 
     >>> JSONLines().example('{"question": "1+1=", "answer": 2}')
-    Example(question='1+1=', answer='2')
+    Example(question='1+1=', answer='2', metadata={})
     """
 
     question: str = "question"
@@ -105,7 +105,7 @@ class TabSeparated(RecordReader):
     how many there are at most; None: any number.
 
     >>> TabSeparated(question=1, answer=0).example("7\\tWhy did it cross?")
-    Example(question='Why did it cross?', answer='7')
+    Example(question='Why did it cross?', answer='7', metadata={})
     """
 
     question: int = 0
@@ -135,7 +135,7 @@ class TwoLines(RecordReader):
     """The question on a line, its answer on the next: the files of the mathematics dataset.
 
     >>> TwoLines().example("What is 7 + 5?\\n12\\n")
-    Example(question='What is 7 + 5?', answer='12')
+    Example(question='What is 7 + 5?', answer='12', metadata={})
     """
 
     lines_per_record: ClassVar[int] = 2
@@ -229,8 +229,8 @@ def parse_json_object(record: str) -> dict[str, Any]:
 def is_json_object(text: str) -> bool:
     """Whether a text is an object of JSON, also one that `parse_json_object` refuses for what it holds.
 
-    >>> is_object('{"question": NaN}'), is_object("[1]"), is_object("[" * 100_000)
-    (True, False, False)
+    >>> [is_json_object(text) for text in ('{"question": NaN}', "[1]", "[" * 100_000)]
+    [True, False, False]
     """
     try:
         return isinstance(json.loads(text), dict)
@@ -246,7 +246,7 @@ def json_type_name(value: Any) -> str:
 def text_field(record: Any, key: str) -> str:
     """A text of a JSON object, or a number as it is written. Raises `ValueError` where there is none.
 
-    >>> text_of(json_object('{"answer": 1e5}'), "answer")
+    >>> text_field(parse_json_object('{"answer": 1e5}'), "answer")
     '1e5'
     """
     if not isinstance(record, dict):

@@ -64,7 +64,7 @@ class Scored(RecordReader):
     """A line of a score, a tab and a joke.
 
     >>> Scored().example("3\\tWhy did it cross?")
-    Example(question='Why did it cross?', answer='3')
+    Example(question='Why did it cross?', answer='3', metadata={})
     """
 
     preserves_characters = True

@@ -14,7 +14,7 @@ def permute(indices: NDArray[np.int64], count: int, key: int) -> NDArray[np.int6
     A Feistel network of eight rounds over the next power of four, walked until it ends below `count` (Black and Rogaway
     2002, "Ciphers with arbitrary finite domains", https://doi.org/10.1007/3-540-45760-7_9).
 
-    >>> sorted(shuffled(np.arange(10), 10, key("a")).tolist())
+    >>> sorted(permute(np.arange(10), 10, random_key("a")).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
@@ -34,7 +34,7 @@ def permute(indices: NDArray[np.int64], count: int, key: int) -> NDArray[np.int6
 def shuffled_row_indices(index: NDArray[np.int64], count: int, key_parts: Sequence[object]) -> NDArray[np.int64]:
     """The row of `count` at each index: pass after pass over all of them, each in an order of its own.
 
-    >>> sorted(in_order(np.arange(4), 4, ("any",)).tolist())
+    >>> sorted(shuffled_row_indices(np.arange(4), 4, ("any",)).tolist())
     [0, 1, 2, 3]
     """
     epochs, index_in_epoch = np.divmod(index, count)

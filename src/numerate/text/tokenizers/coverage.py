@@ -12,8 +12,8 @@ class Coverage:
 
     `other_tokens` are the other tokens with digits and their counts, the most frequent first.
 
-    >>> str(Coverage(digits=500, covered=486))
-    '97.2 % of the digit characters of this sample stand in number tokens'
+    >>> str(Coverage(num_digits=500, num_covered_digits=486))
+    '97.2 % of the digit characters of this sample are in number tokens'
     """
 
     num_digits: int
@@ -31,8 +31,9 @@ class Coverage:
         """From texts and their tokens: `token_ids` are the ids of each text, `token_texts` the text of each id,
         `number_token_ids` the ids of number tokens.
 
-        >>> Coverage.from_token_ids(["7 + 12"], [[0, 2, 1]], ["7", " 12", " +"], {0}).share
-        0.3333333333333333
+        >>> coverage = Coverage.from_token_ids(["7 + 12"], [[0, 2, 1]], ["7", " 12", " +"], {0})
+        >>> round(coverage.covered_fraction, 3), coverage.other_tokens
+        (0.333, ((' 12', 1),))
         """
         digits_per_token = [sum(character.isdecimal() for character in piece) for piece in token_texts]
         num_digits = num_covered_digits = 0

@@ -43,7 +43,7 @@ DIGIT_RUN = re.compile(r"[0-9]+")
 def parse_decimal(number: str) -> Decimal:
     """The exact value of a found number.
 
-    >>> value_of("1,000.50"), value_of("-2.5e3"), value_of(".5")
+    >>> parse_decimal("1,000.50"), parse_decimal("-2.5e3"), parse_decimal(".5")
     (Decimal('1000.50'), Decimal('-2.5E+3'), Decimal('0.5'))
     """
     return Decimal(strip_thousands_separators(number))
@@ -52,7 +52,7 @@ def parse_decimal(number: str) -> Decimal:
 def strip_thousands_separators(number: str) -> str:
     """A found number without thousands separators, and with an ASCII minus.
 
-    >>> bare("\N{MINUS SIGN}1,000.50")
+    >>> strip_thousands_separators("\N{MINUS SIGN}1,000.50")
     '-1000.50'
     """
     return number.replace(",", "").replace(MINUS, "-")
@@ -61,7 +61,7 @@ def strip_thousands_separators(number: str) -> str:
 def to_plain_notation(number: str) -> str:
     """A found number without thousands separators and exponent.
 
-    >>> plain("1,000"), plain("2.50e3"), plain("007"), plain(".5")
-    ('1000', '2500', '7', '0.5')
+    >>> [to_plain_notation(text) for text in ("1,000", "2.50e3", "007", ".5")]
+    ['1000', '2500', '7', '0.5']
     """
     return format(parse_decimal(number), "f")

@@ -87,8 +87,8 @@ class RegressionTransformer(TextNumberFormat):
 def round_decimal(text: str) -> str:
     """The decimal to be written: rounded half up to 12 decimals, without leading and trailing zeros.
 
-    >>> rounded("007"), rounded("12.50"), rounded("13.8703074063376"), rounded("1,000"), rounded("0.00")
-    ('7', '12.5', '13.870307406338', '1000', '0')
+    >>> [round_decimal(text) for text in ("007", "12.50", "13.8703074063376", "1,000", "0.00")]
+    ['7', '12.5', '13.870307406338', '1000', '0']
     """
     if text.isdigit():
         return text.lstrip("0") or "0"
@@ -108,7 +108,7 @@ def parse_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
     A number ends where the next token does not have a smaller power of ten. It is invalid if it skips a power or ends
     above the units; skipped powers have the digit 0. Raises `UserError` for any other token.
 
-    >>> read_numbers(["_5_1_", "_4_0_", "_2_-1_", "_3_2_", "_1_0_"])
+    >>> parse_numbers(["_5_1_", "_4_0_", "_2_-1_", "_3_2_", "_1_0_"])
     ([Decimal('54.2'), Decimal('301')], 1)
     """
     numbers: list[list[tuple[int, int]]] = []
@@ -136,7 +136,7 @@ def parse_numbers(symbols: Sequence[str]) -> tuple[list[Decimal], int]:
 def format_decimal(number: Decimal) -> str:
     """A number in plain notation without trailing zeros.
 
-    >>> as_text(Decimal("54.20")), as_text(Decimal("300"))
+    >>> format_decimal(Decimal("54.20")), format_decimal(Decimal("300"))
     ('54.2', '300')
     """
     text = format(number, "f")

@@ -246,7 +246,7 @@ NUMBER_TOKEN = "[NUM]"
 def decode_number_tokens(symbols: Sequence[str], number_values: Sequence[float] | None) -> str:
     """The values of `[NUM]` tokens, separated by spaces; the tokens themselves without values.
 
-    >>> numbers_read(["[NUM]", "[NUM]"], [1.0, -2.5])
+    >>> decode_number_tokens(["[NUM]", "[NUM]"], [1.0, -2.5])
     '1 -2.5'
     """
     if number_values is None:
@@ -260,7 +260,7 @@ def parse_floats(
 ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     """Numbers as floating point, and which of them have no exact round trip.
 
-    >>> carried(["1,000", "-15.67", "123456789"])
+    >>> parse_floats(["1,000", "-15.67", "123456789"])
     (array([ 1.0000000e+03, -1.5670000e+01,  1.2345679e+08], dtype=float32), array([False, False,  True]))
     """
     float64_values = np.fromiter(
@@ -285,8 +285,8 @@ def parse_floats(
 def format_float(value: float | np.floating) -> str:
     """The shortest decimal without exponent that rounds to this number in its dtype (float32 for a Python float).
 
-    >>> as_decimal(float(np.float32(15.67))), as_decimal(5.0), as_decimal(np.float64(-1e-3))
-    ('15.67', '5', '-0.001')
+    >>> [format_float(value) for value in (float(np.float32(15.67)), 5.0, -1e-3)]
+    ['15.67', '5', '-0.001']
     """
     number = value if isinstance(value, np.floating) else np.float32(value)
     if not np.isfinite(number):

@@ -21,7 +21,8 @@ class TokenBytes:
     none. `initial_byte_counts` int64 `[size]`: of the token at the start of a document, where many tokenizers add a
     space. `begin_id`: the id in front of every document; None where a tokenizer has none.
 
-    >>> TokenBytes.from_tokenizer(pieces("mistral")).of_targets(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
+        token_bytes = TokenBytes.from_tokenizer(load_tokenizer("mistral"))
+        token_bytes.target_byte_counts(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
     """
 
     byte_counts: NDArray[np.int64]
