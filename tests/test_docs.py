@@ -118,6 +118,8 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         wanted = RecipeRequest.from_args(given, "")
         study = wanted.study()  # every override is applied to every recipe
         assert study.recipes
+    elif given.command == "list" and given.words and given.words[0] != "runs":
+        assert main(["list", *given.words]) == 0
     elif given.command == "sample":
         name = given.words[0]
         if name not in catalogue.parts_by_kind()["Recipe"] and not catalogue.is_in_family("Recipe", name):
@@ -134,7 +136,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     elif given.command == "maps":
         keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
         assert given.words
-        assert keys <= {"checkpoint", "layer", "out", "answer", "most", "runs_dir", "device"}
+        assert keys <= {"checkpoint", "layer", "out", "answer", "max_tokens", "runs_dir", "device"}
     elif given.command in ("status", "results"):
         known = (
             {"runs_dir", "watch"}
