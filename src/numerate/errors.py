@@ -1,7 +1,7 @@
 """The exceptions of the program.
 
 `UserError` is for wrong input (exit status 2), `OperationalError` for a failure at run time (exit status 1). Either
-message is one or two lines: what, where, and what would be right. Any other exception is a bug of the program, unless
+message is one or two lines: what is wrong, where, and what must be. Any other exception is a bug of the program, unless
 it comes from a file of the user's own.
 """
 

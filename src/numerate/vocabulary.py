@@ -88,7 +88,7 @@ class Vocabulary:
 
     @classmethod
     def from_published(cls, name: str) -> "Vocabulary":
-        """One of `PUBLISHED`, id for id. The point is a hint or a label there, and no decimal point.
+        """One of `PUBLISHED_SYMBOLS`, id for id. The point is a hint or a label there, and no decimal point.
 
         >>> Vocabulary.from_published("index").size, Vocabulary.from_published("sort").token_to_id["A"]
         (121, 19)

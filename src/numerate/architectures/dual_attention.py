@@ -50,8 +50,8 @@ class DualAttention(Mixer):
     >>> mixer = DualAttention(num_self_heads=4, num_relational_heads=4, symbols=SymbolicAttention(num_symbols=512))
     >>> spec = Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),), mixer=mixer)
 
-    is a published one of Tiny Stories in the authors' later code; in that of the published numbers all relations
-    together were as wide as the model (there `relation_dim=32`).
+    This is one of the published models of Tiny Stories, in the authors' later code; in the code of the published
+    results all relations together were as wide as the model (there `relation_dim=32`).
     """
 
     num_self_heads: int = setting(2, "number of self-attention heads; all heads together must divide hidden_size")

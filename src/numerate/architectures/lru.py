@@ -31,8 +31,8 @@ class LRU(Mixer):
 
     `gated=True`: the token controls rotation and decay of each state, l^(2 r_t) with r_t = sigmoid(W x_t), and the
     factor is root(1 - |l|^(4 r_t)). So a token may leave a state unchanged, which l alone cannot. This is the
-    recurrence gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, to begin
-    about l.
+    recurrence gate of Griffin (De et al., 2024, https://arxiv.org/abs/2402.19427) with 2 in place of its 8, so that
+    factors are initially about l.
     """
 
     state_size: int | None = setting(None, "number of complex states; null: hidden_size")

@@ -237,7 +237,7 @@ def chunked_scan_fla(
     B: Float[Tensor, "rows time state"],
     C: Float[Tensor, "rows time state"],
 ) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
-    """`chunked` by a kernel of flash-linear-attention, whose queries, keys and values are C, B and the inputs."""
+    """`chunked_scan` by a kernel of flash-linear-attention, whose queries, keys and values are C, B and the inputs."""
     from fla.ops.simple_gla import chunk_simple_gla
 
     heads = log_decays.shape[2]

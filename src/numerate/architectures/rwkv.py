@@ -149,11 +149,11 @@ def decayed_scores(
 
     Returns the products (..., places, query, places, key), which are 0 where the key is not earlier; the queries
     through all decays before them; the keys through all decays after them; and the decays of all places together.
-    The number of places is a power of 2, and at least `SMALLEST`.
+    The number of places is a power of 2, and at least `MIN_BLOCK_SIZE`.
 
     A block is halved: queries of the later half take the decays back to its beginning, keys of the earlier half those
-    up to its end, and their product is one matrix. Blocks grow from `SMALLEST` to all places. Every factor is a product
-    of decays, from 0 to 1: nothing is divided and nothing overflows however fast a channel forgets, and what
+    up to its end, and their product is one matrix. Blocks grow from `MIN_BLOCK_SIZE` to all places. Every factor is a
+    product of decays, from 0 to 1: nothing is divided and nothing overflows however fast a channel forgets, and what
     underflows is too small to count. (Yang et al., 2023, https://arxiv.org/abs/2312.06635, section 4, do the same in
     two levels with logarithms, and divide within the smaller one.)
 
@@ -195,7 +195,7 @@ def decayed_scores(
 
 
 def _decayed_scores_pairwise(queries: Tensor, keys: Tensor, decays: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for blocks of `SMALLEST` places, pair by pair; the products are one matrix per block."""
+    """The same for blocks of `MIN_BLOCK_SIZE` places, pair by pair; the products are one matrix per block."""
     each, asking, target_positions = decays.unbind(-2), queries.shape[-2], keys.shape[-2]
     every_query, every_key = queries.unbind(-3), keys.unbind(-3)
     rows: list[Tensor] = []

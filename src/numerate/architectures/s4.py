@@ -47,8 +47,8 @@ class S4(Mixer):
     A, B, P and the step sizes learn at `learning_rate_factor` times the learning rate and do not decay, C learns at
     `learning_rate_factor` times it and decays: at a learning rate of 0.01 the default is the authors' 0.001.
 
-    Otherwise than in the authors' code, C is the C of the recurrence at every length: theirs is folded with the length
-    of the first rows. With 103 tokens, a model of one layer has the published 92,672 weights:
+    Unlike in the authors' code, C is the C of the recurrence at every length: theirs has a factor for the length of the
+    first rows. With 103 tokens, a model of one layer has the published 92,672 weights:
 
     >>> from numerate.models import Decoder, Stack
     >>> from numerate.vocabulary import Vocabulary

@@ -136,8 +136,8 @@ def complex_powers(base: Complex[Tensor, "*width pairs"], time: int) -> Complex[
 class Convolution(Function):
     """Causal convolutions of signals, width x time x rows, with each channel's kernel, width x time, by matrices.
 
-    Time is cut into pieces of at most `PIECE`. One Toeplitz matrix, time x piece, says what a piece adds to itself and
-    to all later ones; a piece that comes later uses the upper part of it.
+    Time is cut into chunks of at most `CHUNK_SIZE`. One Toeplitz matrix, time x chunk, is what a chunk adds to itself
+    and to all later ones; a later chunk uses the upper part of it.
     """
 
     generate_vmap_rule = True
@@ -207,8 +207,8 @@ class SeriesQuotient(Function):
     """The power series above / (1 + beside), width x time each, cut at their length: what becomes of a signal `above`
     that is answered by minus `beside` of itself. above = 1 and beside = -z give 1, 1, 1 ...
 
-    The first coefficients of r = 1 / (1 + beside) solve a triangular system; then each round of Newton's iteration
-    r <- r (2 - (1 + beside) r) doubles how many of them are right.
+    The first coefficients of r = 1 / (1 + beside) solve a triangular system; then each round of Newton's iteration,
+    r <- r (2 - (1 + beside) r), doubles how many of them are correct.
     """
 
     generate_vmap_rule = True

@@ -56,7 +56,7 @@ def has_executor_option(words: Sequence[str]) -> bool:
 
 
 def _rename_in_error(error: UserError, words: Sequence[str]) -> UserError:
-    """The error of a setting in `SHORT`, under the name that was typed and with an example."""
+    """The error of a setting in `SHORT_OPTIONS`, under the name that was typed and with an example."""
     path, _, message = str(error).partition(": ")
     name = path.removeprefix("executor.")
     typed = {_key(word) for word in words} & {name, path}

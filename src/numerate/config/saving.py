@@ -87,7 +87,7 @@ def identity(recipe: object, cache: TreeCache | None = None) -> str:
 def fingerprint(recipe: object, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None = None) -> str:
     """A sha256 over the settings for which `is_included` is true, given a part's class and its field, in hexadecimal.
 
-    `cache` spares the work for parts that were met before, with the same `is_included`.
+    `cache` avoids repeated work for equal parts, with the same `is_included`.
     """
     return hashlib.sha256(_canonical_json(recipe, is_included, cache).encode()).hexdigest()
 

@@ -51,7 +51,11 @@ class Draft:
 
 
 def normalize_name(word: str) -> str:
-    """`-` and `_` are one: `fold("batch-size") == fold("batch_size")`."""
+    """`-` and `_` are equal.
+
+    >>> normalize_name("batch-size")
+    'batch_size'
+    """
     return word.replace("-", "_")
 
 

@@ -65,7 +65,7 @@ def pooled_metrics(
 ) -> dict[str, float | None]:
     """Every metric of several cells under both of its names; of numbers alone, of texts alone, {} of neither.
 
-    The shares of numbers right have Wilson's 95 % interval beside, `number_accuracy.low` and `.high`.
+    The share of exact numbers has Wilson's 95 % interval, `number_accuracy.low` and `number_accuracy.high`.
     """
     metrics: dict[str, float | None] = {}
     cells = [scores for scores in numbers if scores is not None and scores.count]
@@ -78,5 +78,5 @@ def pooled_metrics(
 
 
 def metrics_from_records(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """`pooled` of the records of cells."""
+    """`pooled_metrics` of the records of cells."""
     return pooled_metrics(map(NumberScores.from_record, records), map(TextScores.from_record, records))

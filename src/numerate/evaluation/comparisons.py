@@ -79,16 +79,16 @@ def sign_test(wins: int, losses: int) -> float:
 
 def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
     """Whether two models answer the same questions correctly equally often: McNemar's test in its exact form, the sign
-    test of the questions that one of them has right and the other wrong.
+    test of the questions that only one of them answers correctly.
 
     McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,
     advises it for two models of which each was trained once. `first` and `second` say for each question whether the
-    answer was right, in the same order. Two models, not two recipes: another seed may turn it round.
+    answer was correct, in the same order. Two models, not two recipes: another seed may reverse the result.
 
     >>> round(mcnemar_test([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
     0.03125
 
-    Raises `UserError` for answers that are neither right nor wrong, and for two lists of different lengths.
+    Raises `UserError` for answers that are neither correct nor wrong, and for two lists of different lengths.
     """
     first_correct, second_correct = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if first_correct.shape != second_correct.shape or first_correct.ndim != 1:
@@ -175,7 +175,8 @@ def wilcoxon_signed_rank(first: Sequence[float], second: Sequence[float]) -> flo
     measured. Wilcoxon (1945), https://doi.org/10.2307/3001968: pairs that are equal are left out, equal differences
     share their middle rank, and the p is the exact one for these ranks, by counting. For more than `MAX_EXACT_RANKS`
     pairs that differ it is that of the normal curve, with the variance of the ranks as they are shared and a correction
-    for continuity: Conover (1999), "Practical nonparametric statistics", section 5.7. It is then right to about 0.001.
+    for continuity: Conover (1999), "Practical nonparametric statistics", section 5.7. It is then accurate to about
+    0.001.
 
     >>> wilcoxon_signed_rank([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
     0.0625

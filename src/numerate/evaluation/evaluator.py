@@ -1,7 +1,7 @@
 """Evaluation of a cell: exact match in one forward pass or by decoding, and its record.
 
 For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if every
-argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then the right
+argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then the correct
 one. So one parallel forward pass scores a whole batch. Where that does not hold (`is_one_pass_exact`), answers are
 decoded token by token.
 """
@@ -71,8 +71,8 @@ def is_one_pass_exact(evaluation_data: EvaluationData) -> bool:
 
 
 def resolve_method(evaluation_data: EvaluationData, requested: Method) -> Method:
-    """How answers are scored: as wanted, unless one forward would not be exact, or answers are texts, of which it is
-    measured how far they are from the right ones. Raises `UserError` for decoding where there is nothing to decode."""
+    """How answers are scored: as requested, unless one forward would not be exact, or answers are texts, whose distance
+    to the correct ones is measured. Raises `UserError` for decoding where there is nothing to decode."""
     if evaluation_data.is_language_modeling:
         if requested != "one pass":
             raise UserError(f"method: must be 'one pass' for language modeling; it is {requested!r}")
@@ -111,7 +111,7 @@ def evaluate_cell(
     decoding behind the model's own tokens.
 
     If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
-    there were. `seen` is whether training may have met them, as they are too few to hold any out.
+    there were. `seen` is whether training may have used them, as they are too few to hold any out.
 
     Where answers are decoded, `numbers` and, of answers that are texts, `texts` have their metrics, as sums that can be
     merged over cells (`numerate.evaluation.number_metrics`, `text_metrics`).

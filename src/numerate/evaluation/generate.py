@@ -231,7 +231,7 @@ def greedy_decode_uncached(
     position_offset: int = 0,
     end_id: int = EOS,
 ) -> GenerationOutput:
-    """The same without a cache: the reference that `greedy` is tested against."""
+    """The same without a cache: the reference that `greedy_decode` is tested against."""
     return decode_tokens(
         model,
         UncachedDecoder(model, prompts, max_new_tokens, source, position_offset),

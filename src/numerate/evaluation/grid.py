@@ -86,7 +86,7 @@ class Grid:
         - `equal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `equal:200:1000:100` with a step.
         - Several parts are joined by `+`: `1:20x1:20+equal:101:160`. A cell that is in two of them is evaluated
           once. (Not by a comma, which makes a sweep of several recipes.)
-        - The published tiers have names (`NAMED`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
+        - The published tiers have names (`NAMED_GRIDS`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
 
         Raises `UserError` for any other text.
         """

@@ -35,7 +35,7 @@ def wilson_interval(
 ) -> tuple[float | FloatArray, float | FloatArray]:
     """Score interval of a share, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
-    It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 right of 100 gives
+    It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 correct of 100 gives
     (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
 
     >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
@@ -69,7 +69,7 @@ def clopper_pearson_interval(
 ) -> tuple[float | FloatArray, float | FloatArray]:
     """Exact interval of a share, Clopper and Pearson (1934), https://doi.org/10.1093/biomet/26.4.404.
 
-    The shares under which neither so many right nor so few have a probability below (1 - level) / 2. It covers the
+    The shares under which neither so many correct nor so few have a probability below (1 - level) / 2. It covers the
     true share at least as often as it says whatever that share is, and for that is wider than Wilson's, which covers
     about as often as it says on average; Brown, Cai and DasGupta (2001), https://doi.org/10.1214/ss/1009213286, advise
     Wilson's for common use. Take this one where a claim must hold for certain. Numbers in, numbers out; arrays in,

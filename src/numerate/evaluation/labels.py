@@ -1,10 +1,10 @@
 """Accuracy of labels by position in rows with several of them, as in counting, and the score of memorization.
 
-A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that
-a model which has only memorized it still has 50 of 60 labels right: 83 %. Every score of labels is therefore reported
-with its *floor*, the score of memorizing: right at every position of training, wrong at every other. On labels beyond
-training, and on the last one, memorizing scores 0, but a constant answer may score more (up to 100 % where all rows end
-alike); the floor there is the larger of the two.
+A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that a
+model which has only memorized it still predicts 50 of 60 labels correctly: 83 %. Every score of labels is therefore
+reported with its *floor*, the score of memorizing: correct at every position of training, wrong at every other. On
+labels beyond training, and on the last one, memorizing scores 0, but a constant answer may score more (up to 100 %
+where all rows end alike); the floor there is the larger of the two.
 
 All shares are of labels, or of rows, over all given cells; every label, or row, weighs the same.
 """

@@ -85,8 +85,8 @@ def compute_chunk_losses(
 ) -> ChunkLosses:
     """The loss of each row of a batch.
 
-    Logits are computed in chunks of `HEAD`, never for all rows and positions at once. On a CPU rows are read a few at a
-    time.
+    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once. On a CPU rows are read a
+    few at a time.
     """
     rows, time = batch.tokens.ids.shape
     cpu = batch.tokens.ids.device.type == "cpu"

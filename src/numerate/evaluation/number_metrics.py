@@ -7,9 +7,9 @@ the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
 An answer without a number is wrong in every share. It has no error: it is left out of errors and correlations and
 counted in `missing` or `invalid`, or it counts with a given penalty.
 
-So that one very long number does not dominate every mean, predictions are clipped to `BOUND` in size, or to ten times
-the target where that is more, in errors, R² and correlations (`clipped` counts them). The published evaluation has the
-same bound, for targets of any size. In shares, digits and ranks nothing is clipped.
+So that one very long number does not dominate every mean, predictions are clipped to `CLIP_LIMIT` in size, or to ten
+times the target where that is more, in errors, R² and correlations (`clipped` counts them). The published evaluation
+has the same bound, for targets of any size. In shares, digits and ranks nothing is clipped.
 
 All sums are exact, in decimals: merged cells give exactly what all their questions at once give.
 """

@@ -1,7 +1,7 @@
 """Numbers in texts: which number a text ends with, read exactly.
 
-What a number is, is the rule of `numerate.text.tokenizers.number_spans`, by which numbers are spelled too. An answer
-has more:
+What counts as a number is defined in `numerate.text.tokenizers.number_spans`, by which numbers are also written. For
+answers there are more rules:
 
 | text | its last number |
 |---|---|

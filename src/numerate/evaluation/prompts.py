@@ -26,8 +26,8 @@ class Prompt:
     """A prompt as typed, its token ids, and the parts of it that the tokenizer does not know.
 
     `is_question` is whether it was parsed as a question of the task, with its numbers in the format of the model; then
-    `answer_length` is how many tokens the right answer has. `number_values` are the numbers beside its tokens, if they
-    have any.
+    `answer_length` is how many tokens the correct answer has. `number_values` are the numbers beside its tokens, if
+    they have any.
     """
 
     text: str
@@ -229,7 +229,7 @@ def resolve_max_new_tokens(
     default: int = DEFAULT_MAX_NEW_TOKENS,
 ) -> int:
     """The maximum number of new tokens: `max_new_tokens` if given; for questions as many as their answers have, and
-    `SPARE` more; else the `default` number; but no more than the context has room for."""
+    `EXTRA_TEXT_TOKENS` more; else the `default` number; but no more than the context has room for."""
     if max_new_tokens is not None:
         if max_new_tokens < 1:
             raise UserError(f"max_new_tokens: must be at least 1; it is {max_new_tokens}")

@@ -66,9 +66,9 @@ def sample_answers(
     """Decodes every question: by beam search for `method="beams"`, and else greedily, which gives the same as one
     pass.
 
-    `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `SPARE` where answers are texts;
-    beam search has the published number at least. For aligned labels and masks the prediction is the argmax at every
-    target position. If the answers are not `are_answers_known`, those of the questions only give the length.
+    `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `EXTRA_TEXT_TOKENS` where answers
+    are texts; beam search has the published number at least. For aligned labels and masks the prediction is the argmax
+    at every target position. If the answers are not `are_answers_known`, those of the questions only give the length.
     """
     samples: list[AnswerSample] = []
     extra_tokens = (2 if questions.texts is None else EXTRA_TEXT_TOKENS) if extra_tokens is None else extra_tokens

@@ -22,8 +22,8 @@ def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
 class AnswerScorer:
     """Collects the answers to the questions of a cell, batch by batch and in order, and computes their scores.
 
-    Where questions are texts, the number of an answer is its last one, and there are scores of texts beside. Where
-    they have number slots, and every right answer is one number, the answer as a whole must be a number.
+    Where questions are texts, the number of an answer is its last one, and there are scores of texts beside. Where they
+    have number slots, and every correct answer is one number, the answer as a whole must be a number.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
@@ -62,7 +62,7 @@ class AnswerScorer:
         self.num_correct_tokens += num_correct_tokens
 
     def to_record(self) -> dict[str, Any]:
-        """`numbers`, where right answers have any, and `has_texts` of questions that are texts."""
+        """`numbers`, where correct answers have any, and `has_texts` of questions that are texts."""
         result: dict[str, Any] = {}
         numbers = self._number_scores()
         if numbers is not None and numbers.count:

@@ -88,7 +88,11 @@ def describe(submission: Submission) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """`many(2, "task")` is `"2 tasks"`."""
+    """A count with its noun.
+
+    >>> pluralize(2, "task")
+    '2 tasks'
+    """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -56,7 +56,7 @@ class Layer:
         return tuple(dict.fromkeys(head.sort for head in self.heads))
 
     def weights(self, map_type: MapKind) -> NDArray[np.float32]:
-        """All heads of a sort: heads x query x key. Raises `UserError` where it has none."""
+        """The maps of one type for all heads: heads x query x key. Raises `UserError` where it has none."""
         if map_type not in self.map_types():
             raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.map_types())}")
         return np.stack([head.weights for head in self.heads if head.sort == map_type])

@@ -71,11 +71,11 @@ class GridShard:
 def make_shards(
     request: EvaluationRequest, cells: Sequence[Cell], missing: MissingRequests, workers: int, predictions: bool
 ) -> list[GridShard]:
-    """Cuts an evaluation into pieces of about equal cost, and returns those of which something is missing.
+    """Cuts an evaluation into shards of about equal cost, and returns those of which something is missing.
 
-    There are `EACH` pieces for each worker, and one of each model for each worker, unless they would become very small.
-    The cells of a model are mixed, so that pieces take equally long even where some costs are overestimated.
-    Pieces follow the order of models, so that each needs few of them.
+    There are `SHARDS_PER_WORKER` shards for each worker, and one of each model for each worker, unless they would
+    become very small. The cells of a model are mixed, so that shards take equally long even where some costs are
+    overestimated. Shards follow the order of models, so that each needs few of them.
 
     Cuts depend on what is evaluated and on `workers`, not on what is known already.
     """
@@ -285,7 +285,7 @@ def script(
     *,
     predictions: bool,
 ) -> str:
-    """The script that `spread` would submit."""
+    """The script that `evaluate_shards` would submit."""
     shards = make_shards(request, cells, missing, num_workers(executor), predictions)
     return executor.script(Measuring.from_request(request), shards, _jobs_folder(store))
 

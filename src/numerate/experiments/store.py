@@ -51,7 +51,7 @@ class RecordWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what waits. Raises the error of `disk.explain` on failure; buffered records are then kept."""
+        """Writes what waits. Raises the error of `disk.convert_os_error` on failure; buffered records are then kept."""
         disk.append_records(self.path, self._buffer, unharmed_note="What was written before is safe.")
         self._buffer.clear()
         self._last_write = time.monotonic()

@@ -38,7 +38,7 @@ class NumberTokenLoss(nn.Module):
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
-    - `reweigh`, `gaussian_sigma`, `squash_factor`: as of `numerate.kernels.number_loss.Measure`.
+    - `reweigh`, `gaussian_sigma`, `squash_factor`: as of `numerate.kernels.number_loss.NumberDistance`.
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
       synchronization with the device.
 

@@ -49,7 +49,7 @@ def warn_number_term_dominates(number_term: float, cross_entropy: float, period:
 
 @dataclass(frozen=True)
 class NumberDistance:
-    """How far the probabilities of number tokens are from the right one: the settings of a number token loss.
+    """How far the probabilities of number tokens are from the target: the settings of a number token loss.
 
     - `gaussian_sigma` spreads the target over the number tokens, g ~ exp(-((v - y) / sigma)² / 2), normalized with
       1e-8 in the denominator; 0 is no spread. Cross-entropy takes it, and so does `was-cdf`.

@@ -39,7 +39,7 @@ def relational_attention(
       q_i times the sum of a_ij k_j, so relation keys are attended to like values, beside the symbols.
     - `chunks`: so many queries at a time, with only the keys that they see; for every activation.
     - `triton`: kernels for a CUDA device that make relations once for all heads and write none of them down, for
-      `relational` with activations one by one, whole rows with nothing hidden; `tiles` is what they do in plain torch,
+      `relational` with activations one by one, whole rows without masked keys; `tiles` is what they do in plain torch,
       for comparison. Some queries of a row (decoding) take `chunks` in their place.
 
     Symbols that depend on the distance are multiplied, in `values` and `chunks`, with weights that are moved from keys
@@ -74,8 +74,8 @@ def select_backend(heads: RelationalHeads, variant: Variant, activation: Activat
     """The form that `auto` takes: `values` where there is one and it is the quicker.
 
     On a CUDA device with triton it is the kernel for what that can do and the device has shared memory for
-    (`relational_tiles.SHARED_MEMORY`), unless values are plain products no wider than 128 in all: those are what the
-    fused attention of torch is made for. (Where the line is was not measured.)
+    (`relational_tiles.SHARED_MEMORY_BYTES`), unless values are plain products no wider than 128 in all: those are what
+    the fused attention of torch is made for. (Where the line is was not measured.)
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
     passes over memory for every relation. Of both, on one core of a CPU and rows of 512, the line between them:

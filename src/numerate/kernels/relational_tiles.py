@@ -141,8 +141,8 @@ def tiled_relational_attention(
 def attended_symbols_and_relations(
     inputs: RelationalInputs, activation: Activation, backend: TileBackend = "tiles"
 ) -> tuple[Tensor, Tensor]:
-    """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, nothing
-    hidden, nothing added to the scores. Sums are of float32 at least, whatever is read."""
+    """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, without
+    masked keys or biases of the scores. Sums are of float32 at least, whatever is read."""
     inputs = inputs._replace(symbols=inputs.symbols.expand(len(inputs.queries), -1, -1, -1))
     outputs: tuple[Tensor, ...] = _TiledAttention.apply(*inputs, activation, backend)  # type: ignore[no-untyped-call]
     return outputs[0], outputs[1]
@@ -187,7 +187,7 @@ def _upcast(x: Tensor) -> Tensor:
 
 
 def forward(inputs: RelationalInputs, activation: Activation) -> RelationalOutputs:
-    """`tiled` in plain torch."""
+    """The forward pass by tiles, in plain torch."""
     heads_inputs = _repeat_kv(inputs)
     rows, heads, time, _ = heads_inputs.queries.shape
     scale, relation_scale = heads_inputs.queries.shape[-1] ** -0.5, heads_inputs.relation_queries.shape[-1] ** -0.5

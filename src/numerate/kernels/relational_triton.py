@@ -6,7 +6,7 @@ and relations again. It keeps heads x relations numbers of each query beside the
 several programs have a part in are written apart and then added up, so that they are the same bits every time. Products
 are summed in float32; tiles go into matrix units in the type that is read (float32 without rounding to TF32).
 
-Of the definition this is `relational` alone, with an activation of relations one by one, causal, without hidden keys,
+Of the definition this is `relational` alone, with an activation of relations one by one, causal, without masked keys,
 biases of scores, dropout, or symbols by distance: those take the other forms (`relational_fast.select_backend`).
 Importing this module needs the package `triton`, which comes with torch for CUDA; with TRITON_INTERPRET=1 the kernels
 run on a CPU.

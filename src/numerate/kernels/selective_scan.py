@@ -37,13 +37,13 @@ def selective_scan(
         h[n, c] = a h[n, c] + inputs[c] B[n]
         output[c] = sum over n of C[n] h[n, c]
 
-    Where dt and an input are 0 the state does not change. `recurrent` is the same, step by step.
+    Where dt and an input are 0 the state does not change. `sequential_scan` is the same, step by step.
 
-    The states of all times are never in memory at once: forward keeps each `KEPT`th, backward recomputes the others.
-    The loop over times has operations over all rows, states and channels. Where these are small, rows are cut into
-    `num_chunks` that are scanned in parallel, twice: from 0, for the state that each passes on, then from the state
-    passed to it (Blelloch's two-level scan, 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as many as
-    pay.
+    The states of all times are never in memory at once: forward keeps each `SAVE_INTERVAL`th, backward recomputes the
+    others. The loop over times has operations over all rows, states and channels. Where these are small, rows are cut
+    into `num_chunks` that are scanned in parallel, twice: from 0, for the state that each passes on, then from the
+    state passed to it (Blelloch's two-level scan, 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf). By default as
+    many as pay.
     """
     time = dt.shape[1]
     if num_chunks is None:
@@ -207,7 +207,7 @@ class _ChunkScan:
         return by_state
 
     def outputs(self, state: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The outputs from `state` on, the states before each `KEPT`th time if `keep`, and the last state."""
+        """The outputs from `state` on, the states before each `SAVE_INTERVAL`th time if `keep`, and the last state."""
         output = state.new_empty(self.num_times, self.size[0], 1, self.size[2])
         kept = state.new_empty(-(-self.num_times // SAVE_INTERVAL) if keep else 0, *self.size)
         state, e = state.clone(), torch.empty_like(state)
@@ -278,7 +278,7 @@ def _split_chunks(x: Tensor, chunks: int) -> Tensor:
 
 
 def _join_chunks(x: Tensor, chunks: int, time: int) -> Tensor:
-    """The inverse of `_cut`."""
+    """The inverse of `_split_chunks`."""
     length, rows, size = x.shape
     x = x.view(length, chunks, rows // chunks, size).permute(2, 1, 0, 3)
     return x.reshape(rows // chunks, chunks * length, size)[:, :time]

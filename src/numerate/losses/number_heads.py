@@ -55,9 +55,9 @@ class XValLoss(Loss):
 class Regression(Loss):
     """Squared error of a regression head, whose one number is the answer.
 
-    The number is the first target [NUM] of a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of
-    Zausinger et al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `UserError`
-    as `XVal` does.
+    The number is the first target [NUM] of a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of Zausinger et
+    al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `UserError` as `XValLoss`
+    does.
     """
 
     scale: NumberScale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")

@@ -34,7 +34,7 @@ class NumberLevel(Loss):
     vocabulary has a minus. The loss is |expected - target| / max(|target|, 1), which has a gradient at target 0. Digits
     are compared before they are summed, and scaled by the number's own size, so that the thirtieth digit still counts.
     Decimal points, thousands and tokens of several digits are read as in `runs`. After the number-level loss of ntloss
-    (https://github.com/AI4SD/number-token-loss); scale and sign are ours.
+    (https://github.com/AI4SD/number-token-loss); the scale and the sign are additions.
 
     `published="yes"` is ntloss 0.3.2: |expected - target| / (|expected| + |target|), without the sign; a point ends a
     number, or with "float_level" is skipped, so that 12.34 is read as 1234. At 0 it has no gradient.

@@ -103,10 +103,10 @@ class NumberToken(Loss):
 class GaussianCrossEntropy(Loss):
     """Cross-entropy whose targets at number tokens are spread over neighboring numbers by a Gaussian.
 
-    Of number token j it asks exp(-((v_j - y) / sigma)² / 2), divided by the sum of all (+ 1e-8); of all other tokens
-    what plain cross-entropy asks. `sigma=0` is plain cross-entropy. One of the baselines of Zausinger et al. (2025),
-    https://arxiv.org/abs/2411.02083; with a number token loss beside it: `NumberToken("was-cdf",
-    gaussian_sigma=1)`.
+    The target probability of number token j is exp(-((v_j - y) / sigma)² / 2), divided by the sum over all of them (+
+    1e-8); all other tokens have their target of plain cross-entropy. `sigma=0` is plain cross-entropy. One of the
+    baselines of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083; with a number token loss beside it:
+    `NumberToken("was-cdf", gaussian_sigma=1)`.
     """
 
     sigma: float = setting(1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot")

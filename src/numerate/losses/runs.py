@@ -72,7 +72,8 @@ def find_number_spans(
     table: NumberTokenTable,
     notation: NumberNotation,
 ) -> NumberSpans:
-    """The numbers in rows of labels; `number_indices` is the number token of each label, -1 for none (as `of_labels`).
+    """The numbers in rows of labels; `number_indices` is the number token of each label, -1 for none
+    (`NumberTokenTable.number_indices`).
 
     Neighboring tokens of digits are one number, as `12` and `34` are 1234. A point between two of them is a decimal
     point, the second point of a chain (1.2.3) ends the number. A comma with exactly three digits behind it and one to

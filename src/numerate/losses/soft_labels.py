@@ -31,8 +31,8 @@ class SoftLabels(Loss):
       label". Zheng et al. (2026), "DEL: Digit Entropy Loss", https://arxiv.org/abs/2605.20369, after the code that its
       authors published (https://github.com/PolyU-VCLab/DEL). It fixes the absolute level of logits.
 
-    Ours are: any values, not digits alone; no weights by place (the authors of DEL weigh each digit by its
-    place, and train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
+    Deviations: any values, not digits alone; no weights by place (the authors of DEL weigh each digit by its place, and
+    train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
     """
 
     loss_function: Literal["dist2", "del"] = setting(

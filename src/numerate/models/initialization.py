@@ -120,7 +120,7 @@ class Normal(Initialization):
     """All weights N(0, deviation^2), residual outputs divided by the root of their number: GPT-2's.
 
     With `residual_count="blocks"` that number is twice that of the blocks, however many maps write in each: so does
-    dual attention as published (https://github.com/Awni00/abstract_transformer), which has an output map for each sort
+    dual attention as published (https://github.com/Awni00/abstract_transformer), which has an output map for each kind
     of heads. There, too, it is not the output of a gated feed-forward that is divided but the map beside its gate:
     `scaled_projection="gated"`.
     """
@@ -165,7 +165,7 @@ class Xavier(Initialization):
 
 @dataclass(frozen=True)
 class DeepNorm(Initialization):
-    """Smaller with depth: Xavier's normal times (8 x layers x turns)^(-1/4), but queries and keys as they are.
+    """Smaller with depth: Xavier's normal times (8 x layers x loops)^(-1/4), but queries and keys as they are.
 
     Wang et al. (2022), https://arxiv.org/abs/2203.00555, for decoders, without its factor on the residual stream; made
     for post-norm. Queries and keys are only compared, so they keep Xavier's N(0, 2/(fan_in + fan_out)); values, output

@@ -134,7 +134,7 @@ def corrected(**arguments: Any) -> Decoder:
     """`current` with every bug fixed that changes results. By their numbers in the list of bugs:
 
     - 1, RCA and DisRCA: they work; the published code raises a NameError.
-    - 4, intermediate size: `hidden` is used; the published code overrides `--dff`.
+    - 4, intermediate size: `intermediate_size` is used; the published code overrides `--dff`.
     - 5, residual initialization: the down projection of swiglu is divided by sqrt(2 x depth), not the up projection.
     - 5b, initial symbols: symbolic attention reads the normed stream, through a projection initialized as U(-b, b) with
       b = 1/sqrt(width), so that tokens start with different symbols; there all start with the same one.

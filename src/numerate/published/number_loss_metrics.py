@@ -6,7 +6,7 @@ differences from `numerate.evaluation.number_metrics` and `text_metrics`:
 - The number of a text is read so that `1,000` is 0, `1e5` is 5 and `5 - 3` is -3; predictions are clipped to ±1e10,
   labels are not.
 - `number_accuracy` is numpy's `isclose` (off by 1e-5 of the correct number is correct), in floats.
-- Errors are of answers with a number; R² leaves the right numbers of the others out as well.
+- Errors are of answers with a number; R² leaves out the labels of the others as well.
 - `token_accuracy`, `token_accuracy_whole`, `token_perplexity`, `bleu` and `rouge` are means over batches, each batch
   weighing the same, so that they change with the batch; and padding counts as tokens that are correct.
 
@@ -30,7 +30,7 @@ BATCH_SIZE = 64
 """Questions of a batch in the published evaluation."""
 
 PADDING_LENGTH = 10
-"""Tokens of padding in the published evaluation, all of which count as right."""
+"""Tokens of padding in the published evaluation, all of which count as correct."""
 
 IGNORE_INDEX = -100
 """The label of a place that does not count."""

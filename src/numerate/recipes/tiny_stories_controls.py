@@ -70,7 +70,7 @@ def match_transformer(
 
     - `vary`: what is found: its width, in steps that keep heads even, and then its feed-forward's; its depth; or how
       long it is trained. All else is as in `reference`, `without_relational_heads` the recipe's model if None.
-    - `vocabulary`: with how many tokens operations are reckoned.
+    - `vocabulary`: the vocabulary size with which operations are counted.
     - `ratio`: of time, how many times as long a step of the recipe takes as one of `reference`: `step_seconds` measures
       it here. Where width or depth are sought, a step is as long as its operations.
 

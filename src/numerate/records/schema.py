@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 Violation = tuple[str, Any, str]
-"""The path of a field, what is there, and in words what would be right."""
+"""The path of a field, its value, and what it must be, in words."""
 
 Bound = float | str | None
 

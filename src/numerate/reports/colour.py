@@ -21,7 +21,7 @@ COLORMAP_DARK: tuple[str, ...] = ("#20242f", "#28415f", "#2a6a80", "#3a9a8c", "#
 """Equally spaced stops from 0 to 1 on a dark page, and in a terminal."""
 
 COLORMAP_DARK_256 = ("#262626", "#005f87", "#0087af", "#00af87", "#5faf87", "#87d787", "#afd787", "#d7ff87", "#ffffaf")
-"""The dark ramp in colors that a 256-color terminal has; those nearest to `DARK` would change hue to and fro."""
+"""The dark ramp in colors that a 256-color terminal has; those nearest to `COLORMAP_DARK` would alternate in hue."""
 
 SERIES = ("#083EA9", "#BD3D08", "#017C6D", "#E247BA", "#A69903", "#4B91FE", "#36006A", "#6A2E31")
 """Colors of series on a light page, in order."""
@@ -36,7 +36,11 @@ BORDER_DARK = "#FF7B72"
 
 
 def parse_hex_color(text: str) -> RGB:
-    """`rgb("#0072B2")` is (0, 114, 178)."""
+    """Red, green and blue of a color of a web page.
+
+    >>> parse_hex_color("#0072B2")
+    (0, 114, 178)
+    """
     return int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)
 
 
@@ -68,7 +72,11 @@ def text_color(background: RGB) -> RGB:
 
 
 def format_hex_color(color: RGB) -> str:
-    """`hexadecimal((0, 114, 178))` is "#0072b2"."""
+    """The inverse of `parse_hex_color`.
+
+    >>> format_hex_color((0, 114, 178))
+    '#0072b2'
+    """
     return "#" + "".join(f"{part:02x}" for part in color)
 
 

@@ -279,7 +279,7 @@ def cell_label(
 
 
 def are_named_parts(cells: Iterable[Point | Cell]) -> bool:
-    """Whether cells are named parts, or of an axis in `PARTS`, and so have no length."""
+    """Whether cells are named parts, or of an axis in `PART_AXES`, and so have no length."""
     cell_list = list(cells)
     return bool(cell_list) and all(
         len(one.coordinates) == 1 and (bool(one.names) or next(iter(one.coordinates)) in PART_AXES) for one in cell_list

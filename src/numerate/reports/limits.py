@@ -77,7 +77,11 @@ def left_out_note(groups: Sequence[Group], drawn_groups: Sequence[Group]) -> str
 
 
 def join_names(names: Sequence[str], max_names: int = MAX_NAMES) -> str:
-    """Names as a phrase: `listed(["a", "b", "c"])` is "a, b and c"; beyond `max_names` "a, b and 7 others"."""
+    """Names as a phrase; beyond `max_names` the others are counted.
+
+    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c", "d"], max_names=3)
+    ('a, b and c', 'a, b and 2 others')
+    """
     if len(names) > max_names:
         return f"{', '.join(names[: max_names - 1])} and {len(names) - max_names + 1} others"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -70,7 +70,7 @@ SeedMetrics = Mapping[MetricKey, Mapping[str, float | None]]
 
 @dataclass(frozen=True)
 class GroupAtCheckpoint:
-    """A group at one checkpoint, or at `SAME` where these are the same step in every seed."""
+    """A group at one checkpoint, or at `SAME_CHECKPOINT` where these are the same step in every seed."""
 
     group: Group
     checkpoint: str

@@ -33,8 +33,8 @@ from numerate.reports.success import length_curves
 def overview_figure(groups: Sequence[Group]) -> str:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
-    It shows the best of many groups (`drawn`), and images instead of tables where maps are too large for a page. Where
-    cells are parts, it is a chart of these."""
+    It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
+    page. Where cells are parts, it is a chart of these."""
     if have_named_parts(groups):
         return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
     shown = groups_to_draw(groups)

@@ -93,8 +93,8 @@ def compare_pairs(groups: Sequence[Group]) -> PairTests:
     them.
 
     Which seeds converge is compared by Fisher's exact test. Scores are those of the converged seeds: seed by seed by
-    the sign-flip test where both groups have the same seeds and enough of them for significance after the correction
-    (2 / 2**seeds * pairs below `LEVEL`: six seeds for one pair, nine for ten), else by the permutation test.
+    the sign-flip test where both groups have the same seeds and enough of them for significance after the correction (2
+    / 2**seeds * pairs below `SIGNIFICANCE_LEVEL`: six seeds for one pair, nine for ten), else by the permutation test.
     """
     several = [group for group in groups_with_valid_claims(groups) if len(group.evaluated_cells) > 1]
     all_pairs = len(several) <= MAX_GROUPS_ALL_PAIRS

@@ -149,7 +149,7 @@ def write_plot(
     labels_by_recipe: Mapping[str, str] | None = None,
     metric: Metric | None = None,
 ) -> Path:
-    """Draws one of `KINDS` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
+    """Draws one of `FIGURES` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
     evaluated); `labels` names the groups in their order, `labels_by_recipe` those of a recipe by its title

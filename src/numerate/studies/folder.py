@@ -247,7 +247,7 @@ def is_done(record: Mapping[str, Any]) -> bool:
 
 def is_failed(record: Mapping[str, Any]) -> bool:
     """Whether a result says that the same would fail again, unless it is retried: also of a run whose worker died
-    `DEATHS` times without coming further."""
+    `MAX_DEATHS` times without coming further."""
     if record.get("status") != "failed":
         return False
     return not Failure(record.get("kind", "error"), "").is_transient or record.get("deaths", 0) >= MAX_DEATHS

@@ -200,7 +200,7 @@ class BaseTable:
 
 
 TableT = TypeVar("TableT", bound=BaseTable)
-"""A sort of table: what is made of one is of the same sort."""
+"""A type of table: what is derived from one has the same type."""
 
 
 def infer_type(values: Iterable[Value]) -> type:

@@ -78,7 +78,11 @@ class Table(BaseTable):
 
 
 def parse_list(text: str, option: str) -> list[str]:
-    """The parts between commas of what stands behind an option: `listed("label,seed", "columns")`."""
+    """The values of an option, separated by commas.
+
+    >>> parse_list("label,seed", "columns")
+    ['label', 'seed']
+    """
     parts = split_at_commas(text)
     if parts is None:
         raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")

@@ -45,8 +45,8 @@ class Arithmetic(Task):
     the number of pairs: with `digits=Span(1, 2)`, the examples 0, 1, 2, 3 have the lengths 1+1, 1+2, 2+1, 2+2.
 
     `lengths="value"` is their other sampler: each operand uniform from 0 to 10^n - 1, n the most digits that it may
-    have, so that nine in ten have exactly n. The facts `first_digits`, `second_digits` are then those of the numbers
-    that came. Exact lengths are a pinned task: `Arithmetic().pinned(first_digits=3, second_digits=4)`.
+    have, so that nine in ten have exactly n. The metadata `first_digits`, `second_digits` are then the lengths of
+    the sampled numbers. Exact lengths are `Arithmetic().at_cell(first_digits=3, second_digits=4)`.
 
     A question and its mirror image (3+4, 4+3) belong to the same split, so that no test question was trained on with
     its operands exchanged; those of a subtraction are two questions. Cells with fewer than 4,000 questions (1+1, 1+2

@@ -23,16 +23,16 @@ class BitwiseOr(Task):
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399,
     "positional or variant". The one stands in the shorter operand and the other one is all zeros; of two operands of
-    equal length a coin says which (here a hash of length and place, so that the set is always the same). The answer is
-    as long as the longer operand, its one as far from the left as in the question. Bits are texts, not numbers: they
-    are written from the left in every number format.
+    equal length either may have it (chosen at random in the paper, here by a hash of length and place, so that the set
+    is always the same). The answer is as long as the longer operand, its one as far from the left as in the question.
+    Bits are texts, not numbers: they are written from the left in every number format.
 
     The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through them
-    in rounds, each once a round in an order of its own; so does evaluation, without replacement. With
+    in epochs, each once per epoch in an order of its own; evaluation samples them without replacement. With
     `max_examples=100` training has 100 of those of `digits` x `digits` (the published `--max`), the same for every
     seed, and the other splits have those that are not among them in either order of the operands. Without it training
-    has them all, and only lengths beyond `digits` are new to it. Development and test ask the same questions: there are
-    too few to keep some apart.
+    has them all, and only lengths beyond `digits` are new to it. Development and test have the same questions: there
+    are too few to hold some out.
     """
 
     operator: str = setting("+", "the character between the operands")

@@ -20,8 +20,8 @@ from numerate.tasks.task import Task
 class Mixture(Task):
     """A mixture of several tasks, sampled by weight, such as addition and subtraction.
 
-    McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The fact
-    `task` is the number of a question's task, from 0. `task_index=1` selects the second task alone, so that an
+    McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The metadata
+    `task` is the index of a question's task, from 0. `task_index=1` selects the second task alone, so that an
     evaluation can report tasks separately (`numerate evaluate latest task.task_index=0,1`). A grid has the axes that
     all tasks have, and a cell pins each of them.
 
@@ -88,7 +88,7 @@ class Mixture(Task):
         return Questions.concatenate(parts).take(np.argsort(np.concatenate(positions), kind="stable"))
 
     def _shared_axes(self) -> tuple[str, ...]:
-        """The facts that the questions of every task have: those of the axes that all share."""
+        """The metadata that the questions of every task have: that of the common axes."""
         return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
 
     def _evaluated_task_indices(self) -> range:

@@ -150,7 +150,7 @@ class NumberLine(_StartAndCountTask):
         return Questions(alphabet, symbols, Numbers.empty(len(count)), labels=labels, metadata={"count": count})
 
     def max_training_labels(self) -> int:
-        """The most places that a training row asks about."""
+        """The largest number of labels of a training row."""
         return Span.from_value(self.count).high + (self.filler != "none")
 
     def alphabet(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ class AdditionTable(_StartAndCountTask):
         )
 
     def max_training_labels(self) -> int:
-        """The most places that a training row asks about."""
+        """The largest number of labels of a training row."""
         return 2
 
     def alphabet(self) -> tuple[str, ...]:

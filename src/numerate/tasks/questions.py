@@ -161,7 +161,7 @@ class Questions:
     @staticmethod
     def concatenate(blocks: "Sequence[Questions]") -> "Questions":
         """One block after the other. Alphabets are united; missing columns are filled. Raises `ValueError` where there
-        is nothing to join, or where the blocks do not have the same facts or kind of answer."""
+        is nothing to join, or where the blocks do not have the same metadata or kind of answer."""
         first = blocks[0]
         if len(blocks) == 1:
             return first
@@ -194,7 +194,7 @@ class Questions:
 
     @staticmethod
     def from_examples(examples: Sequence[Example]) -> "Questions":
-        """Free text, one piece per character, with the facts that all of them have."""
+        """Free text, one piece per character, with the metadata that all of them have."""
         texts = [example.question + example.answer for example in examples]
         alphabet = tuple(sorted(set("".join(texts))))
         ids = {character: i for i, character in enumerate(alphabet)}

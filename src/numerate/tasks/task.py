@@ -152,14 +152,14 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every question of a split, each once, where a task lists them; None where it draws them, with replacement.
 
-        An evaluation that asks for more questions of a cell than there are takes these instead:
-        `BitwiseOr().pinned(first_digits=4, second_digits=2).whole()` has two.
+        An evaluation that requests more questions of a cell than there are takes these instead:
+        `BitwiseOr().at_cell(first_digits=4, second_digits=2).all_questions()` has two.
         """
         return None
 
     def num_rows(self, split: str) -> int | None:
         """How many rows of files a split has, each of which `examples` gives once before any of them again; None where
-        questions are drawn. An evaluation asks no more than these."""
+        questions are drawn. An evaluation uses no more than these."""
         return None
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
@@ -168,8 +168,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return None
 
     def max_training_labels(self) -> int | None:
-        """The most places that a row of training asks a label at, so that those further on in a row are of counts that
-        were never trained; None if answers are no labels, or if unknown."""
+        """The largest number of labels of a training row, so that those further on in a row are of counts that were
+        never trained; None if answers are no labels, or if unknown."""
         return None
 
     def cells(self) -> list[tuple[int, ...]] | None:

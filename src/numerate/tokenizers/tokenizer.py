@@ -107,7 +107,7 @@ class Characters(Tokenizer):
     https://arxiv.org/abs/2405.17399). So are these two options:
 
     `space_probability=0.1` inserts random spaces before characters of question and answer: one with this probability,
-    another with a tenth of it, then a hundredth, and so on. They are a function of the question's `chance` and are
+    another with a tenth of it, then a hundredth, and so on. They are a function of the question's `random_bits` and are
     targets too: evaluate with `space_probability=0`, as they cannot be predicted.
 
     `interleave_operands` alternates the digits of the two operands and drops the operator: 12 + 34 = 46 is read as `1 3

@@ -42,7 +42,7 @@ class BatchStream:
     a global batch, cut to its own longest row: so all of them together see the same examples as one process does.
 
     A task with `shuffled_row_indices` is read in its own order: nothing is sorted or shuffled, and `window` is ignored.
-    Where such a task has `own_order`, each rank reads its own order.
+    Where such a task has `has_order_per_rank`, each rank reads its own order.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def is_full(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def convert_os_errors(path: Path, unharmed_note: str = "") -> Iterator[None]:
-    """Turns an `OSError` (also one that safetensors wraps in its own class) inside into what `explain` makes of it."""
+    """Converts an `OSError` (also one that safetensors wraps in its own class) by `convert_os_error`."""
     try:
         yield
     except OSError as error:
@@ -111,7 +111,7 @@ def fsync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, unharmed_note: str = "") -> None:
-    """Puts `content` at `path`, as a whole or not at all. Raises what `explain` makes of a failure."""
+    """Puts `content` at `path`, as a whole or not at all. Raises the error of `convert_os_error` on failure."""
     new_path = temporary_path(path)
     with convert_os_errors(path, unharmed_note):
         try:

@@ -140,7 +140,7 @@ class Lock:
 
 
 def _flock_with_retries(fd: int) -> None:
-    """Locks an open file or folder, trying for about 50 ms: `held` takes it for a moment."""
+    """Locks an open file or folder, trying for about 50 ms: `is_held` takes it for a moment."""
     import fcntl
 
     for wait in (0.005, 0.015, 0.03, None):

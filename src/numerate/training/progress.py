@@ -195,14 +195,22 @@ class ProgressBar:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as people read them: `duration(124)` is `"2:04"`, `duration(3723)` is `"1:02:03"`."""
+    """Seconds as people read them.
+
+    >>> format_duration(124), format_duration(3723)
+    ('2:04', '1:02:03')
+    """
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def format_values(**values: float | str) -> str:
-    """Values as they are shown beside: `beside(right="15.6%", loss=4.16612)` is `"right 15.6%, loss 4.166"`."""
+    """Values as they are shown beside the progress bar.
+
+    >>> format_values(accuracy="15.6%", loss=4.16612)
+    'accuracy 15.6%, loss 4.166'
+    """
     return ", ".join(f"{name} {_format_value(value)}" for name, value in values.items())
 
 

@@ -117,8 +117,8 @@ def _find_separator_end(file: BinaryIO, start: int, separator: bytes) -> int | N
 def read_documents(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
     """The documents of a part, stripped of white space at their ends. `progress` counts what is read.
 
-    Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than `MOST` bytes
-    comes in pieces of about as many, one after the other. Raises `UserError` with file and
+    Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than
+    `MAX_DOCUMENT_SIZE` bytes comes in pieces of about as many, one after the other. Raises `UserError` with file and
     record where one cannot be read, and for a file that ends in the middle of a record.
     """
     readers: dict[str, Callable[[FileSpan, ReadProgress], Iterator[str]]]
@@ -155,7 +155,7 @@ def _read_chunks(span: FileSpan, progress: ReadProgress) -> Iterator[bytes]:
 
 
 def _split_at_separator(span: FileSpan, progress: ReadProgress, separator: bytes) -> Iterator[tuple[bytes, bool]]:
-    """The texts between separators, and whether each ends there: longer ones than `MOST` come in pieces."""
+    """The texts between separators, and whether each ends there; those above `MAX_DOCUMENT_SIZE` come in pieces."""
     remainder = b""
     for number, chunk in enumerate(_read_chunks(span, progress)):
         if number == 0 and span.start == 0:

@@ -1,6 +1,6 @@
 """Downloading datasets: checked, atomic and resumable.
 
-A file is written to a name that ends in `.part`, and renamed when its size and sha256 are right. `fetched.json`
+A file is written to a name that ends in `.part`, and renamed when its size and sha256 are verified. `fetched.json`
 records the address, size and sha256 of each file; without a pinned hash, later downloads are compared with these.
 """
 

@@ -34,7 +34,7 @@ class ExampleFile(Task):
 
     In rows that are sums, differences or products, numbers are number slots, which a tokenizer may write differently;
     `digit_order` is their order in the file, and "auto" takes the order in which the answers of the first 1,000 rows
-    are right. Every other file, and one with leading zeros, is text, character by character.
+    are correct. Every other file, and one with leading zeros, is text, character by character.
 
     A grid has the lengths of the two numbers as axes if the file has rows for each pair of them, otherwise the length
     of the question.
@@ -45,8 +45,8 @@ class ExampleFile(Task):
     there are none, all its rows, which training may contain. A file of which fewer than 10 rows would be left for the
     test or for development is seen as a whole by every split.
 
-    `numerate evaluate latest task.path=other.txt` asks the rows of another file, all but those whose question the run
-    was trained on.
+    `numerate evaluate latest task.path=other.txt` evaluates on the rows of another file, except those whose question
+    the run was trained on.
 
     With a file of the three lines 321+654=975, 9+1=01 and 21+9=12:
 
@@ -174,8 +174,8 @@ class ExampleFile(Task):
         return {name: Span(int(values.min()), int(values.max())) for name, values in sizes.items()}
 
     def cells(self) -> list[tuple[int, ...]]:
-        """The sizes of the rows of its file along the axes, each once: also of those that are longer than what it is
-        trained on, of which an evaluation may ask.
+        """The sizes of the rows of its file along the axes, each once: also those longer than the training rows, which
+        an evaluation may include.
 
         Of questions of 8, 4 and 5 characters these are [(4,), (5,), (8,)].
         """

@@ -37,7 +37,7 @@ class MultiRC(TextTask):
 
     https://aclanthology.org/N18-1023/, as SuperGLUE hands it out (https://arxiv.org/abs/1905.00537), made a task of
     text as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: the question is the passage, an empty line and
-    `Question: ...`, the answer the right options with ` | ` between them. 5,131 questions of training, 953 of
+    `Question: ...`, the answer the correct options with ` | ` between them. 5,131 questions of training, 953 of
     validation.
 
     The official test has no answers. (The published preparation tests on 1,820 empty ones.) So validation is the test
@@ -176,7 +176,7 @@ class Passages:
 
 
 def correct_answers(question: dict[str, Any]) -> str:
-    """The right options of a question.
+    """The correct options of a question.
 
     >>> correct_answers({"answers": [{"text": "7", "label": 1}, {"text": "8", "label": 0}]})
     '7'

@@ -108,8 +108,8 @@ def _spell_unrepresentable_numbers(
 def _with_placeholder_token(tokenizer: Any, json_text: str) -> tuple[Any, str]:
     """A copy of a tokenizer that keeps a mark as a token of its own, and the mark.
 
-    The mark is the digit 0 with one token per digit. A Unigram model gets `MARK` in its vocabulary instead, which
-    splits texts in the same way but faster, as no other piece has this character.
+    The mark is the digit 0 with one token per digit. A Unigram model gets `NUMBER_PLACEHOLDER` in its vocabulary
+    instead, which splits texts in the same way but faster, as no other piece has this character.
     """
     from tokenizers import Tokenizer
 

@@ -44,7 +44,7 @@ class TextNumberFormat(ABC):
     """How the numbers in a text are written as symbols. All other text is left to the tokenizer.
 
     `format_numbers` converts many numbers, `format_number` one, with equal results; `decode_symbols` is the inverse. A
-    number that a format cannot represent (`beyond`) keeps its characters, one token per digit, so that nothing is lost.
+    number that a format cannot represent keeps its characters, one token per digit, so that nothing is lost.
     """
 
     has_number_values: ClassVar[bool] = False
