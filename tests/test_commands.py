@@ -209,7 +209,7 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
 
 
 def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
-    for split, seen in (("beyond-development", False), ("test", True)):
+    for split, seen in (("ood_validation", False), ("test", True)):
         output = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
         assert ("too few questions for a held-out split" in output) == seen
 

@@ -86,7 +86,7 @@ def test_never_more_logits_are_made_at_once_than_allowed(
 
 def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[EvaluationData, Any]) -> None:
     exam, model = read
-    batches = [exam.batch(exam.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
+    batches = [exam.batch(exam.task.examples("validation", 0, start, 4)) for start in (0, 4, 8)]
     means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
     found = compute_likelihoods(model, exam, batches)
     assert found.mean_of_exp == pytest.approx(np.mean(np.exp(means)), rel=1e-6)

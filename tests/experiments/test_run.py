@@ -159,7 +159,7 @@ def test_all_checkpoints_are_evaluated_and_best_says_what_it_was_chosen_on(run: 
     assert {record["step"] for record in run.evaluate("1x1", checkpoint="all")} == {4, 8}
     best = run.evaluate("1x1", checkpoint="best")
     assert best.best is not None
-    assert best.best["chosen_on"] == "beyond-development"
+    assert best.best["chosen_on"] == "ood_validation"
     assert {record["step"] for record in best} == {best.best["step"]}
 
 
@@ -312,7 +312,7 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> 
     run = train(SMALL, runs_dir=tmp_path, quiet=True).run
     records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
     loss = next(record["loss"] for record in reversed(records) if "loss" in record)
-    right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
+    right = next(record["exact"] for record in reversed(records) if record.get("split") == "validation")
     last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
     assert f"loss {loss:.4g}" in last
     assert f"in distribution {right:.1%}" in last
@@ -415,8 +415,8 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
         (record,) = run.evaluate()
     assert len(warned) == 1
     assert record["count"] == jokes.num_rows("test")
-    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "development"]
-    assert developed["count"] == jokes.num_rows("development")
+    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "validation"]
+    assert developed["count"] == jokes.num_rows("validation")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.evaluate("1")
@@ -510,7 +510,7 @@ def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
     best = Run(run.folder).evaluate("1x1", checkpoint="best").best
     assert best is not None
     assert best["step"] in (4, 8)
-    assert best["chosen_on"] == "beyond-development"
+    assert best["chosen_on"] == "ood_validation"
 
 
 def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(

@@ -63,8 +63,8 @@ def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("schema", "record", "message"),
     [
-        (METRICS, {"step": 1, "split": "development", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
-        (METRICS, {"step": 1, "split": "development", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
+        (METRICS, {"step": 1, "split": "validation", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
+        (METRICS, {"step": 1, "split": "validation", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
         (
             RESULT,
             {"run": "a/1", "key": "k", "status": "done", "final": {"ood_test": {"mean": 0.9, "low": 0.1, "high": 0.8}}},

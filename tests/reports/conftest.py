@@ -62,7 +62,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             + [
                 {"step": step, "split": split, "exact": 0.5, "low": 0.4, "high": 0.6, "correct": 50, "count": 100}
                 for step in (50, 100)
-                for split in ("development", "beyond-development")
+                for split in ("validation", "ood_validation")
             ],
         )
         cells = [

@@ -93,7 +93,7 @@ def make(tmp_path: Path) -> Make:
         ]
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cells))
         metrics = [
-            {"step": step, "split": "beyond-development", "exact": 0.0, "accuracy": step / 200} for step in (50, 100)
+            {"step": step, "split": "ood_validation", "exact": 0.0, "accuracy": step / 200} for step in (50, 100)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
         return folder
@@ -296,7 +296,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
     notes = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
     assert "These are 8 of 14 groups" in notes
     assert "floor" in [text.get_text().split(" ")[0] for text in four.texts]
-    assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one development set was logged
+    assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one validation set was logged
 
 
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:

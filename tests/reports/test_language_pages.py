@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Make:
         (folder / "recipe.yaml").write_text(json.dumps(head))
         metrics = [
             {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
-            {"step": steps, "split": "development", "loss": 2.0, "perplexity": 7.39},
+            {"step": steps, "split": "validation", "loss": 2.0, "perplexity": 7.39},
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
         lines = [

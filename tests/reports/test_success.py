@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
         (folder / "recipe.yaml").write_text(yaml.safe_dump({"recipe": recipe, "id": folder.name}))
-        line = {"step": 100, "loss": 0.1}, {"step": 100, "split": "development", "exact": 0.9, "low": 0.8, "high": 1.0}
+        line = {"step": 100, "loss": 0.1}, {"step": 100, "split": "validation", "exact": 0.9, "low": 0.8, "high": 1.0}
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
         lines = []
         for checkpoint, found in (("final", share), ("best", best)):

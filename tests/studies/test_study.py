@@ -150,8 +150,8 @@ def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executo
     assert record["final"]["in_distribution"]["cells"] == len(held_out) == 1
     assert (record["status"], record["why"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
     assert record["loss"] == last[None]["loss"]
-    assert record["development"] == last["development"]["exact"]
-    assert record["beyond-development"] == last["beyond-development"]["exact"]
+    assert record["validation_exact_match"] == last["validation"]["exact_match"]
+    assert record["ood_validation_exact_match"] == last["ood_validation"]["exact_match"]
     assert record["took"].keys() == {"seconds", "worker", "stack", "from", "at"}
     assert record["took"]["from"] == 0
 

@@ -29,7 +29,7 @@ def study(runs: Path, losses: list[float]) -> Table:
     ]
     for one, loss in zip(folder.update_plan(requested, question="How low?", labels=None), losses, strict=True):
         record = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
-        record |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
+        record |= {"validation": None, "validation_loss": loss - 0.2, "validation_bits_per_byte": 0.5, "loss": loss - 0.3}
         regions = {
             name: {"in_distribution": {"language": sums(loss - less).record()}}
             for name, less in (("final", 0.0), ("best", 0.1))
@@ -64,7 +64,7 @@ def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: 
     assert first["final.in_distribution.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
     assert first["final.in_distribution.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
     assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]  # type: ignore[operator]
-    assert first["development_loss"] == 1.8
+    assert first["validation_loss"] == 1.8
     assert "final.in_distribution" not in table.names, "nothing of running text is right or wrong"
 
 

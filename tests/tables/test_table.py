@@ -69,8 +69,8 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
         "tokens": 51200,
         "flops": 1.5e12,
         "loss": 0.125,
-        "development": 1.0,
-        "beyond-development": 0.25,
+        "validation_exact_match": 1.0,
+        "ood_validation_exact_match": 0.25,
         "best_step": 75,
         "final": final,
         "best": {name: region(base["mean"] / 4) for name, base in final.items()},
@@ -180,7 +180,7 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
     assert row == {
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "status": "done",
         "step": 100, "examples": 6400, "tokens": 51200, "flops": 1.5e12, "loss": 0.125,
-        "development": 1.0, "beyond-development": 0.25, "best_step": 75,
+        "validation_exact_match": 1.0, "ood_validation_exact_match": 0.25, "best_step": 75,
         "final.in_distribution": 0.75, "final.in_distribution.low": 0.375, "final.in_distribution.high": 0.875,
         "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
         "best.in_distribution": 0.1875, "best.in_distribution.low": 0.09375, "best.in_distribution.high": 0.59375,
@@ -288,7 +288,7 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
     table = study([(recipe(hidden_size=width), done()) for width in (64, 128)])
-    assert table.select("hidden_size", "beyond_development").names == ["model.hidden_size", "beyond-development"]
+    assert table.select("hidden_size", "ood-validation-exact-match").names == ["model.hidden_size", "ood_validation_exact_match"]
     with pytest.raises(UserError, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
     with pytest.raises(UserError, match=re.escape("columns: no column 'hiden_size'. Did you mean 'hidden_size'?")):

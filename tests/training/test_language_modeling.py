@@ -69,7 +69,7 @@ def test_a_resumed_run_reads_on_where_it_stopped(folder: Path, order: str) -> No
     assert [line["loss"] for line in one] == [line["loss"] for line in two]
     for mine, theirs in zip(at_once.load_model().parameters(), parts.load_model().parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    held_out = next(line for line in two if line.get("split") == "development")
+    held_out = next(line for line in two if line.get("split") == "validation")
     assert held_out["perplexity"] > 1
     assert held_out["tokens"] > 0
 

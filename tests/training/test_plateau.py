@@ -105,10 +105,10 @@ def test_a_run_that_was_stopped_resumes_with_the_same_rates_and_weights(tmp_path
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
+def test_the_validation_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
     made = train(small(PLATEAU, "training.steps=6"), runs_dir=tmp_path, quiet=True)
     lines = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["development_loss"] for line in lines if "development_loss" in line]
+    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
     assert len(losses) == 2
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
@@ -123,5 +123,5 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
 def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
     assert Constant().monitored_metric() is None
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
-    assert "development_loss" not in (made.run.path / "metrics.jsonl").read_text()
+    assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
     assert made.run.checkpoints("final")[0].state["progress"]["judged"] == {}

@@ -98,7 +98,7 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
     logged = [line for line in metrics if "rate" in line]
     norms = logged[0]["gradient_norms"]
     assert {"embedding", "trunk.blocks.0", "trunk.blocks.1"} <= set(norms)
-    assert [line["step"] for line in metrics if line.get("split") == "development"] == [0, 4, 6]
+    assert [line["step"] for line in metrics if line.get("split") == "validation"] == [0, 4, 6]
     plain = train(recipe("addition_abacus", *SMALL, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True).run
     losses = [json.loads(line) for line in (Path(plain.path) / "metrics.jsonl").read_text().splitlines()]
     for mine, theirs in zip(logged, [line for line in losses if "rate" in line], strict=True):

@@ -103,7 +103,7 @@ def _parts_table(cells: Sequence[Cell]) -> str:
 def _selection_note(results: Results) -> str:
     """The part of the grid that the best checkpoint was selected on."""
     there = any((record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results)
-    if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
+    if not there or results.best is None or results.best["chosen_on"] != "ood_validation":
         return ""
     return ": its OOD validation score is biased by this selection"
 

@@ -260,7 +260,7 @@ class Run(StoredRun):
         """Questions of the task, the longest there are where that is known."""
         task = self.recipe.task
         longest = task.longest_questions()
-        return task.examples("development", 0, 0, 64) if longest is None else longest
+        return task.examples("validation", 0, 0, 64) if longest is None else longest
 
     def maps(
         self,

@@ -217,12 +217,12 @@ def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], Non
 def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
     """What is shown of an evaluation during training: loss and perplexity for language modeling, else accuracy.
 
-    >>> shown_of({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
+    >>> shown_of({"split": "validation", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
     """
     if "perplexity" in record:
         return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}
-    return {"in distribution" if record["split"] == "development" else "OOD validation": f"{record['exact']:.1%}"}
+    return {"in distribution" if record["split"] == "validation" else "OOD validation": f"{record['exact']:.1%}"}
 
 
 def _progress_bar(

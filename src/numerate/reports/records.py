@@ -225,7 +225,7 @@ class Records:
         return next(iter(self.settings()), {}) if settings is None else settings
 
     def split_metrics(self, name: str) -> list[Mapping[str, Any]]:
-        """The lines of metrics.jsonl about a split ("development", "beyond-development")."""
+        """The lines of metrics.jsonl about a split ("validation", "ood_validation")."""
         return [line for line in self.metrics if line.get("split") == name]
 
     def training_metrics(self) -> list[Mapping[str, Any]]:
@@ -367,7 +367,7 @@ def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
 
 
 def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
-    """The metric to plot for a development split: label accuracy where all lines have it, else exact match."""
+    """The metric to plot for a validation split: label accuracy where all lines have it, else exact match."""
     lines = [line for split in splits for line in split]
     return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact"
 

@@ -58,7 +58,7 @@ def warning_html(text: str) -> str:
 
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Loss by step, and exact match (label accuracy for labels) on each development set by step."""
+    """Loss by step, and exact match (label accuracy for labels) on each validation set by step."""
     shown = groups_to_draw(unique_trainings(groups))
     styled = assign_styles([group.label for group in shown])
     losses = [
@@ -108,10 +108,10 @@ def training_section(groups: Sequence[Group]) -> str:
 
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
-    """The development splits with their names on the pages of these groups."""
+    """The validation splits with their names on the pages of these groups."""
     if have_named_parts(groups):
-        return {"development": region_labels(groups)["in_distribution"]}
-    return {"development": REGION_LABELS["in_distribution"], "beyond-development": REGION_LABELS["ood_validation"]}
+        return {"validation": region_labels(groups)["in_distribution"]}
+    return {"validation": REGION_LABELS["in_distribution"], "ood_validation": REGION_LABELS["ood_validation"]}
 
 
 def unique_trainings(groups: Sequence[Group]) -> list[Group]:

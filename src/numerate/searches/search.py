@@ -1,4 +1,4 @@
-"""Searching for good settings of a recipe: trials that are ordinary runs, and the best of them on a development score.
+"""Searching for good settings of a recipe: trials that are ordinary runs, and the best of them on a validation score.
 
     runs/<search>/journal.log    what was tried and what came of it: see `numerate.searches.journal`
     runs/<search>/trials.jsonl   the same for other programs, one line per trial
@@ -51,7 +51,7 @@ def search(
     trials: int | None = None,
     workers: int = 1,
     executor: Executor | None = None,
-    metric: Metric = "beyond-development",
+    metric: Metric = "ood_validation",
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
     seed: int | None = None,
@@ -67,8 +67,8 @@ def search(
     >>> numerate.train(found.best)
 
     `settings` are read by `Space.parse`. A trial's value is what its best checkpoint got right on OOD validation
-    (`beyond-development`; ties, and tasks without one, go by `development`), or another `metric`; of running
-    text it is its lowest `development_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
+    (`ood_validation`; ties, and tasks without one, go by `validation`), or another `metric`; of running
+    text it is its lowest `validation_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
     points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
     better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
 
@@ -86,9 +86,9 @@ def search(
         if value not in get_args(kind):
             allowed = get_args(kind)
             raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
-    if recipe.task.is_language_modeling and metric == "beyond-development":  # running text has no OOD validation
-        metric = "development_loss"
-    if metric == "development_loss" and not recipe.task.is_language_modeling:
+    if recipe.task.is_language_modeling and metric == "ood_validation":  # running text has no OOD validation
+        metric = "validation_loss"
+    if metric == "validation_loss" and not recipe.task.is_language_modeling:
         option = type(recipe.task).__name__
         raise UserError(
             f"metric: validation_loss needs a language modeling task, not {option}; for example metric=validation"
@@ -134,10 +134,19 @@ def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
     return trials if size is None else min(trials, size)
 
 
+_HASHED_METRICS: dict[str, str] = {
+    "ood_validation": "beyond-development",
+    "validation": "development",
+    "validation_loss": "development_loss",
+}
+# hashed: renamed with the identities
+
+
 def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
     """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
-    definition = json.loads(json.dumps(plan.question(recipe)))
-    key = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
+    definition = json.loads(json.dumps(plan.definition(recipe)))
+    hashed = {**definition, "metric": _HASHED_METRICS.get(plan.metric, plan.metric)}
+    key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
     if (runs / title / "study.yaml").exists():
         raise UserError(f"name: {title} is a study; name= must be new")

@@ -221,8 +221,8 @@ class _Worker:
             "tokens": progress["tokens"],
             "flops": progress.get("flops"),
             "loss": _last_value(metrics, "loss"),
-            "development": _last_value(metrics, "exact", "development"),
-            "beyond-development": _last_value(metrics, "exact", "beyond-development"),
+            "validation_exact_match": _last_value(metrics, "exact_match", "validation"),
+            "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
             **_language_metrics(metrics),
             "best_step": progress["best"],
             "final": region_summaries(results_by_checkpoint["final"]),
@@ -298,7 +298,7 @@ class _Worker:
         elif kind == "evaluation" and "perplexity" in record and self.work.verbose:
             text = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
             self.state.add_message(f"{planned.display_name} step {record['step']}: {text}")
-        elif kind == "evaluation" and record["split"] == "development" and self.work.verbose:
+        elif kind == "evaluation" and record["split"] == "validation" and self.work.verbose:
             self.state.add_message(
                 f"{planned.display_name} step {record['step']}: {record['exact']:.1%} correct in distribution"
             )
@@ -384,10 +384,10 @@ def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int
 
 def _language_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For language modeling, the last validation metrics of training."""
-    names = {"development_loss": "loss", "development_perplexity": "perplexity", "development_bits": "bits_per_byte"}
+    names = {"validation_loss": "loss", "validation_perplexity": "perplexity", "validation_bits_per_byte": "bits_per_byte"}
     if not any("perplexity" in line for line in metrics):
         return {}
-    return {column: _last_value(metrics, name, "development") for column, name in names.items()}
+    return {column: _last_value(metrics, name, "validation") for column, name in names.items()}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:

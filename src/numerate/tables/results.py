@@ -39,14 +39,14 @@ _TRAINING_COLUMNS = (
     Column("tokens", int, "count"),
     Column("flops", float, "measure"),
     Column("loss", float, "measure"),
-    Column("development", float, "share"),
-    Column("beyond-development", float, "share"),
+    Column("validation_exact_match", float, "share"),
+    Column("ood_validation_exact_match", float, "share"),
     Column("best_step", int, "count"),
 )
 _LANGUAGE_TRAINING_COLUMNS = (
-    Column("development_loss", float, "measure"),
-    Column("development_perplexity", float, "measure"),
-    Column("development_bits", float, "measure"),
+    Column("validation_loss", float, "measure"),
+    Column("validation_perplexity", float, "measure"),
+    Column("validation_bits_per_byte", float, "measure"),
 )
 """The last training metrics of language modeling runs, instead of accuracies."""
 _CHECKPOINTS = ("final", "best")
@@ -128,7 +128,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     ]
     identifier_columns = [(column, values) for column, values in columns if column.name != "status"]
     done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]
-    has_language_metrics = any("development_loss" in record for record in done_records)
+    has_language_metrics = any("validation_loss" in record for record in done_records)
     for column in (
         *_TRAINING_COLUMNS,
         *(_LANGUAGE_TRAINING_COLUMNS if has_language_metrics else ()),

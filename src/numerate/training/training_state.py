@@ -10,7 +10,7 @@ from numerate.training.best_checkpoint import ValidationScore
 class TrainingState:
     """Everything that a checkpoint holds besides tensors.
 
-    `best_score` is the accuracy, or the development loss where the best step is chosen `best_by` that; `best_loss`
+    `best_score` is the accuracy, or the validation loss where the best step is chosen `best_by` that; `best_loss`
     is the loss where it decides among equal accuracies. Runs from before there was a choice are by accuracy, without
     it. `due` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its samples.
     """
@@ -35,4 +35,4 @@ class TrainingState:
         """The score of the best step."""
         if self.best is None:
             return None
-        return ValidationScore(self.best_by, self.best_split or "development", self.best_score, self.best_loss)
+        return ValidationScore(self.best_by, self.best_split or "validation", self.best_score, self.best_loss)
