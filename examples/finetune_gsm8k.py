@@ -185,8 +185,8 @@ def measured(given: argparse.Namespace, model: Any, tokenizer: Any, loss: Number
     scores = NumberScores.from_numbers(said, right)
     found |= {
         "questions": scores.count,
-        "exact": scores.exact,
-        "exact_interval": list(wilson_interval(scores.exact, scores.count)),
+        "exact": scores.num_correct,
+        "exact_interval": list(wilson_interval(scores.num_correct, scores.count)),
         "with_number": scores.count - scores.missing - scores.invalid,
         "log_error": scores.metrics(penalty=WORST)["log_mae"],
         "right": [one.value is not None and one.value == number for one, number in zip(said, right, strict=True)],

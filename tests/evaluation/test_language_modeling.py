@@ -64,7 +64,7 @@ def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_token
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
         predictions = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)
-    assert found.right == int((predictions == batch.targets).sum())
+    assert found.correct_tokens == int((predictions == batch.targets).sum())
 
 
 def test_never_more_logits_are_made_at_once_than_allowed(

@@ -19,10 +19,10 @@ COUNTS = Schema(
             "correct": Integer(high="count"),
             "loss?": Number(0),
             "counted_at?": Array(Integer()),
-            "right_at?": Array(Integer(), bound_field="counted_at"),
+            "correct_by_position?": Array(Integer(), bound_field="counted_at"),
             "cell?": MapOf(Integer()),
             "status?": String(("done", "failed")),
-            "seen?": Boolean(),
+            "overlaps_training?": Boolean(),
             "low?": Number(0, "correct / count"),
             "high?": Number("correct / count", 1),
         }
@@ -44,10 +44,16 @@ SOUND = {"count": 4, "correct": 3}
         ({"count": None}, "`count` is null; a whole number, 0 or more, is right"),
         ({"loss": float("inf")}, "`loss` is Infinity; a finite number, 0 or more, is right"),
         ({"cell": {"digits": 1.5}}, "`cell.digits` is 1.5; a whole number, 0 or more, is right"),
-        ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` is [4]; a list as long as `counted_at` is right"),
-        ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` is 5; at most `counted_at.1` (4) is right"),
+        (
+            {"counted_at": [4, 4], "correct_by_position": [4]},
+            "`correct_by_position` is [4]; a list as long as `counted_at` is right",
+        ),
+        (
+            {"counted_at": [4, 4], "correct_by_position": [4, 5]},
+            "`correct_by_position.1` is 5; at most `counted_at.1` (4) is right",
+        ),
         ({"status": "gone"}, "`status` is \"gone\"; 'done' or 'failed' is right"),
-        ({"seen": 1}, "`seen` is 1; a boolean is right"),
+        ({"overlaps_training": 1}, "`overlaps_training` is 1; a boolean is right"),
         ({"low": 0.75, "high": 0.75}, None),
         ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
         ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
@@ -63,7 +69,7 @@ def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("schema", "record", "message"),
     [
-        (METRICS, {"step": 1, "split": "validation", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
+        (METRICS, {"step": 1, "split": "validation", "exact_match": 0.5, "low": 0.6, "high": 0.9}, "`low` is 0.6;"),
         (METRICS, {"step": 1, "split": "validation", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
         (
             RESULT,
@@ -158,20 +164,20 @@ def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> Non
     assert TASK.find_violation({"item": 0, "seconds": -1, "worker": "a"}) == (
         "`seconds` is -1; a finite number, 0 or more, is right"
     )
-    assert TASK.find_violation({"over": True}) is None
-    assert EVALUATION.find_violation({"over": True}) == "`cell` is missing; an object is right"
+    assert TASK.find_violation({"finished": True}) is None
+    assert EVALUATION.find_violation({"finished": True}) == "`cell` is missing; an object is right"
 
 
 @pytest.mark.parametrize(
     ("steps", "ended", "message"),
     [
-        ([10, 20], {"why": "budget", "step": 20}, None),
-        ([10, 20, 30], {"why": "budget", "step": 20}, None),
-        ([10], {"why": "stopped", "step": 20}, None),
-        ([], {"why": "budget", "step": 0}, None),
+        ([10, 20], {"stop_reason": "budget", "step": 20}, None),
+        ([10, 20, 30], {"stop_reason": "budget", "step": 20}, None),
+        ([10], {"stop_reason": "stopped", "step": 20}, None),
+        ([], {"stop_reason": "budget", "step": 0}, None),
         ([], None, None),
-        ([10], {"why": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
-        ([], {"why": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
+        ([10], {"stop_reason": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
+        ([], {"stop_reason": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
     ],
 )
 def test_metrics_are_checked_against_the_step_of_the_head(

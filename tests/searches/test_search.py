@@ -336,7 +336,8 @@ def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: 
         for split, exact in (("validation", validation), ("ood_validation", beyond)):
             if exact is not None:
                 run.append(
-                    "metrics.jsonl", {"step": step, "split": split, "exact": exact, "low": exact / 2, "high": exact}
+                    "metrics.jsonl",
+                    {"step": step, "split": split, "exact_match": exact, "low": exact / 2, "high": exact},
                 )
     return run
 
@@ -441,7 +442,7 @@ class Elsewhere(Executor):
 
 
 def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tmp_path: Path) -> None:
-    found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
+    found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not started"), runs_dir=tmp_path, quiet=True)
     assert (found.num_left, found.exit_status) == (2, 0)
     assert "0 of 2 trials are complete, 2 not finished; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
@@ -452,8 +453,8 @@ def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tm
     ("why", "error", "message"),
     [
         ("", OperationalError, "no worker starts one"),
-        ("mistake", UserError, "some reason"),
-        ("fault", OperationalError, "some reason"),
+        ("user error", UserError, "some reason"),
+        ("operational error", OperationalError, "some reason"),
     ],
 )
 def test_an_executor_that_gets_nothing_done_is_reported(why: str, error: Any, message: str, tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 96 // 8
     other = written(tmp_path / "other.txt", ["21+1=31", "21111+9=12111", "21111+1=31111"])
     (record,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
-    assert (record["count"], record["region"], record["seen"]) == (2, "ood_test", False)
+    assert (record["count"], record["region"], record["overlaps_training"]) == (2, "ood_test", False)
     assert record["settings"]["task.path"] == other.path
     written(tmp_path / "other.txt", ["21+1=31", "21111+8=02111", "21111+2=41111"])
     (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])

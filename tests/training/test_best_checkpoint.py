@@ -116,7 +116,7 @@ def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> 
     losses = {line["step"]: line["validation_loss"] for line in lines}
     lowest = min(losses, key=lambda step: (losses[step], -step))
     assert lowest < 8, "a rate this high makes it worse again"
-    assert best == {"step": lowest, "score": pytest.approx(losses[lowest]), "chosen_on": "validation", "by": "loss"}
+    assert best == {"step": lowest, "score": pytest.approx(losses[lowest]), "split": "validation", "metric": "loss"}
     assert made.run.checkpoints("best")[0].step == lowest
     results = made.run.evaluate("1x1", count=5, checkpoint="best")
     assert results.best == best
@@ -126,10 +126,10 @@ def test_where_nothing_is_right_the_loss_decides_and_a_resumed_run_keeps_it(tmp_
     wanted = ("training.best_metric=accuracy", "task.digits=6")
     whole = train(small(*wanted), runs_dir=tmp_path / "whole", quiet=True)
     best, lines = best_and_lines(whole)
-    assert {line["exact"] for line in lines} == {0.0}
+    assert {line["exact_match"] for line in lines} == {0.0}
     losses = {line["step"]: line["validation_loss"] for line in lines}
     assert best["step"] == min(losses, key=lambda step: losses[step]) < 8
-    assert best["by"] == "accuracy"
+    assert best["metric"] == "accuracy"
     for steps in (4, 8):
         halves = train(small(*wanted, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
     assert best_and_lines(halves)[0] == best
@@ -145,13 +145,13 @@ def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) ->
 def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:
     made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
     state = made.run.checkpoints("final")[0].state
-    old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
+    old = {name: value for name, value in state["progress"].items() if name not in ("best_metric", "best_loss")}
     assert TrainingState(**old).best_step_score == ("accuracy", "ood_validation", old["best_score"], None)
     (last,) = made.run.checkpoints("final")
     trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.load(replace(last, state=state | {"progress": old}))
-    assert trainer.state.best_by == "accuracy"
+    assert trainer.state.best_metric == "accuracy"
     reached = trainer.train().state
-    assert reached.best_by == "loss"
+    assert reached.best_metric == "loss"
     assert reached.best is not None
     assert reached.best > 4

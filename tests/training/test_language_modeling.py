@@ -51,7 +51,7 @@ def small(order: str, steps: int) -> Recipe:
 
 def records(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["step"] <= 12 and ("split" in line or "gradient_norm" in line)]
+    return [line for line in lines if line["step"] <= 12 and ("split" in line or "grad_norm" in line)]
 
 
 def prepared(found: Recipe) -> list[str]:

@@ -87,7 +87,11 @@ def test_by_hand() -> None:
 
 def rates(runs: Path) -> dict[int, float]:
     (file,) = runs.glob("*/*/metrics.jsonl")
-    return {line["step"]: line["rate"] for line in map(json.loads, file.read_text().splitlines()) if "rate" in line}
+    return {
+        line["step"]: line["learning_rate"]
+        for line in map(json.loads, file.read_text().splitlines())
+        if "learning_rate" in line
+    }
 
 
 PLATEAU = "schedule=Plateau(warmup=2,factor=0.5,patience=0,threshold=0.5)"
@@ -100,7 +104,7 @@ def test_a_run_that_was_stopped_resumes_with_the_same_rates_and_weights(tmp_path
     assert rates(tmp_path / "whole") == rates(tmp_path / "halves")
     assert rates(tmp_path / "whole")[14] < rates(tmp_path / "whole")[3], "it was cut before the stop"
     one, other = (run.run.checkpoints("final")[0] for run in (whole, halves))
-    assert one.state["progress"]["judged"] == other.state["progress"]["judged"]
+    assert one.state["progress"]["schedule_state"] == other.state["progress"]["schedule_state"]
     weights = [found.read(["weights"])["weights"] for found in (one, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
@@ -124,4 +128,4 @@ def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
     assert Constant().monitored_metric() is None
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
     assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
-    assert made.run.checkpoints("final")[0].state["progress"]["judged"] == {}
+    assert made.run.checkpoints("final")[0].state["progress"]["schedule_state"] == {}

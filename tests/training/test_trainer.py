@@ -193,7 +193,9 @@ def test_a_target_stops_the_run_and_a_higher_one_resumes_it(tmp_path: Path) -> N
         "training.steps=400",
     )
     first = trained(tmp_path, *easy, "training.target_accuracy=0.1")
-    reached = [line["step"] for line in metrics(first) if line.get("split") == "validation" and line["exact"] >= 0.1]
+    reached = [
+        line["step"] for line in metrics(first) if line.get("split") == "validation" and line["exact_match"] >= 0.1
+    ]
     assert first.stop_reason == "target"
     assert reached == [metrics(first)[-1]["step"]]
     assert reached[0] < 400

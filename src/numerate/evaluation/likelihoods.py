@@ -16,8 +16,8 @@ CHUNK_AXIS = "chunk"
 class Likelihoods:
     """Sums over chunks of running text, by which any two parts of it can be taken together.
 
-    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text; `right` how
-    many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
+    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text;
+    `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
     `batches` and the sums over batches are there for the published mean over batches.
 
     >>> both = compute_likelihoods(model, evaluation_data, first) + compute_likelihoods(model, evaluation_data, second)
@@ -27,7 +27,7 @@ class Likelihoods:
     nll: float = 0.0
     tokens: int = 0
     bytes: int = 0
-    right: int = 0
+    correct_tokens: int = 0
     chunks: int = 0
     nll_squared: float = 0.0
     nll_tokens: float = 0.0
@@ -70,7 +70,7 @@ class Likelihoods:
     @property
     def accuracy(self) -> float:
         """The share of tokens that were the most probable."""
-        return self.right / self.tokens if self.tokens else 0.0
+        return self.correct_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def mean_of_exp(self) -> float | None:

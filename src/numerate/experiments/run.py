@@ -161,12 +161,12 @@ class Run(StoredRun):
         progress = self.checkpoints("final")[0].state.get("progress", {})
         if progress.get("best") is None:
             return None
-        metric = progress.get("best_by", "accuracy")
+        metric = progress.get("best_metric", "accuracy")
         return {
             "step": progress["best"],
             "score": progress["best_score"],
-            "chosen_on": progress["best_split"],
-            "by": metric,
+            "split": progress["best_split"],
+            "metric": metric,
         }
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Run(StoredRun):
     def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
         """The model's answer to a question as a person writes it, its probability, and the correct answer.
 
-        >>> run.ask("321+654=").said
+        >>> run.ask("321+654=").prediction
         '975'
 
         A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.

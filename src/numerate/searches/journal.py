@@ -189,7 +189,9 @@ class Journal:
         """Notes that a trial was taken up at a step `step`. False where that is in vain: its process died there, each
         time, `MAX_STARTS` times."""
         with self._quiet_optuna():
-            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get("starts", {"count": 0, "step": step})
+            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get(
+                "starts", {"count": 0, "step": step}
+            )
             num_starts = starts["count"] + 1 if starts["step"] == step else 1
             self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": num_starts, "step": step})
         return num_starts <= MAX_STARTS

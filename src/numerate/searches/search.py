@@ -203,7 +203,7 @@ def _run_trials(
             for outcome in outcomes:
                 if outcome.failure is not None:
                     _handle_failure(outcome.failure, outcome.worker, journal)
-                    is_submitted = is_submitted or outcome.failure.kind == "not begun"
+                    is_submitted = is_submitted or outcome.failure.kind == "not started"
                 on_tick()
                 _check_failures_differ(journal)
 
@@ -229,12 +229,12 @@ def _handle_failure(failure: Failure, worker: str, journal: Journal) -> None:
     """Handles a failed worker: the trial of a worker that was stopped or died is started again."""
     if failure.kind in ("out of memory", "timeout"):
         journal.fail_trial_of(worker, failure.text)
-    elif failure.kind == "mistake":
+    elif failure.kind == "user error":
         raise UserError(failure.text)
-    elif failure.kind in ("fault", "error"):
+    elif failure.kind in ("operational error", "error"):
         error = OperationalError(failure.text)
-        if failure.trace is not None:
-            error.add_note(failure.trace)
+        if failure.traceback is not None:
+            error.add_note(failure.traceback)
         raise error
 
 

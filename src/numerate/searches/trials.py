@@ -146,7 +146,7 @@ class _TrialRunner:
                 self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
                 raise
             failure = failure_from_exception(error)
-            self.journal.fail(number, failure.text, failure.trace)
+            self.journal.fail(number, failure.text, failure.traceback)
 
     def _run_folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
@@ -213,7 +213,7 @@ class _TrainingMonitor:
             self._request_stop(reason)
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
-            self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact"]
+            self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact_match"]
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
             plan, journal, number = self.runner.plan, self.runner.journal, self.runner.trial.number
@@ -278,7 +278,7 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
 
 def _accuracy(line: Mapping[str, Any]) -> float:
     """What is right of a split: of running text the tokens that were the likeliest."""
-    return float(line["accuracy"] if "perplexity" in line else line["exact"])
+    return float(line["accuracy"] if "perplexity" in line else line["exact_match"])
 
 
 def _language_result(

@@ -89,7 +89,9 @@ class BitwiseOr(Task):
             order = CounterRNG(random_key(self, hashed_split(split), seed, "turn", epoch)).permutation(len(split_rows))
             is_in_epoch = index // len(split_rows) == epoch
             row_indices[is_in_epoch] = order[index[is_in_epoch] % len(split_rows)]
-        random_bits = CounterRNG(random_key(self, hashed_split(split), seed, "chance", block_index)).random_words(block_size)
+        random_bits = CounterRNG(random_key(self, hashed_split(split), seed, "chance", block_index)).random_words(
+            block_size
+        )
         return replace(self._build_questions(split_rows[row_indices]), random_bits=random_bits)
 
     def all_questions(self, split: str = "test") -> Questions | None:

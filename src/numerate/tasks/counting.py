@@ -251,7 +251,10 @@ class Counting(Task):
         is_in_split = self._split_indices(count, start) == (_SPLIT_NAMES.index(split) if split in _SPLIT_NAMES else 0)
         is_in_split_or_unsplit = is_in_split | ~self._has_held_out_starts(count)
         questions = self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
-        return replace(questions, random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(questions)))
+        return replace(
+            questions,
+            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(questions)),
+        )
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every distinct training row with its probability; None for random letters."""

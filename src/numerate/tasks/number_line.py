@@ -65,7 +65,8 @@ class _StartAndCountTask(Task):
         if len(cells) > MAX_LISTED_QUESTIONS:
             return None
         return replace(
-            self.build_rows(*cells.T), random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(cells))
+            self.build_rows(*cells.T),
+            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(cells)),
         )
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]]:

@@ -184,7 +184,8 @@ class RaspCounting(Task):
             return None
         pairs = _list_pairs(self._eval_span, 1, self.max_number)
         return replace(
-            self.build_blocks(pairs), random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(pairs))
+            self.build_blocks(pairs),
+            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(pairs)),
         )
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:

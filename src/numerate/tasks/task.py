@@ -228,8 +228,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return split != "train" and (space is None or can_be_split(space))
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
-        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell is
-        "seen": every split draws from all of it."""
+        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell
+        overlaps with training: every split draws from all of it."""
         return np.full(len(questions), self.is_held_out("test"))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:

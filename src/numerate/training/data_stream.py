@@ -135,7 +135,9 @@ class BatchStream:
             count = self.window * self.batch_size
             rows = self._window_rows(window_index, count)
             by_length = np.argsort(rows.lengths, kind="stable")
-            order = CounterRNG(random_key("window", self.seed, hashed_split(self.split), window_index)).permutation(self.window)
+            order = CounterRNG(random_key("window", self.seed, hashed_split(self.split), window_index)).permutation(
+                self.window
+            )
             self._window = _Window(window_index, rows.take(by_length), window_index * count + by_length, order)
         return self._window
 

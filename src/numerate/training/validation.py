@@ -175,7 +175,7 @@ class Validator:
             record = {
                 "step": step,
                 "split": split,
-                "exact": round_significant(exact_match[split]),
+                "exact_match": round_significant(exact_match[split]),
                 "low": round_significant(float(low)),
                 "high": round_significant(float(high)),
                 "correct": counts["correct"],

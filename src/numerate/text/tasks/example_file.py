@@ -109,7 +109,8 @@ class ExampleFile(Task):
             raise UserError("split: rows of a file have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("written", hashed_split(split), seed)), random_bits=draw_random_bits(index, split, seed)
+            self._questions(split, index, ("written", hashed_split(split), seed)),
+            random_bits=draw_random_bits(index, split, seed),
         )
 
     def _questions(self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:

@@ -243,7 +243,8 @@ class TextTask(Task):
             raise UserError("split: files have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("texts", hashed_split(split), seed)), random_bits=draw_random_bits(index, split, seed)
+            self._questions(split, index, ("texts", hashed_split(split), seed)),
+            random_bits=draw_random_bits(index, split, seed),
         )
 
     def all_questions(self, split: str = "test") -> Questions | None:
