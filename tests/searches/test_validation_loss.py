@@ -16,7 +16,7 @@ def test_a_trial_is_worth_its_lowest_validation_loss(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "a", "1", {"recipe": {}})
     for step, loss in ((10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0)):
         folder.append("metrics.jsonl", {"step": step, "loss": 9.0})
-        line = {"loss": loss, "low": loss - 0.1, "high": loss + 0.1, "perplexity": 7.0, "accuracy": 0.5}
+        line = {"loss": loss, "low": loss - 0.1, "high": loss + 0.1, "perplexity": 7.0, "token_accuracy": 0.5}
         folder.append("metrics.jsonl", {"step": step, "split": "validation", **line})
     recipe = Recipe(training=Training(steps=30))  # what was trained beyond does not count
     found = run_result(folder, recipe, "validation_loss")

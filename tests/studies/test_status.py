@@ -111,7 +111,7 @@ def test_a_failed_run_that_is_tried_again_is_running(make: Make) -> None:
     state(folder, "a", plan[0])
     now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (0, 1), "it failed since its worker wrote that"
-    state(folder, "a", plan[0], began=time.time() + 1)
+    state(folder, "a", plan[0], started=time.time() + 1)
     now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (1, 0)
 
@@ -122,7 +122,7 @@ def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_nam
     process.wait()
     state(folder, "gone", plan[0], pid=process.pid)
     state(folder, "far", plan[1], host="another", pid=process.pid)
-    state(folder, "silent", plan[2], host="another", beat=time.time() - 100)
+    state(folder, "silent", plan[2], host="another", heartbeat=time.time() - 100)
     now = study_status(folder)
     assert [one["worker"] for one in now.running] == ["far"]
     assert [one["worker"] for one in now.lost] == ["silent"]
@@ -142,7 +142,7 @@ def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> N
 
 def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
     folder, plan = make(5)
-    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack=3)
+    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack_size=3)
     now = study_status(folder)
     assert (now.num_remaining, len(now.running)) == (2, 1)
     assert "rotary and 2 more" in status_text(now)

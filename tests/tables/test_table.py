@@ -142,7 +142,7 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
             (recipe(seed=1), failed()),
             (recipe(seed=2), None),
             (recipe(seed=3), failed("died", "its worker died")),
-            (recipe(seed=4), done(why="minutes")),
+            (recipe(seed=4), done(stop_reason="minutes")),
         ]
     )
     assert rows_of(table, "seed", "status", "failure", "error", "final.ood_test") == [

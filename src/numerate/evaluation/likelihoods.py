@@ -17,8 +17,8 @@ class Likelihoods:
     """Sums over chunks of running text, by which any two parts of it can be taken together.
 
     `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text;
-    `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
-    `batches` and the sums over batches are there for the published mean over batches.
+    `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what
+    intervals follow from; `batches` and the sums over batches are there for the published mean over batches.
 
     >>> both = compute_likelihoods(model, evaluation_data, first) + compute_likelihoods(model, evaluation_data, second)
     >>> both.loss, both.perplexity, both.bits_per_byte
@@ -68,7 +68,7 @@ class Likelihoods:
         return self.nll / (self.bytes * log(2.0)) if self.bytes else None
 
     @property
-    def accuracy(self) -> float:
+    def token_accuracy(self) -> float:
         """The share of tokens that were the most probable."""
         return self.correct_tokens / self.tokens if self.tokens else 0.0
 
@@ -120,7 +120,7 @@ class Likelihoods:
             "bits_per_byte": self.bits_per_byte,
             "bits_low": bits and bits[0],
             "bits_high": bits and bits[1],
-            "accuracy": self.accuracy,
+            "token_accuracy": self.token_accuracy,
             "batch_loss": self.batch_loss,
             "mean_of_exp": self.mean_of_exp,
         }

@@ -117,9 +117,9 @@ class NumberScores:
     """Scores of answers that are numbers, as sums that can be merged.
 
     `count` questions have a number as their target (others are not counted at all). Of their answers `num_correct` are
-    that very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones; `clipped`
-    predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted at their
-    place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
+    that very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
+    `clipped` predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted
+    at their place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.num_correct, scores.missing, scores.metrics()["mae"]

@@ -32,8 +32,8 @@ class AnswerSample:
 
     Numbers of a number head are inserted into the texts. `correct` is the exact match of an evaluation, end and numbers
     included; None, as `correct_answer`, where the answer is unknown. `probability` is the model's own of all
-    generated tokens. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is. `ended` is
-    whether it stopped by itself.
+    generated tokens. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is.
+    `ended` is whether it stopped by itself.
     """
 
     question: str

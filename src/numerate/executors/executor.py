@@ -159,8 +159,8 @@ class Executor(ABC):
 
         `folder` is for files of the executor (logs, job scripts). When `stop` is requested, running items are stopped
         and waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises
-        `UserError` before anything is started where the executor is not available (a package that is not installed, an address
-        that does not answer).
+        `UserError` before anything is started where the executor is not available (a package that is not installed, an
+        address that does not answer).
         """
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:

@@ -190,7 +190,7 @@ def language_modeling_table(lines: Sequence[Mapping[str, Any]]) -> str:
                 number_text(language_metrics["perplexity"]),
                 number_text(language_metrics.get("bits_per_byte")),
                 interval_text(language_metrics.get("bits_low"), language_metrics.get("bits_high")),
-                f"{language_metrics['accuracy']:.1%}",
+                f"{language_metrics['token_accuracy']:.1%}",
             ]
         )
     notes = [

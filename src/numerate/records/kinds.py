@@ -190,6 +190,7 @@ METRICS = Schema(
                 "exact_match?": FRACTION,
                 "digit_accuracy?": FRACTION,
                 "accuracy?": FRACTION,
+                "token_accuracy?": FRACTION,
                 "unseen?": FRACTION,
                 "loss?": NUMBER,
                 "validation_loss?": NUMBER,

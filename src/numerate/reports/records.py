@@ -32,8 +32,8 @@ class Cell:
 
     `numbers` and `texts` are errors of decoded answers, None where not recorded. `labels` are those of a task with
     labels, by position. `repeats` is the number of position offsets averaged over. `non_causal_reason` says how the
-    model attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is what
-    `correct` counts, in rows' worth unless it is exact match.
+    model attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is
+    what `correct` counts, in rows' worth unless it is exact match.
     """
 
     coordinates: Mapping[str, int]

@@ -213,7 +213,8 @@ class _TrainingMonitor:
             self._request_stop(reason)
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
-            self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact_match"]
+            name = "token_accuracy" if is_language_modeling else "accuracy" if "accuracy" in record else "exact_match"
+            self._scores[record["split"]] = record[name]
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
             plan, journal, number = self.runner.plan, self.runner.journal, self.runner.trial.number
@@ -278,7 +279,7 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
 
 def _accuracy(line: Mapping[str, Any]) -> float:
     """What is right of a split: of running text the tokens that were the likeliest."""
-    return float(line["accuracy"] if "perplexity" in line else line["exact_match"])
+    return float(line["token_accuracy"] if "perplexity" in line else line["exact_match"])
 
 
 def _language_result(
@@ -309,7 +310,7 @@ def _language_result(
         "best_step": best["step"],
         "steps": steps,
         "loss": losses[-1]["loss"] if losses else None,
-        "validation": best["accuracy"],
+        "validation": best["token_accuracy"],
         "perplexity": best["perplexity"],
         "bits_per_byte": best.get("bits_per_byte"),
     }

@@ -71,7 +71,7 @@ LANGUAGE_NOTE = (
     "loss is in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. "
     "Intervals (.low, .high) are about the text; group=label has what seeds differ by."
 )
-LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "accuracy")
+LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
 """The metrics of running text that have columns."""
 _LANGUAGE_RECORD_KEYS = {
     "loss.low": "low",
@@ -100,8 +100,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     labels also their metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
     `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
     `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
-    `non_causal_reason`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did after
-    its last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
+    `non_causal_reason`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did
+    after its last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
 
     Raises `UserError` where there is no such study.
     """
@@ -236,8 +236,8 @@ def _language_columns(path: str) -> list[Column]:
     """The columns of language modeling below the name of a checkpoint and a context."""
     found = []
     for name in LANGUAGE_METRICS:
-        kind: Literal["share", "number"] = "share" if name == "accuracy" else "number"
-        found.append(Column(f"{path}.{name}", float, kind, is_default=name != "accuracy"))
+        kind: Literal["share", "number"] = "share" if name == "token_accuracy" else "number"
+        found.append(Column(f"{path}.{name}", float, kind, is_default=name != "token_accuracy"))
         found += [Column(f"{path}.{end}", float, kind) for end in _LANGUAGE_RECORD_KEYS if end.startswith(f"{name}.")]
     return found
 

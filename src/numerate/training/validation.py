@@ -97,16 +97,16 @@ class Validator:
         """
         likelihoods = self._likelihoods(model, on_batch)
         metrics = likelihoods.record()
-        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
+        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "token_accuracy")
         record = {"step": step, "split": "validation"} | {name: metrics[name] for name in names if name in metrics}
-        accuracy = {"validation": likelihoods.accuracy}
+        accuracy = {"validation": likelihoods.token_accuracy}
         monitored_metric = self.recipe.schedule.monitored_metric()
         monitored_value = (
             None
             if monitored_metric is None
             else likelihoods.loss
             if monitored_metric == "loss"
-            else likelihoods.accuracy
+            else likelihoods.token_accuracy
         )
         record["tokens"] = likelihoods.tokens
         return ValidationResult([record], self.criterion.score(accuracy, likelihoods.loss), 0.0, monitored_value)
