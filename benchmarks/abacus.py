@@ -286,7 +286,7 @@ def _steps_agree() -> dict[str, float]:
     norm = nn.utils.get_total_norm([p.grad for p in theirs.model.parameters() if p.grad is not None])
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(own_norm, norm, rtol=1e-3, atol=1e-4)
-    return {"loss": round(ours.item(), 5), "gradient_norm": round(own_norm.item(), 5)}
+    return {"loss": round(ours.item(), 5), "grad_norm": round(own_norm.item(), 5)}
 
 
 # Measuring -----------------------------------------------------------------------------------------------------------

@@ -63,14 +63,14 @@ ROW_MEASURES = {"cross_entropy": "labels", "distance": "numbers", "digits": "num
 
 @dataclass(frozen=True)
 class Row:
-    """A question as ids, its right answer as ids, and as text."""
+    """A question as ids, its correct answer as ids, and as text."""
 
-    asked: list[int]
-    answered: list[int]
+    prompt_ids: list[int]
+    answer_ids: list[int]
     answer: str
 
     def __len__(self) -> int:
-        return len(self.asked) + len(self.answered)
+        return len(self.prompt_ids) + len(self.answer_ids)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -81,13 +81,13 @@ def rows_of(stock: SplitRows, tokenizer: Any, prompt: str, longest: int) -> list
     found = []
     for pair in stock.source.read_examples(stock.rows.astype(np.int64)):
         if prompt == "chat":
-            said = [{"role": "user", "content": pair.question}]
-            question = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+            messages = [{"role": "user", "content": pair.question}]
+            question = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         else:
             question = f"Question: {pair.question}\nAnswer: "
-        asked = tokenizer(question, add_special_tokens=False)["input_ids"]
-        answered = tokenizer(pair.answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-        row = Row(asked, answered, pair.answer)
+        prompt_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
+        answer_ids = tokenizer(pair.answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+        row = Row(prompt_ids, answer_ids, pair.answer)
         if len(row) <= longest:
             found.append(row)
     return found
@@ -96,9 +96,9 @@ def rows_of(stock: SplitRows, tokenizer: Any, prompt: str, longest: int) -> list
 def padded(rows: Sequence[Row], padding: int, device: str) -> dict[str, Tensor]:
     """Inputs and labels, padded on the right; a label is -100 where there is nothing to learn."""
     longest = max(map(len, rows))
-    ids = [[*row.asked, *row.answered, *[padding] * (longest - len(row))] for row in rows]
+    ids = [[*row.prompt_ids, *row.answer_ids, *[padding] * (longest - len(row))] for row in rows]
     mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-    labels = [[-100] * len(row.asked) + row.answered + [-100] * (longest - len(row)) for row in rows]
+    labels = [[-100] * len(row.prompt_ids) + row.answer_ids + [-100] * (longest - len(row)) for row in rows]
     named = {"input_ids": ids, "attention_mask": mask, "labels": labels}
     return {name: torch.tensor(values, device=device) for name, values in named.items()}
 
@@ -143,13 +143,13 @@ def decoded(model: Any, tokenizer: Any, rows: list[Row], size: int, most: int, p
     """The likeliest continuation of each question, with a cache of keys and values."""
     model.eval()
     texts = [""] * len(rows)
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].asked))
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids))
     for start in range(0, len(order), size):
         places = order[start : start + size]
-        longest = max(len(rows[i].asked) for i in places)
-        ids = torch.tensor([[padding] * (longest - len(rows[i].asked)) + rows[i].asked for i in places])
-        mask = torch.tensor([[0] * (longest - len(rows[i].asked)) + [1] * len(rows[i].asked) for i in places])
-        said = model.generate(
+        longest = max(len(rows[i].prompt_ids) for i in places)
+        ids = torch.tensor([[padding] * (longest - len(rows[i].prompt_ids)) + rows[i].prompt_ids for i in places])
+        mask = torch.tensor([[0] * (longest - len(rows[i].prompt_ids)) + [1] * len(rows[i].prompt_ids) for i in places])
+        generated = model.generate(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
             max_new_tokens=most,
@@ -158,7 +158,9 @@ def decoded(model: Any, tokenizer: Any, rows: list[Row], size: int, most: int, p
             pad_token_id=padding,
             eos_token_id=tokenizer.eos_token_id,
         )
-        for i, text in zip(places, tokenizer.batch_decode(said[:, longest:], skip_special_tokens=True), strict=True):
+        for i, text in zip(
+            places, tokenizer.batch_decode(generated[:, longest:], skip_special_tokens=True), strict=True
+        ):
             texts[i] = text
     return texts
 
@@ -173,23 +175,26 @@ def final_number(text: str) -> ParsedNumber:
 
 
 def measured(given: argparse.Namespace, model: Any, tokenizer: Any, loss: NumberTokenLoss, test: list[Row]) -> Any:
-    """Everything that is said of one model, and what it takes to compare it with another, row by row."""
+    """Everything that is measured of one model, and what it takes to compare it with another, row by row."""
     padding = padding_of(tokenizer)
     by_row = losses_by_row(model, loss, test, given.batch, padding)
     found: dict[str, Any] = {
         name: sum(by_row[name]) / max(sum(by_row[count]), 1) for name, count in ROW_MEASURES.items()
     }
-    asked = test[: given.questions]
-    texts = decoded(model, tokenizer, asked, given.decode_batch, given.new_tokens, padding)
-    said, right = [final_number(text) for text in texts], [final_number(row.answer).value for row in asked]
-    scores = NumberScores.from_numbers(said, right)
+    questions = test[: given.questions]
+    texts = decoded(model, tokenizer, questions, given.decode_batch, given.new_tokens, padding)
+    predictions = [final_number(text) for text in texts]
+    targets = [final_number(row.answer).value for row in questions]
+    scores = NumberScores.from_numbers(predictions, targets)
     found |= {
         "questions": scores.count,
-        "exact": scores.exact,
-        "exact_interval": list(wilson_interval(scores.exact, scores.count)),
+        "correct": scores.num_correct,
+        "correct_interval": list(wilson_interval(scores.num_correct, scores.count)),
         "with_number": scores.count - scores.missing - scores.invalid,
         "log_error": scores.metrics(penalty=WORST)["log_mae"],
-        "right": [one.value is not None and one.value == number for one, number in zip(said, right, strict=True)],
+        "is_correct": [
+            one.value is not None and one.value == number for one, number in zip(predictions, targets, strict=True)
+        ],
         "texts": texts,
         "by_row": by_row,
     }
@@ -251,16 +256,16 @@ def trained(
     return (model.merge_and_unload() if given.rank else model), seconds
 
 
-# What is said ---------------------------------------------------------------------------------------------------------
+# Output ---------------------------------------------------------------------------------------------------------------
 
 
 HEAD = "seed  weight  cross-entropy  distance    digits    exact (Wilson's 95 %)  with number  log error"
 
 
 def line(seed: object, weight: object, found: dict[str, Any]) -> str:
-    low, high = found["exact_interval"]
+    low, high = found["correct_interval"]
     error = "-" if found["log_error"] is None else f"{found['log_error']:.3f}"
-    exact = f"{found['exact']}/{found['questions']} ({100 * low:.1f} to {100 * high:.1f} %)"
+    exact = f"{found['correct']}/{found['questions']} ({100 * low:.1f} to {100 * high:.1f} %)"
     return (
         f"{seed!s:>4}  {weight!s:>6}  {found['cross_entropy']:13.4f}  {found['distance']:8.4f}  "
         f"{100 * found['digits']:6.1f} %  {exact:>24}  {found['with_number']:11}  {error:>9}"
@@ -286,7 +291,9 @@ def compared(without: list[dict[str, Any]], with_it: list[dict[str, Any]]) -> di
             "rows": list(bootstrap_interval(scaled, name, statistic=statistics.fmean)),
             "p": paired_permutation_test([one[name] for one in without], [two[name] for two in with_it]),
         }
-    found["mcnemar"] = [mcnemar_test(two["right"], one["right"]) for one, two in zip(without, with_it, strict=True)]
+    found["mcnemar"] = [
+        mcnemar_test(two["is_correct"], one["is_correct"]) for one, two in zip(without, with_it, strict=True)
+    ]
     return found
 
 
@@ -374,8 +381,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     base: Any = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, **options).to(given.device)
     if given.layers > base.config.num_hidden_layers:
         parser.error(f"--layers {given.layers}: the model has {base.config.num_hidden_layers}")
-    said = [row.answer for row in test]
-    settings: dict[str, Any] = {"model": base, "which": given.which, "loss_function": given.kind, "sample": said}
+    sample = [row.answer for row in test]
+    settings: dict[str, Any] = {"model": base, "which": given.which, "loss_function": given.kind, "sample": sample}
     losses = [NumberTokenLoss.from_tokenizer(tokenizer, weight=weight, **settings) for weight in given.weights]
     record: dict[str, Any] = {
         "arguments": {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()},

@@ -209,7 +209,7 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
 
 
 def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
-    for split, seen in (("beyond-development", False), ("test", True)):
+    for split, seen in (("ood_validation", False), ("test", True)):
         output = shell("sample", "BitwiseOr", f"split={split}", "count=1").out
         assert ("too few questions for a held-out split" in output) == seen
 
@@ -738,7 +738,11 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
     for one, share in zip(
         folder.update_plan(wanted, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True
     ):
-        ended = {"status": "failed", "kind": "fault", "error": "the loss is nan"} if share < 0 else {"status": "done"}
+        ended = (
+            {"status": "failed", "failure": "operational error", "error": "the loss is nan"}
+            if share < 0
+            else {"status": "done"}
+        )
         folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
         if share >= 0:
             place = runs / one.run
@@ -749,10 +753,10 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
                 "step": 1,
                 "position_offset": 0,
                 "region": "ood_test",
-                "seen": False,
+                "overlaps_training": False,
                 "seed": one.seed,
             }
-            at |= {"method": "one pass", "digit_accuracy": share, "first_wrong": None}
+            at |= {"method": "one pass", "digit_accuracy": share, "first_error_counts": None}
             with open(place / "evaluation.jsonl", "w") as file:
                 for first, second in ((1, 1), (1, 2), (2, 1), (2, 2)):
                     cell = {"first_digits": first, "second_digits": second}

@@ -64,7 +64,7 @@ def test_it_learns_sums_of_one_digit_and_both_measures_agree(mixer: Any) -> None
     beyond = EvaluationData(Arithmetic(digits=Span(1, 2)), exam.tokenizer, exam.layout)
     one, decoded = (evaluate_cell(model, beyond, {}, count=200, method=method) for method in ("one pass", "decoding"))
     assert 20 < one["correct"] < 180
-    for name in ("correct", "count", "first_wrong", "low", "high"):
+    for name in ("correct", "count", "first_error_counts", "low", "high"):
         assert one[name] == decoded[name], name
     torch.manual_seed(5)
     assert evaluate_cell(model, exam, {}, count=100) == whole

@@ -142,7 +142,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "compare": (
         "compare runs and seeds side by side: median, spread, success rate",
-        "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact|unseen|accuracy|last|prefix]",
+        "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact_match|unseen|accuracy|last|prefix]",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
         "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",

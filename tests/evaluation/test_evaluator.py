@@ -76,7 +76,7 @@ def test_marks_by_hand(exam: EvaluationData) -> None:
     batch = batch_of(exam, "321+654=")
     assert [i for i in batch.targets[0].tolist() if i != IGNORE_INDEX] == [9, 11, 13, 3]
     right = score_batch(Oracle(batch), exam, batch)
-    assert (right.correct.tolist(), right.first_wrong.tolist(), right.num_correct_digits, right.num_digits) == (
+    assert (right.correct.tolist(), right.first_error.tolist(), right.num_correct_digits, right.num_digits) == (
         [True],
         [-1],
         3,
@@ -85,7 +85,7 @@ def test_marks_by_hand(exam: EvaluationData) -> None:
     for wrong, digits in ((0, 2), (1, 2), (2, 2), (3, 3)):
         spoilt = Oracle(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
         marks = score_batch(spoilt, exam, batch)
-        assert (marks.correct.tolist(), marks.first_wrong.tolist()) == ([False], [wrong])
+        assert (marks.correct.tolist(), marks.first_error.tolist()) == ([False], [wrong])
         assert (marks.num_correct_digits, marks.num_digits) == (digits, 3)
 
 
@@ -98,10 +98,10 @@ def test_a_record_counts_what_its_rows_say(exam: EvaluationData, model: Any) -> 
     assert record["count"] == 50
     assert (record["low"], record["high"]) == tuple(round(float(x), 6) for x in wilson_interval(record["correct"], 50))
     assert record["digit_accuracy"] == round(marks.num_correct_digits / marks.num_digits, 6)
-    assert sum(record["first_wrong"]) == 50 - record["correct"]
-    assert record["first_wrong"] == np.bincount(marks.first_wrong[marks.first_wrong >= 0].numpy()).tolist()
+    assert sum(record["first_error_counts"]) == 50 - record["correct"]
+    assert record["first_error_counts"] == np.bincount(marks.first_error[marks.first_error >= 0].numpy()).tolist()
     assert record["method"] == "one pass"
-    assert record["seen"] is False
+    assert record["overlaps_training"] is False
     assert set(questions.metadata["first_digits"]) == {3}
 
 
@@ -117,7 +117,16 @@ def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: Ev
     one = evaluate_cell(model, exam, CELL, count=60)
     decoded = evaluate_cell(model, exam, CELL, count=60, method="decoding")
     assert decoded["method"] == "decoding"
-    for name in ("cell", "correct", "count", "low", "high", "first_wrong", "seen", "position_offset"):
+    for name in (
+        "cell",
+        "correct",
+        "count",
+        "low",
+        "high",
+        "first_error_counts",
+        "overlaps_training",
+        "position_offset",
+    ):
         assert one[name] == decoded[name], name
 
 
@@ -144,8 +153,8 @@ def test_chunks_hold_every_question_once_in_order(
 
 
 def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationData, model: Any) -> None:
-    assert evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 1}, count=10)["seen"] is True
-    assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["seen"] is False
+    assert evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 1}, count=10)["overlaps_training"] is True
+    assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["overlaps_training"] is False
 
 
 def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> None:
@@ -155,7 +164,7 @@ def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> N
         evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in range(model.num_position_offsets())
     ]
     assert [record["position_offset"] for record in records] == [0, 1]
-    assert records[0]["first_wrong"] != records[1]["first_wrong"]
+    assert records[0]["first_error_counts"] != records[1]["first_error_counts"]
 
 
 def test_offsets_of_training_never_enter_an_evaluation(exam: EvaluationData) -> None:

@@ -63,7 +63,7 @@ def with_some_right(model: Model, batch: Batch) -> Batch:
 def same(one: MatchCounts, other: MatchCounts) -> bool:
     return (
         torch.equal(one.correct, other.correct)
-        and torch.equal(one.first_wrong, other.first_wrong)
+        and torch.equal(one.first_error, other.first_error)
         and (one.num_correct_digits, one.num_digits) == (other.num_correct_digits, other.num_digits)
     )
 
@@ -106,7 +106,7 @@ def test_one_pass_scores_as_decoding_with_right_and_wrong_answers(name: str, mon
     monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 100)
     one_pass, (decoded, _) = score_batch(brain, sheet, batch), score_by_decoding(brain, sheet, batch)
     assert torch.equal(one_pass.correct, decoded.correct)
-    assert torch.equal(one_pass.first_wrong, decoded.first_wrong)
+    assert torch.equal(one_pass.first_error, decoded.first_error)
     assert one_pass.correct.any()
     assert not one_pass.correct.all()
 

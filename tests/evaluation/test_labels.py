@@ -39,11 +39,11 @@ def rows(lengths: Any, trained: int | None, right: Any = None) -> LabelCounts:
 def test_every_measure_by_hand() -> None:
     """Counts 1 to 4 and 1 to 2, trained up to 2: the first has its third wrong, the second its first."""
     labels = rows([4, 2], 2, [[1, 1, 0, 1], [0, 1, 0, 0]])
-    assert (labels.count_at, labels.correct_at) == ((2, 2, 1, 1), (1, 2, 0, 1))
+    assert (labels.targets_by_position, labels.correct_by_position) == ((2, 2, 1, 1), (1, 2, 0, 1))
     found = {metric: labels.score(metric) for metric in METRICS}
-    assert found == {"exact": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
+    assert found == {"exact_match": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
     floor = {metric: labels.floor(metric) for metric in METRICS}
-    assert floor == {"exact": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
+    assert floor == {"exact_match": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
     assert labels.accuracy_by_position() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
 
 
@@ -80,7 +80,7 @@ def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
     target_mask = answers != ""
     labels = LabelCounts.from_arrays(np.zeros_like(target_mask), target_mask, answers, 50)
     assert (labels.score("last"), labels.floor("last")) == (0.0, 1.0)
-    assert labels.wanted["last"] == {"100": 49}
+    assert labels.target_counts["last"] == {"100": 49}
     assert labels.floor("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
 
 
@@ -110,7 +110,7 @@ def test_taken_together_parts_are_the_whole(marks: list[list[bool]], trained: in
 def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) -> None:
     width = max(map(len, marks))
     labels = rows([len(row) for row in marks], trained, [row + [False] * (width - len(row)) for row in marks])
-    record = {"correct": labels.exact, "count": labels.rows, "labels": labels.record()}
+    record = {"correct": labels.exact_match, "count": labels.rows, "labels": labels.record()}
     back = LabelCounts.from_record(record)
     assert back is not None
     assert replace(back, prefix=0.0) == replace(labels, prefix=0.0)
@@ -188,27 +188,31 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
         exam, cell_questions(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.all_questions()), 0)
     )
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
-    assert (record["correct"], record["count"], record["seen"]) == (0, 3, False)
+    assert (record["correct"], record["count"], record["overlaps_training"]) == (0, 3, False)
     found = record["labels"]
-    assert (found["trained"], found["asked_at"], found["right_at"]) == (4, [3] * 7, [3] * 4 + [0] * 3)
+    assert (found["trained"], found["targets_by_position"], found["correct_by_position"]) == (
+        4,
+        [3] * 7,
+        [3] * 4 + [0] * 3,
+    )
     assert [found[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
     assert found["floor"] == {
-        "exact": 0.0,
+        "exact_match": 0.0,
         "unseen": 0.333333,
         "accuracy": 0.571429,
         "last": 0.333333,
         "prefix": 0.571429,
     }
-    assert found["wanted"]["last"] == {"10": 1, "8": 1, "9": 1}
-    assert "sees_future" not in record
+    assert found["target_counts"]["last"] == {"10": 1, "8": 1, "9": 1}
+    assert "non_causal_reason" not in record
 
 
 def test_a_record_without_labels_is_as_it_always_was() -> None:
     exam = EvaluationData(Arithmetic(digits=Span(1, 2)), Characters(), Continuation())
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     assert list(evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 2}, count=4)) == [
-        "cell", "correct", "count", "low", "high", "first_correct", "digit_accuracy", "first_wrong", "position_offset",
-        "seen", "method",
+        "cell", "correct", "count", "low", "high", "first_token_correct", "digit_accuracy", "first_error_counts",
+        "position_offset", "overlaps_training", "method",
     ]  # fmt: skip
 
 
@@ -217,7 +221,7 @@ def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> 
     counting = EvaluationData(Counting(count=Span(1, 4), modulus=3), Words(), TokenClassification())
     model = spec.build(counting.vocabulary, 0).eval()
     record = evaluate_cell(model, counting, {"count": 6}, count=4)
-    assert "Zooming" in record["sees_future"]
+    assert "Zooming" in record["non_causal_reason"]
     adding = EvaluationData(Arithmetic(digits=2), Characters(), Continuation())
     with pytest.raises(UserError, match="cannot answer by continuing a text"):
         evaluate_cell(spec.build(adding.vocabulary, 0).eval(), adding, {}, count=4)

@@ -64,7 +64,7 @@ def test_sums_are_those_of_all_logits_at_once_and_perplexity_is_weighed_by_token
     assert found.bits_per_byte == pytest.approx(float(plain.sum()) / math.log(2) / found.bytes, rel=1e-6)
     with torch.no_grad():
         predictions = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)
-    assert found.right == int((predictions == batch.targets).sum())
+    assert found.correct_tokens == int((predictions == batch.targets).sum())
 
 
 def test_never_more_logits_are_made_at_once_than_allowed(
@@ -86,7 +86,7 @@ def test_never_more_logits_are_made_at_once_than_allowed(
 
 def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[EvaluationData, Any]) -> None:
     exam, model = read
-    batches = [exam.batch(exam.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
+    batches = [exam.batch(exam.task.examples("validation", 0, start, 4)) for start in (0, 4, 8)]
     means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
     found = compute_likelihoods(model, exam, batches)
     assert found.mean_of_exp == pytest.approx(np.mean(np.exp(means)), rel=1e-6)

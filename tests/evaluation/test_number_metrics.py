@@ -51,7 +51,7 @@ def floats(predictions: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarr
 
 @pytest.mark.parametrize("log", [False, True])
 def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
-    measures = NumberScores.from_texts(PREDICTIONS, TARGETS).metrics()
+    metrics = NumberScores.from_texts(PREDICTIONS, TARGETS).metrics()
     ours, theirs = floats(PREDICTIONS, TARGETS)
     name = "log_" if log else ""
     if log:
@@ -64,21 +64,21 @@ def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
         "r2": 1 - (error**2).sum() / ((theirs - theirs.mean()) ** 2).sum(),
         "pearson": stats.pearsonr(ours, theirs).statistic,
     }
-    assert {key: measures[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
-    assert measures["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+    assert {key: metrics[f"{name}{key}"] for key in expected} == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert metrics["spearman"] == pytest.approx(stats.spearmanr(ours, theirs).statistic)
 
 
 def test_shares_are_of_all_that_ask_for_a_number() -> None:
     scores = NumberScores.from_texts([*PREDICTIONS, "3"], [*TARGETS, "no number"])
-    measures = scores.metrics()
-    assert (scores.count, scores.exact, scores.missing, scores.invalid) == (8, 3, 1, 1)
-    assert {name: measures[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
+    metrics = scores.metrics()
+    assert (scores.count, scores.num_correct, scores.missing, scores.invalid) == (8, 3, 1, 1)
+    assert {name: metrics[name] for name in ("number_accuracy", "within_1e-2", "missing", "invalid")} == {
         "number_accuracy": 3 / 8,
         "within_1e-2": 3 / 8,  # 1000 for 990 is off by 1.01 %, 40 for 41.5 by 3.6 %
         "missing": 1 / 8,
         "invalid": 1 / 8,
     }
-    assert set(measures) == set(NUMBER_METRICS)
+    assert set(metrics) == set(NUMBER_METRICS)
     assert set(PROPORTION_METRICS) <= set(NUMBER_METRICS)
 
 
@@ -103,33 +103,33 @@ def test_numbers_that_no_float_tells_apart_differ() -> None:
     big = "123456789012345678901234567890"
     scores = NumberScores.from_texts([big, big[:-1] + "1"], [big, big])
     assert float(big) == float(big[:-1] + "1")
-    assert scores.exact == 1
+    assert scores.num_correct == 1
     assert scores.metrics()["mae"] == 0.5
     assert scores.metrics()["mse"] == 0.5
 
 
 def test_numbers_that_no_float_holds_leave_the_other_metrics() -> None:
-    measures = NumberScores.from_texts(["1", "7", "9"], ["1e400", "7", "8"]).metrics()
-    assert measures["mae"] is None
-    assert measures["mse"] is None
-    assert measures["median_error"] == 1.0
-    assert measures["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
-    assert measures["number_accuracy"] == 1 / 3
+    metrics = NumberScores.from_texts(["1", "7", "9"], ["1e400", "7", "8"]).metrics()
+    assert metrics["mae"] is None
+    assert metrics["mse"] is None
+    assert metrics["median_error"] == 1.0
+    assert metrics["log_mae"] == pytest.approx((400 - np.log10(2) + np.log10(10 / 9)) / 3)
+    assert metrics["number_accuracy"] == 1 / 3
     json.dumps(NumberScores.from_texts(["1"], ["1e400"]).to_record(), allow_nan=False)
 
 
 def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
     predictions, targets = [*map(str, range(99)), "3" * 126], [*map(str, range(99)), "7"]
     scores = NumberScores.from_texts(predictions, targets)
-    measures, theirs = scores.metrics(), published_number_metrics(predictions, targets)
-    assert (scores.clipped, measures["clipped"], measures["missing"]) == (1, 0.01, 0.0)
+    metrics, theirs = scores.metrics(), published_number_metrics(predictions, targets)
+    assert (scores.clipped, metrics["clipped"], metrics["missing"]) == (1, 0.01, 0.0)
     ours = {"MAE": "mae", "MSE": "mse", "R2": "r2", "log_mae": "log_mae", "log_r2": "log_r2", "pearson": "pearson"}
-    assert {name: measures[ours[name]] for name in ours} == pytest.approx(
+    assert {name: metrics[ours[name]] for name in ours} == pytest.approx(
         {name: theirs[name] for name in ours}, rel=1e-9
     )
-    assert measures["mae"] == pytest.approx((1e10 - 7) / 100)
-    assert measures["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
-    assert measures["number_accuracy"] == 0.99
+    assert metrics["mae"] == pytest.approx((1e10 - 7) / 100)
+    assert metrics["log_mae"] == pytest.approx((10 - np.log10(8)) / 100, rel=1e-6)
+    assert metrics["number_accuracy"] == 0.99
     negative = NumberScores.from_texts(["-" + "3" * 126], ["7"])
     assert (negative.clipped, negative.metrics()["mae"]) == (1, 1e10 + 7)
 
@@ -198,7 +198,7 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
         whole = NumberScores.merge(parts)
         for name in (
             "count",
-            "exact",
+            "num_correct",
             "missing",
             "invalid",
             "clipped",
@@ -226,11 +226,11 @@ def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
     few, many = NumberScores.from_texts(["3"], ["1"]), NumberScores.from_texts(["5", "6", "none"], ["5", "6", "7"])
-    measures = pooled_metrics([few, many])
-    assert (measures["mae"], measures["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
-    assert (measures["number_accuracy"], measures["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
-    assert measures["r2 (mean of modules)"] == 1.0, "of the cells that have one"
-    assert measures["spearman"] is None
+    metrics = pooled_metrics([few, many])
+    assert (metrics["mae"], metrics["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
+    assert (metrics["number_accuracy"], metrics["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
+    assert metrics["r2 (mean of modules)"] == 1.0, "of the cells that have one"
+    assert metrics["spearman"] is None
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=40), st.integers(0, 5))
@@ -275,7 +275,7 @@ def test_what_was_found_is_scored_without_a_text() -> None:
     scores = NumberScores.from_numbers(
         [ParsedNumber(Fraction(1, 3)), ParsedNumber(None, invalid=True)], [Fraction(1, 3), Decimal(2)]
     )
-    assert (scores.exact, scores.invalid, scores.metrics()["mae"]) == (1, 1, 0.0)
+    assert (scores.num_correct, scores.invalid, scores.metrics()["mae"]) == (1, 1, 0.0)
 
 
 def test_the_page_names_every_metric_and_its_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,13 +98,13 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
         assert decoded.correct.tolist() == expected
         assert 5 <= sum(expected) <= ROWS - 5, "both outcomes are present"
         assert set(sorts) == SORTS
-        assert one.first_wrong.tolist() == decoded.first_wrong.tolist(), "up to the first fault the prefix is the same"
+        assert one.first_error.tolist() == decoded.first_error.tolist(), "up to the first fault the prefix is the same"
         for row, sort in enumerate(sorts):
-            assert (int(one.first_wrong[row]) == -1) == (sort == "right")
+            assert (int(one.first_error[row]) == -1) == (sort == "right")
             if sort == "first":
-                assert int(one.first_wrong[row]) == 0
+                assert int(one.first_error[row]) == 0
             if sort == "middle":
-                assert int(one.first_wrong[row]) == 1
+                assert int(one.first_error[row]) == 1
         assert torch.equal(
             *(torch.nn.functional.pad(ids, (0, MOST - ids.shape[1]), value=PAD) for ids in (generated, uncached))
         )

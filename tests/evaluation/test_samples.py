@@ -49,17 +49,17 @@ def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
     for order, written in (("reversed", "21+9="), ("normal", "12+9=")):
         exam = exam_of(order)
         (sample,) = sample_answers(model, exam, exam.task.parse_question("12+9="))
-        assert (sample.question, sample.gold) == ("12+9=", "21")
-        assert sample.as_written.startswith(written)
+        assert (sample.question, sample.correct_answer) == ("12+9=", "21")
+        assert sample.model_text.startswith(written)
         assert sample.record({"first_digits": 2}) | {"probability": 0} == {
             "cell": {"first_digits": 2},
             "question": "12+9=",
-            "gold": "21",
-            "said": sample.said,
-            "right": sample.right,
-            "as_written": sample.as_written,
+            "correct_answer": "21",
+            "prediction": sample.prediction,
+            "correct": sample.correct,
+            "model_text": sample.model_text,
             "probability": 0,
-            "first_wrong": sample.first_wrong,
+            "first_error": sample.first_error,
             "ended": sample.ended,
         }
 
@@ -79,17 +79,17 @@ def test_numbers_are_turned_back(order: str, words: str, plain: str) -> None:
     assert to_plain_format(exam_of(order), words) == plain
 
 
-def test_right_and_first_wrong_are_those_of_decoding(model: Any) -> None:
+def test_right_and_first_error_are_those_of_decoding(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
     marks, ids = score_by_decoding(model, exam, exam.batch(questions))
     found = sample_answers(model, exam, questions)
-    assert [one.right for one in found] == marks.correct.tolist()
-    assert [-1 if one.first_wrong is None else one.first_wrong for one in found] == marks.first_wrong.tolist()
+    assert [one.correct for one in found] == marks.correct.tolist()
+    assert [-1 if one.first_error is None else one.first_error for one in found] == marks.first_error.tolist()
     for one in found:
-        assert one.right == (one.said == one.gold and one.ended)
+        assert one.correct == (one.prediction == one.correct_answer and one.ended)
         assert 0 < one.probability <= 1
-        assert one.as_written.startswith(exam_text(one.question))
+        assert one.model_text.startswith(exam_text(one.question))
     assert {one.ended for one in found} == {True, False}
     assert ids.shape[0] == 40
 
@@ -103,7 +103,7 @@ def exam_text(question: str) -> str:
 def test_the_probability_is_the_product_over_all_generated_tokens(model: Any) -> None:
     exam = exam_of()
     (sample,) = sample_answers(model, exam, exam.task.parse_question("12+9="))
-    words = sample.as_written.removeprefix("21+9=")
+    words = sample.model_text.removeprefix("21+9=")
     ids = exam.tokenizer.encode(words, exam.vocabulary) + [EOS] * sample.ended
     prompts, _ = extract_prompts(exam.batch(exam.task.parse_question("12+9=")))
     read = torch.cat([prompts.ids, torch.tensor([ids])], dim=1)
@@ -118,7 +118,7 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
     exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
     record = evaluate_cell(model, exam, cell, count=30)
     found = sample_answers(model, exam, exam.task.at_cell(**cell).examples("test", 0, 0, 30))
-    assert sum(bool(one.right) for one in found) == record["correct"]
+    assert sum(bool(one.correct) for one in found) == record["correct"]
 
 
 def test_labels_are_shown_at_their_positions() -> None:
@@ -129,9 +129,9 @@ def test_labels_are_shown_at_their_positions() -> None:
     batch = exam.batch(task.parse_question("5 <pad> a <pad>"))
     best = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)[0]
     first, second = (exam.vocabulary.tokens[int(best[place])] for place in (2, 4))  # behind [BOS]
-    assert (sample.question, sample.gold) == ("5 <pad> a <pad>", ". 5 . 6")
-    assert sample.said == sample.as_written == f". {first} . {second}"
-    assert sample.first_wrong == (0 if first != "5" else 1 if second != "6" else None)
+    assert (sample.question, sample.correct_answer) == ("5 <pad> a <pad>", ". 5 . 6")
+    assert sample.prediction == sample.model_text == f". {first} . {second}"
+    assert sample.first_error == (0 if first != "5" else 1 if second != "6" else None)
 
 
 # Numbers beside tokens -----------------------------------------------------------------------------------------------
@@ -164,13 +164,13 @@ def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.M
     )
     record = evaluate_cell(model, exam, cell, count=6)
     found = sample_answers(model, exam, questions)
-    assert [one.right for one in found] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
-    assert sum(bool(one.right) for one in found) == record["correct"]
+    assert [one.correct for one in found] == [a == b for a, b in zip(right[:, 0], wrong[:, 0], strict=True)]
+    assert sum(bool(one.correct) for one in found) == record["correct"]
     assert 2 <= record["correct"] < 6
-    assert [float(one.said) for one in found] == pytest.approx(wrong[:, 0].tolist())
-    assert [one.said == one.gold for one in found] == [one.right for one in found]
-    assert [one.first_wrong for one in found] == [None if one.right else 0 for one in found]
-    assert all(one.as_written.replace(" ", "").startswith(one.question[:12].replace(" ", "")) for one in found)
+    assert [float(one.prediction) for one in found] == pytest.approx(wrong[:, 0].tolist())
+    assert [one.prediction == one.correct_answer for one in found] == [one.correct for one in found]
+    assert [one.first_error for one in found] == [None if one.correct else 0 for one in found]
+    assert all(one.model_text.replace(" ", "").startswith(one.question[:12].replace(" ", "")) for one in found)
 
 
 def test_masked_answers_have_the_number_of_their_head() -> None:
@@ -188,8 +188,10 @@ def test_masked_answers_have_the_number_of_their_head() -> None:
         meant = model(batch.tokens, target_positions=batch.target_positions).number_predictions[:, 0]
     found = sample_answers(model, exam, questions)
     assert int(end) == EOS
-    assert [float(one.said.split()[0]) for one in found] == pytest.approx(meant.repeat_interleave(1).tolist(), rel=1e-3)
-    assert not any(one.right for one in found)
+    assert [float(one.prediction.split()[0]) for one in found] == pytest.approx(
+        meant.repeat_interleave(1).tolist(), rel=1e-3
+    )
+    assert not any(one.correct for one in found)
 
 
 # Searches ------------------------------------------------------------------------------------------------------------
@@ -200,10 +202,12 @@ def test_answers_are_of_beam_search_where_the_evaluation_is(model: Any) -> None:
     questions = exam.task.examples("test", 0, 0, 40)
     marks, ids = score_by_decoding(model, exam, exam.batch(questions), extra_tokens=2, use_beam_search=True)
     found = sample_answers(model, exam, questions, method="beams")
-    predictions = [one.said for one in found]
+    predictions = [one.prediction for one in found]
     assert predictions == [to_plain_format(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()]
-    assert predictions != [one.said for one in sample_answers(model, exam, questions)], "greedy answers are others"
-    assert [one.right for one in found] == marks.correct.tolist()
+    assert predictions != [one.prediction for one in sample_answers(model, exam, questions)], (
+        "greedy answers are others"
+    )
+    assert [one.correct for one in found] == marks.correct.tolist()
 
 
 def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> None:
@@ -213,5 +217,5 @@ def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> 
         sample_answers(model, exam, questions),
         sample_answers(model, exam, questions, are_answers_known=False),
     )
-    assert (found.gold, found.right, found.first_wrong) == (None, None, None)
-    assert (found.said, found.probability) == (judged.said, judged.probability)
+    assert (found.correct_answer, found.correct, found.first_error) == (None, None, None)
+    assert (found.prediction, found.probability) == (judged.prediction, judged.probability)

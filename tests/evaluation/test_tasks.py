@@ -71,8 +71,8 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     prompts, _ = extract_prompts(batch)
     started = model.prefill(prompts, None, capacity=prompts.ids.shape[1] + 1)
     predictions = started.output.logits[:, -1].argmax(-1)
-    assert record["first_correct"] == int((predictions == batch.target_ids[:, 0]).sum())
-    assert record["correct"] <= record["first_correct"] <= record["count"]
+    assert record["first_token_correct"] == int((predictions == batch.target_ids[:, 0]).sum())
+    assert record["correct"] <= record["first_token_correct"] <= record["count"]
 
 
 def test_pieces_of_every_task_cost_the_same_and_dearer_cells_more(task: Task) -> None:
@@ -103,9 +103,9 @@ def test_a_cell_with_fewer_questions_than_wanted_uses_each_of_them_once() -> Non
     assert len({format_question(questions, row) for row in range(3)}) == len(questions) == 3
     exam = exam_of(task)
     record = evaluate_cell(model_of(exam), exam, cell, count=100)
-    assert (record["count"], record["seen"]) == (3, False)
+    assert (record["count"], record["overlaps_training"]) == (3, False)
     assert evaluate_cell(model_of(exam), exam, cell, count=2)["count"] == 2
-    assert evaluate_cell(model_of(exam), exam, cell_of(task, 3), count=100)["seen"] is True
+    assert evaluate_cell(model_of(exam), exam, cell_of(task, 3), count=100)["overlaps_training"] is True
 
 
 def test_an_answer_that_does_not_end_is_wrong_for_every_task(task: Task) -> None:

@@ -86,9 +86,9 @@ def test_the_record_has_the_scores_of_texts(monkeypatch: pytest.MonkeyPatch) -> 
     assert record["method"] == "decoding", "though a text of characters has one tokenisation"
     assert (record["correct"], record["count"]) == (1, 3)
     numbers, texts = record["numbers"], record["texts"]
-    assert (numbers["asked"], numbers["exact"], numbers["missing"]) == (2, 2, 0), "nobody asks for the third number"
+    assert (numbers["count"], numbers["correct"], numbers["missing"]) == (2, 2, 0), "nobody asks for the third number"
     assert texts["count"] == texts["ended"] == 3
-    assert texts["measures"]["rouge1"] == pytest.approx((1 + 0 + 0) / 3, abs=1e-6)
+    assert texts["metrics"]["rouge1"] == pytest.approx((1 + 0 + 0) / 3, abs=1e-6)
     assert allowed == [len("who knows") + 1 + EXTRA_TEXT_TOKENS], "an answer may be longer than the right one"
     json.dumps(record, allow_nan=False)
 
@@ -98,7 +98,7 @@ def test_an_answer_that_never_ends_is_read_and_counted(monkeypatch: pytest.Monke
     decoding_to(monkeypatch, exam, ["2", "1", "3"], ended=False)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     assert record["texts"]["ended"] == 0
-    assert record["numbers"]["exact"] == 1
+    assert record["numbers"]["correct"] == 1
     assert record["correct"] == 0
 
 
@@ -114,9 +114,9 @@ def test_perplexity_and_token_accuracy_are_behind_the_right_prefix() -> None:
     assert tokens == sum(len(pair.answer) + 1 for pair in PAIRS)
     assert nll == pytest.approx(float(each.sum()), rel=1e-5)
     assert right == int((logits.argmax(-1) == targets).sum())
-    measures = evaluate_cell(model, exam, {}, count=3)["texts"]["measures"]
-    assert measures["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
-    assert measures["token_accuracy"] == pytest.approx(right / tokens, abs=1e-6)
+    metrics = evaluate_cell(model, exam, {}, count=3)["texts"]["metrics"]
+    assert metrics["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert metrics["token_accuracy"] == pytest.approx(right / tokens, abs=1e-6)
 
 
 def test_cells_of_texts_pool_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +148,10 @@ def test_arithmetic_has_the_errors_of_its_wrong_answers(monkeypatch: pytest.Monk
     decoding_to(monkeypatch, exam, [*(str(number)[::-1] for number in predictions), "1+1"])
     cell = {"first_digits": 3, "second_digits": 3}
     record = evaluate_cell(model_of(exam), exam, cell, count=4, method="decoding")
-    measures = record["numbers"]["measures"]
-    assert (record["numbers"]["exact"], record["numbers"]["invalid"], record["correct"]) == (1, 1, 1)
-    assert measures["mae"] == pytest.approx(25 / 3)
-    assert measures["median_error"] == 5.0
+    metrics = record["numbers"]["metrics"]
+    assert (record["numbers"]["correct"], record["numbers"]["invalid"], record["correct"]) == (1, 1, 1)
+    assert metrics["mae"] == pytest.approx(25 / 3)
+    assert metrics["median_error"] == 5.0
     assert "texts" not in record
     assert "numbers" not in evaluate_cell(model_of(exam), exam, cell, count=4)
 

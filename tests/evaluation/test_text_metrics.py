@@ -120,9 +120,9 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
 
 def test_perplexity_weighs_every_token_alike() -> None:
     short, long = TextScores(count=1, nll=4.0, num_tokens=1), TextScores(count=1, nll=3.0, num_tokens=6)
-    measures = pooled_metrics([short, long])
-    assert measures["perplexity"] == pytest.approx(math.exp(7 / 7))
-    assert measures["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
+    metrics = pooled_metrics([short, long])
+    assert metrics["perplexity"] == pytest.approx(math.exp(7 / 7))
+    assert metrics["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
     assert perplexity(1e6, 1) is None
 
 

@@ -147,7 +147,7 @@ def test_an_error_in_a_file_of_the_users_own_is_reported_with_its_line(tmp_path:
     )
     bad = load_user_parts(path).Bad
     found = list(Local(workers=1).run(Deeds(), [("call", bad(how)) for how in ("raise", "exit", "library")]))
-    assert done(found) == {0: "mistake", 1: "error", 2: "mistake"}
+    assert done(found) == {0: "user error", 1: "error", 2: "user error"}
     assert text_of(found, 0).startswith("ValueError in mine.py, line 6: boom and more xxx")
     assert len(text_of(found, 0)) < 340
     assert text_of(found, 1) == "it called sys.exit(3) in mine.py, line 8"
@@ -160,7 +160,15 @@ def test_an_error_in_a_file_of_the_users_own_is_reported_with_its_line(tmp_path:
 def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind() -> None:
     items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3), ("interrupt",), ("slip",)]
     found = list(Local(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "mistake", 1: "fault", 2: "error", 3: "error", 4: 9, 5: "error", 6: "mistake"}
+    assert done(found) == {
+        0: "user error",
+        1: "operational error",
+        2: "error",
+        3: "error",
+        4: 9,
+        5: "error",
+        6: "user error",
+    }
     failures = [one.failure for one in found if one.failure is not None]
     assert [failure.status for failure in failures] == [2, 1, 1, 1, 1, 2]
     assert failures[3].text.startswith("it called sys.exit(4) in executor_deeds.py, line ")
@@ -169,14 +177,14 @@ def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind(
     assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
     message = "internal error, please report it: TypeError: '<' not supported between instances of 'str' and 'int'"
     assert failures[2].text == f"{message} (--traceback shows where)"
-    assert "in error" in str(failures[2].trace)
+    assert "in error" in str(failures[2].traceback)
     assert not any(failure.is_transient for failure in failures)
 
 
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
     items = [("unpicklable",), ("unreadable",), ("same", lambda: 0), ("square", 3)]
     found = list(Local(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "error", 1: "mistake", 2: "error", 3: 9}
+    assert done(found) == {0: "error", 1: "user error", 2: "error", 3: 9}
     assert "the result cannot be sent to the command" in text_of(found, 0)
     assert "nobody can read this" in text_of(found, 1)
     assert "the deed same cannot be sent to a worker" in text_of(found, 2)
@@ -318,7 +326,7 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
 
     items = [("square", 2), ("patient", str(began), str(ended)), ("square", 3), ("square", 4)]
     found = list(Local(workers=1).run(Deeds(), items, stop=stop, on_tick=ask))
-    assert done(found) == {0: 4, 1: "stopped", 2: "not begun", 3: "not begun"}
+    assert done(found) == {0: 4, 1: "stopped", 2: "not started", 3: "not started"}
     assert [one.failure.status for one in found if one.failure is not None] == [143, 143, 143]
     assert all(one.failure.is_transient for one in found if one.failure is not None)
     assert ended.read_text() == "well"
@@ -328,7 +336,7 @@ def test_who_is_stopped_before_the_first_item_begins_none() -> None:
     stop = Stop()
     stop.request()
     found = list(Local(workers=2).run(Deeds(), [("square", 1), ("square", 2)], stop=stop))
-    assert done(found) == {0: "not begun", 1: "not begun"}
+    assert done(found) == {0: "not started", 1: "not started"}
     assert [one.failure.status for one in found if one.failure is not None] == [130, 130]
 
 

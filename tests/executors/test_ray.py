@@ -101,7 +101,7 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
 
     items = [("patient", str(began), str(ended)), ("square", 3)]
     found = list(Ray(workers=1).run(Deeds(), items, stop=stop, on_tick=ask))
-    assert done(found) == {0: "stopped", 1: "not begun"}
+    assert done(found) == {0: "stopped", 1: "not started"}
     assert [one.failure.status for one in found if one.failure is not None] == [143, 143]
     assert ended.read_text() == "well"
 
@@ -110,7 +110,7 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
     items = [("unreadable",), ("same", Path), ("same", threading.Lock()), ("square", 3)]
     found = list(Ray(workers=1).run(Deeds(), items))
-    assert done(found) == {0: "mistake", 1: Path, 2: "error", 3: 9}
+    assert done(found) == {0: "user error", 1: Path, 2: "error", 3: 9}
 
 
 @pytest.mark.usefixtures("cluster")
@@ -142,7 +142,7 @@ def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatc
         UserWarning, match="no worker has started for .* s: each reserves CPU=64, and the Ray cluster has"
     ):
         found = list(Ray(workers=1, num_cpus=64).run(Deeds(), [("square", 1)], stop=stop, on_tick=ask))
-    assert done(found) == {0: "not begun"}
+    assert done(found) == {0: "not started"}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def text_of(one: ItemOutcome) -> str:
 def task_of(folder: Path, submission: int = 1) -> int:
     """The process of the first task, as it wrote it down last."""
     lines = read_records(folder / "slurm" / str(submission) / "tasks" / "0000.jsonl", TASK)
-    return int([line["pid"] for line in lines if "began" in line][-1])
+    return int([line["pid"] for line in lines if "started" in line][-1])
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -264,8 +264,8 @@ def test_a_command_that_was_stopped_submits_nothing(tmp_path: Path) -> None:
     stop = Stop()
     stop.request()
     assert results(list(HERE.run(Diary(""), ["a", "b"], folder=tmp_path, stop=stop))) == {
-        0: "not begun",
-        1: "not begun",
+        0: "not started",
+        1: "not started",
     }
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
@@ -280,7 +280,7 @@ def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
         found.append(one)
         if one.index == 0:
             happen(diary, "go")
-    assert results(found) == {0: "QUICK", 1: "died", 2: "mistake", 3: "UNTIL GO"}
+    assert results(found) == {0: "QUICK", 1: "died", 2: "user error", 3: "UNTIL GO"}
     assert found[-1].index == 3
     refused = next(one for one in found if one.index == 2)
     assert text_of(refused) == "refuse: no"
@@ -325,11 +325,11 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
 def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, tmp_path: Path) -> None:
     items = ["quick", "refuse"]
     left = list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
-    assert results(left) == {0: "not begun", 1: "not begun"}
+    assert results(left) == {0: "not started", 1: "not started"}
     assert {one.failure.status for one in left if one.failure} == {0}
     wait_until(lambda: diary.count("begun: refuse") == 1)
-    wait_until(lambda: "over" in (tmp_path / "slurm/1/tasks/0000.jsonl").read_text())
-    assert results(list(HERE.run(diary, items, folder=tmp_path))) == {0: "QUICK", 1: "mistake"}
+    wait_until(lambda: "finished" in (tmp_path / "slurm/1/tasks/0000.jsonl").read_text())
+    assert results(list(HERE.run(diary, items, folder=tmp_path))) == {0: "QUICK", 1: "user error"}
     assert diary.count("begun: quick") == 1  # its result was there
     assert diary.count("begun: refuse") == 2  # what failed is done again by whoever asks for it
 
@@ -340,7 +340,7 @@ def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
     items = ["note a", "note b"]
     list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
     file = tmp_path / "slurm/1/tasks/0000.jsonl"
-    wait_until(lambda: any("over" in record for record in read_records(file, TASK)))
+    wait_until(lambda: any("finished" in record for record in read_records(file, TASK)))
     monkeypatch.setattr(Diary, "is_reusable", lambda self, result: result == "NOTE A")
     found = list(HERE.run(diary, items, folder=tmp_path))
     assert results(found) == {0: "NOTE A", 1: "NOTE B"}
@@ -464,7 +464,7 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
     again.result()
     assert diary.count("begun: quick") == 0
     assert diary.count("done: slow") == 1
-    assert read_records(tmp_path / "0000.jsonl", TASK)[-1] == {"over": True}
+    assert read_records(tmp_path / "0000.jsonl", TASK)[-1] == {"finished": True}
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
 
 
@@ -477,7 +477,7 @@ def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Sub
         chunk()
     assert submission.read() == []
     assert submission.ended == {0: "FAILED"}
-    assert submission.failures[0].kind == "mistake"
+    assert submission.failures[0].kind == "user error"
     assert submission.failures[0].text == "closed today"
     assert [one.index for one in submission.fail_items({0: submission.failures[0]})] == [10, 12]
 
@@ -634,10 +634,10 @@ class Payload:
     "record",
     [
         {"seconds": 1.0, "worker": "w"},
-        {"seconds": 1.0, "worker": "w", "result": {"records": [{"run": "a"}], "said": []}},
-        {"seconds": "long", "worker": "w", "result": {"records": [], "said": []}},
+        {"seconds": 1.0, "worker": "w", "result": {"records": [{"run": "a"}], "messages": []}},
+        {"seconds": "long", "worker": "w", "result": {"records": [], "messages": []}},
         {"seconds": 1.0, "worker": "w", "failure": {"kind": "unheard of", "text": "no"}},
-        {"seconds": 1.0, "worker": "w", "failure": ["fault"]},
+        {"seconds": 1.0, "worker": "w", "failure": ["operational error"]},
     ],
 )
 def test_what_a_record_says_is_data_and_one_that_is_damaged_is_done_again(
@@ -659,7 +659,7 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
         submission.path / "tasks" / "0000.jsonl",
         [
             {"item": 0, "seconds": 1.0, "worker": "w", "result": pickled},
-            {"refused": {"kind": "fault", "text": "no", "status": 1, "trace": None, "result": pickled}},
+            {"refused": {"kind": "operational error", "text": "no", "status": 1, "traceback": None, "result": pickled}},
         ],
     )
     assert submission.read() == [0]
@@ -686,7 +686,7 @@ def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -
 def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
     file = submission.path / "tasks" / "0000.jsonl"
     line = disk.json_line(
-        {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "fault", "text": "no", "status": 1}}
+        {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "operational error", "text": "no", "status": 1}}
     )
     file.write_bytes(line[:20])
     assert submission.read() == []

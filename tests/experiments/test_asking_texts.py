@@ -63,9 +63,9 @@ def test_any_text_is_answered_by_the_command_and_nothing_is_judged(
 
 def test_an_answer_may_be_as_long_as_the_longest_and_is_neither_right_nor_wrong(run: Run) -> None:
     answer = run.ask("What is 3 + 4?")
-    assert (answer.gold, answer.right, answer.first_wrong) == (None, None, None)
+    assert (answer.correct_answer, answer.correct, answer.first_error) == (None, None, None)
     longest = run.evaluation_data.batch(run._longest_questions()).target_ids.shape[1]
-    assert answer.ended or len(answer.as_written) >= len("What is 3 + 4?") + longest
+    assert answer.ended or len(answer.model_text) >= len("What is 3 + 4?") + longest
 
 
 def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
@@ -80,12 +80,12 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
         objective=Supervised(XValLoss()),
     )
     run = train(numbers, runs_dir=tmp_path, quiet=True).run
-    assert run.folder.metadata()["best"]["by"] == "loss"
+    assert run.folder.metadata()["best"]["metric"] == "loss"
     model: Any = run.load_model()
     with torch.no_grad():
         model.hf_model["head"].bias[run.evaluation_data.vocabulary.token_to_id["[NUM]"]] += 100.0
     monkeypatch.setattr(Run, "load_model", lambda self, name: model)
-    words = run.ask("Calculate 7*8.").said.split()
+    words = run.ask("Calculate 7*8.").prediction.split()
     assert words
     assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
     with pytest.raises(

@@ -193,7 +193,7 @@ def test_a_run_on_sums_answers_questions_and_continues_with_texts(tmp_path: Path
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     [passage] = run.generate("12+34=", do_sample=False)
-    assert run.ask("12+34=").said.startswith(passage.text)
+    assert run.ask("12+34=").prediction.startswith(passage.text)
     assert run.generate("1", max_new_tokens=3, seed=1)[0].prompt == "1"
     with pytest.raises(UserError, match="prompt: is empty"):
         run.generate()

@@ -57,16 +57,16 @@ def run(trained: TrainedRun) -> Run:
 def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: TrainedRun) -> None:
     """Exact match is 0 at every step of so short a training, and would have chosen the last one."""
     lines = trained.run.folder.records("metrics.jsonl")
-    band = {line["step"]: line for line in lines if line.get("split") == "beyond-development"}
+    band = {line["step"]: line for line in lines if line.get("split") == "ood_validation"}
     assert sorted(band) == [6, 12, 18, 24]
-    assert {line["exact"] for line in band.values()} == {0.0}
+    assert {line["exact_match"] for line in band.values()} == {0.0}
     assert all(0.0 <= line["unseen"] <= 1.0 for line in band.values())
     best = trained.run.folder.metadata()["best"]
     highest = max(line["accuracy"] for line in band.values())
     assert band[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
     assert best["step"] == 12
-    assert best["chosen_on"] == "beyond-development"
-    inside = [line for line in lines if line.get("split") == "development"]
+    assert best["split"] == "ood_validation"
+    inside = [line for line in lines if line.get("split") == "validation"]
     assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
 
 
@@ -76,16 +76,18 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     """Counting one symbol has no other rows for the band: what training scored is what the grid has at these."""
     run = train(SMALL, runs_dir=tmp_path, quiet=True).run
     lines = run.folder.records("metrics.jsonl")
-    chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "beyond-development"}
+    chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "ood_validation"}
     records = [one for one in run.evaluate(checkpoint="all") if one["region"] == "ood_validation"]
-    drawn = SMALL.task.examples("beyond-development", SMALL.seed, 0, 8).metadata["count"].tolist()
+    drawn = SMALL.task.examples("ood_validation", SMALL.seed, 0, 8).metadata["count"].tolist()
 
     def score(step: int, position_offset: int) -> float:
         """The share of labels right of what was drawn in training, by the rows of the grid."""
         there = [one for one in records if (one["step"], one["position_offset"]) == (step, position_offset)]
         found = {one["cell"]["count"]: one["labels"] for one in there}
         assert found.keys() == set(drawn)
-        right, targets = (sum(sum(found[count][name]) for count in drawn) for name in ("right_at", "asked_at"))
+        right, targets = (
+            sum(sum(found[count][name]) for count in drawn) for name in ("correct_by_position", "targets_by_position")
+        )
         return float(right / targets)
 
     steps = sorted({one["step"] for one in records} & chosen.keys())
@@ -154,4 +156,4 @@ def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questi
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "not causal: " in str(seen)
-    assert all("Zooming" in region["sees_future"] for region in region_summaries(seen).values())
+    assert all("Zooming" in region["non_causal_reason"] for region in region_summaries(seen).values())

@@ -124,7 +124,7 @@ def test_the_terminal_shows_loss_perplexity_and_bits_and_nothing_of_exact_match(
         text = captured.out + captured.err
         assert "perplexity" in text
         assert "bits per byte" in text
-        assert "exact" not in text
+        assert "exact_match" not in text
         assert "0.0%" not in text
     log = run.folder.file("log.txt").read_text()
     assert "validation loss" in log
@@ -186,5 +186,5 @@ def test_intervals_over_seeds_are_students() -> None:
 
 def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:
     answer = run.ask("Story")
-    assert (answer.question, answer.gold, answer.right) == ("Story", None, None)
-    assert answer.as_written.startswith("Story")
+    assert (answer.question, answer.correct_answer, answer.correct) == ("Story", None, None)
+    assert answer.model_text.startswith("Story")

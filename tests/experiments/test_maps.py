@@ -55,9 +55,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_prompt_gives_every_head_of_every_layer_over_the_prompt_and_the_answer(run: Run) -> None:
     maps = run.maps("12+34=")
     assert maps.tokens[:6] == ("2", "1", "+", "4", "3", "=")
-    assert maps.answered in (6, None)
+    assert maps.answer_start in (6, None)
     alone = run.maps("12+34=", answer=False)
-    assert (alone.tokens, alone.answered) == (maps.tokens[:6], None)
+    assert (alone.tokens, alone.answer_start) == (maps.tokens[:6], None)
     assert [layer.name for layer in alone.layers] == ["layer 0", "layer 1"]
     assert alone.layers[0].map_types() == ("attention", "relational attention", "relations", "symbols")
     weights = alone.layers[1].weights("attention")
@@ -188,6 +188,6 @@ def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is
         tmp_path, task=task, tokenizer=TokenIds(), layout=NextToken(), evaluation=Evaluation(validation_batches=1)
     )
     maps = run.maps("a cat")
-    assert (maps.tokens[1:], maps.answered) == (("a", " ", "c", "a", "t"), None)
+    assert (maps.tokens[1:], maps.answer_start) == (("a", " ", "c", "a", "t"), None)
     assert run.maps().tokens[:6] == maps.tokens
     assert len(run.maps(max_tokens=9).tokens) == 9

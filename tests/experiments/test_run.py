@@ -139,14 +139,14 @@ def test_predictions_are_those_of_the_method_and_say_which(run: Run) -> None:
         (record,) = run.evaluate("2x2", count=40, method=method, predictions=True)  # type: ignore[arg-type]
         lines = run.folder.records("predictions.jsonl")
         assert {line["method"] for line in lines} == {method}
-        assert sum(line["right"] for line in lines) == record["correct"]
-        predictions[method] = [line["said"] for line in lines]
+        assert sum(line["correct"] for line in lines) == record["correct"]
+        predictions[method] = [line["prediction"] for line in lines]
     assert predictions["one pass"] == predictions["decoding"] != predictions["beams"]
 
 
 def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
     results = run.evaluate()
-    seen = {tuple(record["cell"].values()) for record in results if record["seen"]}
+    seen = {tuple(record["cell"].values()) for record in results if record["overlaps_training"]}
     assert seen == {(1, 1), (1, 2), (2, 1)}
     cells = {line["region"]: line["cells"] for line in results.regions()}
     assert cells == {"in_distribution": 1, "ood_validation": 1, "ood_test": 4}
@@ -159,7 +159,7 @@ def test_all_checkpoints_are_evaluated_and_best_says_what_it_was_chosen_on(run: 
     assert {record["step"] for record in run.evaluate("1x1", checkpoint="all")} == {4, 8}
     best = run.evaluate("1x1", checkpoint="best")
     assert best.best is not None
-    assert best.best["chosen_on"] == "beyond-development"
+    assert best.best["split"] == "ood_validation"
     assert {record["step"] for record in best} == {best.best["step"]}
 
 
@@ -178,11 +178,11 @@ def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> No
     assert len(lines) == 9 * 12
     for record in results:
         own = [line for line in lines if line["cell"] == record["cell"]]
-        assert sum(line["right"] for line in own) == record["correct"]
+        assert sum(line["correct"] for line in own) == record["correct"]
     for line in lines:
         first, second = line["question"].rstrip("=").split("+")
-        assert line["gold"] == str(int(first) + int(second))
-        assert (line["first_wrong"] is None) == line["right"]
+        assert line["correct_answer"] == str(int(first) + int(second))
+        assert (line["first_error"] is None) == line["correct"]
     before = run.folder.file("predictions.jsonl").read_bytes()
     run.evaluate(predictions=True)
     assert run.folder.file("predictions.jsonl").read_bytes() == before
@@ -190,8 +190,8 @@ def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> No
 
 def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
     answer = run.ask("12+9=")
-    assert (answer.question, answer.gold) == ("12+9=", "21")
-    assert answer.as_written.startswith("21+9=")
+    assert (answer.question, answer.correct_answer) == ("12+9=", "21")
+    assert answer.model_text.startswith("21+9=")
     assert 0 < answer.probability <= 1
     with pytest.raises(UserError, match="reads like 12"):
         run.ask("twelve and nine")
@@ -312,7 +312,7 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(tmp_path: Path) -> 
     run = train(SMALL, runs_dir=tmp_path, quiet=True).run
     records = [json.loads(line) for line in run.folder.file("metrics.jsonl").read_text().splitlines()]
     loss = next(record["loss"] for record in reversed(records) if "loss" in record)
-    right = next(record["exact"] for record in reversed(records) if record.get("split") == "development")
+    right = next(record["exact_match"] for record in reversed(records) if record.get("split") == "validation")
     last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
     assert f"loss {loss:.4g}" in last
     assert f"in distribution {right:.1%}" in last
@@ -415,8 +415,8 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
         (record,) = run.evaluate()
     assert len(warned) == 1
     assert record["count"] == jokes.num_rows("test")
-    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "development"]
-    assert developed["count"] == jokes.num_rows("development")
+    (developed,) = [one for one in run.folder.records("metrics.jsonl") if one.get("split") == "validation"]
+    assert developed["count"] == jokes.num_rows("validation")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.evaluate("1")
@@ -510,7 +510,7 @@ def test_the_best_step_is_known_without_an_orderly_end(run: Run) -> None:
     best = Run(run.folder).evaluate("1x1", checkpoint="best").best
     assert best is not None
     assert best["step"] in (4, 8)
-    assert best["chosen_on"] == "beyond-development"
+    assert best["split"] == "ood_validation"
 
 
 def test_an_answer_with_several_tokenisations_is_decoded_and_not_computed_twice(

@@ -418,7 +418,7 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
 
 
 def test_a_user_error_in_a_piece_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.KILLED", Failure("mistake", "model: is too small", 2))
+    monkeypatch.setattr(f"{__name__}.KILLED", Failure("user error", "model: is too small", 2))
     with pytest.raises(UserError, match="model: is too small"):
         run.evaluate(executor=Here(workers=1, failing=(0,)))
 
@@ -468,7 +468,7 @@ def test_answers_that_nobody_requested_yet_stay_with_their_worker(run: Run) -> N
     with pytest.raises(OperationalError):
         run.evaluate(predictions=True, executor=Here(workers=1, failing=(0,)))
     run.evaluate()
-    assert list(run.path.glob("pieces/worker-here-*/said.jsonl")), "predictions were not gathered"
+    assert list(run.path.glob("pieces/worker-here-*/predictions.jsonl")), "predictions were not gathered"
     run.evaluate(predictions=True)
     assert not (run.path / "pieces").exists()
 

@@ -113,8 +113,10 @@ def test_losses_by_row_are_those_of_each_row_by_itself(place: Path) -> None:
     values = number_tokens(read).values
     digits = torch.tensor(list(values))
     for i, row in enumerate(rows):
-        logits = model(input_ids=torch.tensor([row.asked + row.answered])).logits[0, len(row.asked) - 1 : -1]
-        labels = torch.tensor(row.answered)
+        logits = model(input_ids=torch.tensor([row.prompt_ids + row.answer_ids])).logits[
+            0, len(row.prompt_ids) - 1 : -1
+        ]
+        labels = torch.tensor(row.answer_ids)
         number = torch.isin(labels, digits)
         odds = logits[number][:, digits].softmax(-1)
         right = torch.tensor([values[label] for label in labels[number].tolist()])
@@ -172,7 +174,7 @@ def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place:
     task = module.GSM8K(data_dir=str(place))
     rows = module.rows_of(task.splits.test, read, "plain", 1000)
     assert len(rows) == 5
-    assert read.decode(rows[0].answered) == "ok\n#### 201</s>"
+    assert read.decode(rows[0].answer_ids) == "ok\n#### 201</s>"
     assert module.rows_of(task.splits.test, read, "plain", len(rows[0]) - 1) == []
     batch = module.padded([rows[0], module.Row([5], [6, 2], "")], 0, "cpu")
     assert batch["labels"][1].tolist() == [-100, 6, 2] + [-100] * (len(rows[0]) - 3)

@@ -32,9 +32,12 @@ HEAD = {
     "recipe": {"model": {"hidden_size": 64}},
     "times": {"created": "2026-01-01"},
 }
-SAMPLES = [{"cell": {"first_digits": 3}, "question": "12+9=", "said": "21", "right": True}, {"question": "1+1="}]
-METRICS = {"step": 500, "loss": 0.25, "rate": 1e-3}
-DEVELOPMENT = {"step": 500, "split": "development", "exact": 0.75, "note": "text is left out", "done": True}
+SAMPLES = [
+    {"cell": {"first_digits": 3}, "question": "12+9=", "prediction": "21", "correct": True},
+    {"question": "1+1="},
+]
+METRICS = {"step": 500, "loss": 0.25, "learning_rate": 1e-3}
+DEVELOPMENT = {"step": 500, "split": "validation", "exact_match": 0.75, "note": "text is left out", "done": True}
 
 
 class Recording(Tracker):
@@ -102,11 +105,11 @@ def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
         "finish",
     ]
     assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/rate": 1e-3})
-    assert tracker.calls[2][1:] == (500, {"development/exact": 0.75})
+    assert tracker.calls[2][1:] == (500, {"validation/exact_match": 0.75})
     assert tracker.calls[3][1:3] == (500, "heat map")
     assert tracker.calls[3][3].startswith(b"\x89PNG")
     columns, rows = tracker.calls[4][3:]
-    assert columns == ["cell", "question", "said", "right"]
+    assert columns == ["cell", "question", "prediction", "correct"]
     assert rows == [["first_digits=3", "12+9=", "21", True], [None, "1+1=", None, None]]
 
 
@@ -240,7 +243,7 @@ def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
     assert not warnings
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
-    assert [(event.step, event.value) for event in read.Scalars("development/exact")] == [(500, 0.75)]
+    assert [(event.step, event.value) for event in read.Scalars("validation/exact_match")] == [(500, 0.75)]
     assert [(event.step, event.value) for event in read.Scalars("train/loss")] == [(500, 0.25)]
     assert read.Tags()["images"] == ["heat map"]
     assert "samples/text_summary" in read.Tags()["tensors"]
@@ -271,6 +274,6 @@ def test_wandb_offline_writes_into_the_folder_of_the_run(tmp_path: Path) -> None
     assert json.loads(done.stdout.splitlines()[-1]) == []
     [log] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     content = log.read_bytes()
-    for part in (b"train/loss", b"development/exact", b"heat map", b"samples", b"abacus", HEAD["id"].encode()):
+    for part in (b"train/loss", b"validation/exact_match", b"heat map", b"samples", b"abacus", HEAD["id"].encode()):
         assert part in content, part
     assert list((tmp_path / "wandb").glob("offline-run-*/files/media/images/*.png"))

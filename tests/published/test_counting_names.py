@@ -177,7 +177,7 @@ def test_vocabularies_have_the_published_sizes_and_all_texts_of_the_task() -> No
 @every_name
 def test_every_row_has_the_labels_of_the_definition(name: str) -> None:
     task = PRESETS[name]
-    for split in ("train", "test", "development", "beyond-development"):
+    for split in ("train", "test", "validation", "ood_validation"):
         is_right(name, task.examples(split, 3, 0, 12))
 
 

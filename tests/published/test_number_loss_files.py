@@ -58,7 +58,7 @@ def test_files_are_written_with_their_names_and_read_again(
     assert all(written.values())
     for place in (tmp_path / "out", tmp_path / "out" / folder):
         again = replace(task, data_dir=str(place))
-        for split in ("train", "development", "test"):
+        for split in ("train", "validation", "test"):
             assert texts(again, split) == texts(task, split)
     if isinstance(task, Mathematics):
         assert texts(replace(again, module=2), "test") == texts(replace(task, module=2), "test")
@@ -116,10 +116,10 @@ def test_the_command_writes_them_and_says_the_sizes(
     assert main(["data", "write", "gsm8k", "--as", "published", "out=ready"]) == 0
     output = capsys.readouterr().out
     assert "ready/grade_school_math/data/preprocessed/train_t_clean.jsonl  17 questions" in output
-    assert "read: train 17, development 3, test gsm8k 6" in output
+    assert "read: train 17, validation 3, test gsm8k 6" in output
     assert main(["data", "write", "gsm8k", "--as", "published", "out=ready"]) == 2
     assert main(["data", "stats", "gsm8k", "answer_format=number", "count=10"]) == 0
-    assert "splits: train 17, development 3, test gsm8k 6" in capsys.readouterr().out
+    assert "splits: train 17, validation 3, test gsm8k 6" in capsys.readouterr().out
     assert main(["data", "write", "svamp", "--as", "published", "out=x"]) == 2
     assert main(["sample", "gsm8k", "count=1", "split=test"]) == 0
     assert "    #### " in capsys.readouterr().out

@@ -19,10 +19,10 @@ COUNTS = Schema(
             "correct": Integer(high="count"),
             "loss?": Number(0),
             "counted_at?": Array(Integer()),
-            "right_at?": Array(Integer(), bound_field="counted_at"),
+            "correct_by_position?": Array(Integer(), bound_field="counted_at"),
             "cell?": MapOf(Integer()),
             "status?": String(("done", "failed")),
-            "seen?": Boolean(),
+            "overlaps_training?": Boolean(),
             "low?": Number(0, "correct / count"),
             "high?": Number("correct / count", 1),
         }
@@ -44,10 +44,16 @@ SOUND = {"count": 4, "correct": 3}
         ({"count": None}, "`count` must be an integer of at least 0, not null"),
         ({"loss": float("inf")}, "`loss` must be a finite number of at least 0, not Infinity"),
         ({"cell": {"digits": 1.5}}, "`cell.digits` must be an integer of at least 0, not 1.5"),
-        ({"counted_at": [4, 4], "right_at": [4]}, "`right_at` must be a list as long as `counted_at`, not [4]"),
-        ({"counted_at": [4, 4], "right_at": [4, 5]}, "`right_at.1` must be at most `counted_at.1` (4), not 5"),
+        (
+            {"counted_at": [4, 4], "correct_by_position": [4]},
+            "`correct_by_position` must be a list as long as `counted_at`, not [4]",
+        ),
+        (
+            {"counted_at": [4, 4], "correct_by_position": [4, 5]},
+            "`correct_by_position.1` must be at most `counted_at.1` (4), not 5",
+        ),
         ({"status": "gone"}, "`status` must be 'done' or 'failed', not \"gone\""),
-        ({"seen": 1}, "`seen` must be a boolean, not 1"),
+        ({"overlaps_training": 1}, "`overlaps_training` must be a boolean, not 1"),
         ({"low": 0.75, "high": 0.75}, None),
         ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
         ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
@@ -63,8 +69,8 @@ def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("schema", "record", "message"),
     [
-        (METRICS, {"step": 1, "split": "development", "exact": 0.5, "low": 0.6, "high": 0.9}, "`low` must be "),
-        (METRICS, {"step": 1, "split": "development", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
+        (METRICS, {"step": 1, "split": "validation", "exact_match": 0.5, "low": 0.6, "high": 0.9}, "`low` must be "),
+        (METRICS, {"step": 1, "split": "validation", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
         (
             RESULT,
             {"run": "a/1", "key": "k", "status": "done", "final": {"ood_test": {"mean": 0.9, "low": 0.1, "high": 0.8}}},
@@ -158,20 +164,20 @@ def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> Non
     assert TASK.find_violation({"item": 0, "seconds": -1, "worker": "a"}) == (
         "`seconds` must be a finite number of at least 0, not -1"
     )
-    assert TASK.find_violation({"over": True}) is None
-    assert EVALUATION.find_violation({"over": True}) == "`cell` must be an object, and is missing"
+    assert TASK.find_violation({"finished": True}) is None
+    assert EVALUATION.find_violation({"finished": True}) == "`cell` must be an object, and is missing"
 
 
 @pytest.mark.parametrize(
     ("steps", "ended", "message"),
     [
-        ([10, 20], {"why": "budget", "step": 20}, None),
-        ([10, 20, 30], {"why": "budget", "step": 20}, None),
-        ([10], {"why": "stopped", "step": 20}, None),
-        ([], {"why": "budget", "step": 0}, None),
+        ([10, 20], {"stop_reason": "budget", "step": 20}, None),
+        ([10, 20, 30], {"stop_reason": "budget", "step": 20}, None),
+        ([10], {"stop_reason": "stopped", "step": 20}, None),
+        ([], {"stop_reason": "budget", "step": 0}, None),
         ([], None, None),
-        ([10], {"why": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
-        ([], {"why": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
+        ([10], {"stop_reason": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
+        ([], {"stop_reason": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
     ],
 )
 def test_metrics_are_checked_against_the_step_of_the_head(

@@ -24,8 +24,14 @@ def cell_line(first: int, second: int, correct: int, count: int, **more: Any) ->
     longest = max(first, second)
     region = "in_distribution" if longest <= TRAINED else "ood_validation" if longest == TRAINED + 1 else "ood_test"
     line = {"cell": {"first_digits": first, "second_digits": second}, "correct": correct, "count": count}
-    line |= {"low": low, "high": high, "digit_accuracy": correct / count, "first_wrong": None, "seed": 0}
-    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "region": region, "seen": longest == 1}
+    line |= {"low": low, "high": high, "digit_accuracy": correct / count, "first_error_counts": None, "seed": 0}
+    line |= {
+        "checkpoint": "final",
+        "step": 100,
+        "position_offset": 0,
+        "region": region,
+        "overlaps_training": longest == 1,
+    }
     return line | {"method": "one pass"} | more
 
 
@@ -60,9 +66,9 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             folder / "metrics.jsonl",
             [{"step": step, "examples": examples * step // 100, "loss": 1.0 / step} for step in (50, 100)]
             + [
-                {"step": step, "split": split, "exact": 0.5, "low": 0.4, "high": 0.6, "correct": 50, "count": 100}
+                {"step": step, "split": split, "exact_match": 0.5, "low": 0.4, "high": 0.6, "correct": 50, "count": 100}
                 for step in (50, 100)
-                for split in ("development", "beyond-development")
+                for split in ("validation", "ood_validation")
             ],
         )
         cells = [
@@ -71,8 +77,13 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             for second in range(1 if trained else TRAINED + 1, high + 1)
         ]
         write_lines(folder / "evaluation.jsonl", cells)
-        sample = {"cell": {"first_digits": 2, "second_digits": 1}, "question": "12+9=", "gold": "21", "said": "21"}
-        write_lines(folder / "samples.jsonl", [sample | {"right": True, "as_written": "21+9=12"}])
+        sample = {
+            "cell": {"first_digits": 2, "second_digits": 1},
+            "question": "12+9=",
+            "correct_answer": "21",
+            "prediction": "21",
+        }
+        write_lines(folder / "samples.jsonl", [sample | {"correct": True, "model_text": "21+9=12"}])
         return folder
 
     return make

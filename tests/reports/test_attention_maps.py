@@ -24,13 +24,13 @@ def record(prompt: str = "1+2=", tokens: tuple[str, ...] = ("1", "+", "2", "="))
     even = np.tril(np.ones((1, count, count))) / np.arange(1, count + 1)[:, None]
     own = np.eye(count)[None]
     maps = [
-        {"sort": "attention", **pack_weights(np.concatenate([even, own]))},
-        {"sort": "relations", **pack_weights(np.tril(-2.0 * np.ones((1, count, count))))},
-        {"sort": "symbols", **pack_weights(np.full((1, count, 5), 0.2))},
+        {"map_type": "attention", **pack_weights(np.concatenate([even, own]))},
+        {"map_type": "relations", **pack_weights(np.tril(-2.0 * np.ones((1, count, count))))},
+        {"map_type": "symbols", **pack_weights(np.full((1, count, 5), 0.2))},
     ]
-    data = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answered": None}
+    data = {"format": 1, "prompt": prompt, "tokens": list(tokens), "source": None, "answer_start": None}
     data |= {"checkpoint": "final", "step": 10, "position_offset": 0, "settings": {}}
-    return data | {"layers": [{"name": "layer 0", "layer": 0, "turn": 0, "part": "", "maps": maps}]}
+    return data | {"layers": [{"name": "layer 0", "layer": 0, "loop": 0, "component": "", "maps": maps}]}
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 5), (2, 4, 7), (1, 0, 3)])
@@ -57,8 +57,8 @@ def test_heads_in_words_say_over_how_many_they_spread_and_where_the_last_token_l
 
 @pytest.mark.parametrize(("order", "words"), [("reversed", "read and written"), ("answer_reversed", "of the answer")])
 def test_digits_in_reverse_order_are_noted(order: str, words: str) -> None:
-    assert f"Numbers {'are ' * (order == 'reversed')}{words}" in maps_page(record() | {"order": order}, "adding")
-    assert "reverse order" not in maps_page(record() | {"order": "normal"}, "adding")
+    assert f"Numbers {'are ' * (order == 'reversed')}{words}" in maps_page(record() | {"digit_order": order}, "adding")
+    assert "reverse order" not in maps_page(record() | {"digit_order": "normal"}, "adding")
 
 
 def test_a_page_fetches_nothing_and_no_prompt_can_break_it() -> None:

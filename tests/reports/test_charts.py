@@ -160,7 +160,7 @@ def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..
 def _with_first_tokens(folder: Path) -> Path:
     path = folder / "evaluation.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(record | {"first_correct": record["count"]}) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record | {"first_token_correct": record["count"]}) + "\n" for record in records))
     return folder
 
 

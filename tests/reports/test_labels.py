@@ -55,17 +55,17 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
     right = np.stack([places % 3 == 2] * 2 if knows is None else [places < knows, places < knows - 1])
     answers = np.broadcast_to((places % 3 + 1).astype(str), right.shape)
     labels = LabelCounts.from_arrays(right, np.ones_like(right), answers, TRAINED)
-    low, high = wilson_interval(labels.exact, 2)
+    low, high = wilson_interval(labels.exact_match, 2)
     region = "in_distribution" if count <= TRAINED else "ood_validation" if count <= TRAINED + 1 else "ood_test"
-    record = {"cell": {"count": count}, "correct": labels.exact, "count": 2, "low": low, "high": high, "seed": 0}
+    record = {"cell": {"count": count}, "correct": labels.exact_match, "count": 2, "low": low, "high": high, "seed": 0}
     record |= {
         "checkpoint": "final",
         "step": 100,
         "position_offset": 0,
         "region": region,
-        "seen": region == "in_distribution",
+        "overlaps_training": region == "in_distribution",
     }
-    return record | {"method": "one pass", "first_wrong": [], "labels": labels.record()} | more
+    return record | {"method": "one pass", "first_error_counts": [], "labels": labels.record()} | more
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def make(tmp_path: Path) -> Make:
         ]
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cells))
         metrics = [
-            {"step": step, "split": "beyond-development", "exact": 0.0, "accuracy": step / 200} for step in (50, 100)
+            {"step": step, "split": "ood_validation", "exact_match": 0.0, "accuracy": step / 200} for step in (50, 100)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
         return folder
@@ -120,15 +120,17 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
         chosen = replace(group, metric=metric)
         share = regions["ood"].labels.score(metric) if regions["ood"].labels else None
         assert chosen.region_scores[0]["ood"].score.value == pytest.approx(share)
-    with pytest.raises(UserError, match="there is no 'fist'; there are: exact, unseen"):
+    with pytest.raises(UserError, match="there is no 'fist'; there are: exact_match, unseen"):
         with_metric([group], "fist")  # type: ignore[arg-type]
 
 
 def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) -> None:
     group = group_of(make_run("abacus", lambda n: 1.0))
-    assert (group.resolved_metric, group.floor, group.labels) == ("exact", None, [])
+    assert (group.resolved_metric, group.floor, group.labels) == ("exact_match", None, [])
     assert count_section([group]) == ""
-    with pytest.raises(UserError, match="metric: must be exact for addition_abacus, whose answers have no labels"):
+    with pytest.raises(
+        UserError, match="metric: must be exact_match for addition_abacus, whose answers have no labels"
+    ):
         with_metric([group], "unseen")
 
 
@@ -296,7 +298,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
     notes = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
     assert "These are 8 of 14 groups" in notes
     assert "floor" in [text.get_text().split(" ")[0] for text in four.texts]
-    assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one development set was logged
+    assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one validation set was logged
 
 
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
@@ -335,7 +337,7 @@ def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
 
 def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path: Path) -> None:
     why = "its positions see the length of the row"
-    zoomed = [make("zoom", 12, seed, sees_future=why) for seed in (0, 1)]
+    zoomed = [make("zoom", 12, seed, non_causal_reason=why) for seed in (0, 1)]
     plain = [make("lstm", 12, seed) for seed in (0, 1)]
     assert finding_sentence([group_of(*zoomed)]) == f"no claim about zoom: {why}."
     assert f"no claim about zoom: {why}" in run_page(read_run(zoomed[0]))

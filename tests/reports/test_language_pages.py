@@ -33,7 +33,7 @@ def make(tmp_path: Path) -> Make:
         (folder / "recipe.yaml").write_bytes(header_yaml(head))
         metrics = [
             {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
-            {"step": steps, "split": "development", "loss": 2.0, "perplexity": 7.39},
+            {"step": steps, "split": "validation", "loss": 2.0, "perplexity": 7.39},
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
         lines = [
@@ -43,11 +43,11 @@ def make(tmp_path: Path) -> Make:
                 "cell": {"context_length": 16, "chunk": 0},
                 "count": 10,
                 "region": "in_distribution",
-                "seen": False,
+                "overlaps_training": False,
                 "method": "one pass",
                 "loss": loss,
                 "position_offset": 0,
-                "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "right": 9, "chunks": 10},
+                "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "correct_tokens": 9, "chunks": 10},
             }
             for name, loss in losses.items()
         ]
@@ -62,9 +62,9 @@ def make(tmp_path: Path) -> Make:
 
 QUICK = {
     "tokens_per_second": 12345,
-    "share_of_limit": 0.312,
-    "limit": {"flops_per_second": 1e11, "of": "fp32", "is": "measured"},
-    "peak_bytes": 454_328_320,
+    "flops_utilization": 0.312,
+    "peak": {"flops_per_second": 1e11, "precision": "fp32", "source": "measured"},
+    "peak_memory_bytes": 454_328_320,
 }
 
 
@@ -98,7 +98,7 @@ def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make)
     (run,) = read_runs([one])
     body = "".join(run_sections(run))
     text = comparison_text(group_runs(read_runs([one, other])))
-    for words in ("share of limit", "31 %", "peak memory", "454 MB", "12,345"):
+    for words in ("FLOPs utilization", "31 %", "peak memory", "454 MB", "12,345"):
         assert words in body
         assert words in text
     assert "2.66 gigaFLOP" in text

@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                 line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
                 line |= {
                     "region": "in_distribution" if n <= 3 else "ood_test",
-                    "seen": False,
+                    "overlaps_training": False,
                     "step": 100,
                     "position_offset": 0,
                 }

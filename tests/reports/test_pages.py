@@ -119,11 +119,11 @@ def test_names_and_samples_cannot_break_the_page(make_run):
     sample = {
         "cell": {"first_digits": 1, "second_digits": 1},
         "question": evil,
-        "gold": "1",
-        "said": evil,
-        "right": False,
+        "correct_answer": "1",
+        "prediction": evil,
+        "correct": False,
     }
-    (folder / "samples.jsonl").write_text(json.dumps(sample | {"as_written": evil}) + "\n")
+    (folder / "samples.jsonl").write_text(json.dumps(sample | {"model_text": evil}) + "\n")
     page = outline(write_run_report(folder))
     assert "script" not in page.tags
     assert page.text.count(evil) >= 4
@@ -138,8 +138,13 @@ def test_a_run_without_results_yet_still_has_a_page(make_run):
 
 def test_wrong_letters_are_marked_in_samples(make_run):
     folder = make_run("abacus", lambda n: 1.0)
-    sample = {"cell": {"first_digits": 2, "second_digits": 2}, "question": "12+34=", "gold": "46", "said": "56"}
-    (folder / "samples.jsonl").write_text(json.dumps(sample | {"right": False, "as_written": ""}) + "\n")
+    sample = {
+        "cell": {"first_digits": 2, "second_digits": 2},
+        "question": "12+34=",
+        "correct_answer": "46",
+        "prediction": "56",
+    }
+    (folder / "samples.jsonl").write_text(json.dumps(sample | {"correct": False, "model_text": ""}) + "\n")
     assert "<mark>5</mark>6" in write_run_report(folder).read_text()
 
 
@@ -159,7 +164,7 @@ def test_a_task_with_one_axis_is_a_curve_without_a_map(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
     lines = [
-        line | {"cell": {"length": n}, "region": "in_distribution" if n < 4 else "ood_test", "seen": False}
+        line | {"cell": {"length": n}, "region": "in_distribution" if n < 4 else "ood_test", "overlaps_training": False}
         for n in range(1, 8)
     ]
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -20,8 +20,8 @@ from numerate.reports.compare import write_comparison
 from numerate.reports.finding import finding_sentence
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import group_runs, have_named_parts
-from numerate.reports.measure_tables import MAX_COLUMNS, _column_ranges, metric_rows
-from numerate.reports.measures import SAME_CHECKPOINT, MetricKey, format_metric, groups_at_checkpoints
+from numerate.reports.metric_tables import MAX_COLUMNS, _column_ranges, metric_rows
+from numerate.reports.metrics import SAME_CHECKPOINT, MetricKey, format_metric, groups_at_checkpoints
 from numerate.reports.page import run_page
 from numerate.reports.part_chart import part_chart, wrap_name
 from numerate.reports.plots import FIGURES, write_plot
@@ -45,7 +45,7 @@ def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str
     predictions = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
     line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
     line |= {"names": {"module": name}} if name else {}
-    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "seen": False}
+    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "overlaps_training": False}
     line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
     return line | {"numbers": NumberScores.from_texts(predictions, list(map(str, truth))).to_record()} | more
 
@@ -77,7 +77,14 @@ def make(
             called = names[part - 1] if names else None
             lines.append(part_line(part, found(part), off=off, name=called, seed=seed, checkpoint=name, step=step))
     (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sample = {"cell": {"module": 3}, "question": "1+2?", "gold": "3", "said": "3", "right": True, "as_written": "3"}
+    sample = {
+        "cell": {"module": 3},
+        "question": "1+2?",
+        "correct_answer": "3",
+        "prediction": "3",
+        "correct": True,
+        "model_text": "3",
+    }
     (run / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     return run
 
@@ -129,7 +136,7 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
 
 def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
     groups = group_runs(read_runs(losses(tmp_path, 2)))
-    chart = part_chart(groups, "exact")
+    chart = part_chart(groups, "exact_match")
     assert chart.index(">in-distribution modules<") < chart.index(">add<") < chart.index('class="limit"')
     assert chart.index('class="limit"') < chart.index(">OOD test modules<") < chart.index(">add_big<")
     assert chart.count("<g class=") == 2 * (len(NAMES) + 2), "a point of each group for each part and both means"
@@ -138,10 +145,10 @@ def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
     (one,) = groups_at_checkpoints(group_runs(read_runs(losses(tmp_path, 3, ("CrossEntropy",)))))
     first = MetricKey("in_distribution", 1)
-    assert sorted(one.values(first, "exact")) == [0.2, 0.25, 0.3]
-    assert one.interval(first, "exact") == (0.2, 0.3)
+    assert sorted(one.values(first, "exact_match")) == [0.2, 0.25, 0.3]
+    assert one.interval(first, "exact_match") == (0.2, 0.3)
     (alone,) = groups_at_checkpoints(group_runs([read_run(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
-    assert alone.interval(first, "exact") == pytest.approx(wilson_interval(4, 20))
+    assert alone.interval(first, "exact_match") == pytest.approx(wilson_interval(4, 20))
     assert alone.interval(first, "log_mae") is None
 
 
@@ -152,8 +159,8 @@ def test_regions_have_pooled_metrics_and_the_mean_of_their_parts(tmp_path: Path)
     lines = [part_line(1, 9, count=10, name="add")] + [line for line in lines if line["cell"] != {"module": 1}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (one,) = groups_at_checkpoints(group_runs([read_run(run)]))
-    assert one.values(MetricKey("in_distribution"), "exact") == [pytest.approx((9 + 8) / 30)]
-    assert one.values(MetricKey("in_distribution"), "exact (mean of modules)") == [
+    assert one.values(MetricKey("in_distribution"), "exact_match") == [pytest.approx((9 + 8) / 30)]
+    assert one.values(MetricKey("in_distribution"), "exact_match (mean of modules)") == [
         pytest.approx(fmean([9 / 10, 8 / 20]))
     ]
     assert one.values(MetricKey("in_distribution"), "mae") == [pytest.approx((1 + 12) / 30)]
@@ -166,7 +173,7 @@ def test_final_and_best_are_both_shown_and_once_where_they_are_the_same(tmp_path
     same = group_runs([read_run(make(tmp_path, "CrossEntropy", lambda part: 5))])
     assert [one.checkpoint for one in groups_at_checkpoints(same)] == [SAME_CHECKPOINT]
     apart = group_runs([read_run(make(tmp_path, "NumberToken", lambda part: 5, best=(40, lambda part: 15)))])
-    found = {one.checkpoint: one.values(MetricKey("ood_test"), "exact") for one in groups_at_checkpoints(apart)}
+    found = {one.checkpoint: one.values(MetricKey("ood_test"), "exact_match") for one in groups_at_checkpoints(apart)}
     assert found == {"final": [0.25], "best": [0.75]}
     page = run_page(apart[0].runs[0])
     assert '<td class="quiet">best</td>' in page
@@ -192,7 +199,7 @@ def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
     section = page.split("<h2>Significant differences between groups</h2>")[1].split("<h2>")[0]
     assert "log_mae, mean of seeds" in section
-    assert "exact, mean of seeds" in section
+    assert "exact_match, mean of seeds" in section
     assert "sign-flip test, seed by seed" in section
     assert "0 of 6" in section, "the first of a pair is in no seed better than the second"
     assert "NumberToken_64 is better than CrossEntropy_64" in section
@@ -225,12 +232,12 @@ def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) 
         for i in range(7)
         for seed in range(5)
     ]
-    found = compare_pairs_by_metric(group_runs(read_runs(folders)), "exact")
+    found = compare_pairs_by_metric(group_runs(read_runs(folders)), "exact_match")
     assert {(pair.region, pair.family) for pair in found} == {
         (r, f) for r in ("in_distribution", "ood_test") for f in (0, 1)
     }
     assert len(found) == 2 * 2 * 6
-    text = " ".join(answer_pair_sentences(found, "exact"))
+    text = " ".join(answer_pair_sentences(found, "exact_match"))
     assert "no difference can be significant" not in text, (
         "six pairs of five seeds each can reach 0.048, twelve could not"
     )
@@ -274,7 +281,7 @@ def test_a_terminal_has_parts_by_their_names(
 @pytest.mark.parametrize(
     ("measure", "value", "text"),
     [
-        ("exact", 0.125, "12.5"),
+        ("exact_match", 0.125, "12.5"),
         ("missing", 0.0, "0"),
         ("log_mae", 1.2345, "1.23"),
         ("log_r2", -0.0002, "0.000"),

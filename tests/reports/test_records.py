@@ -15,7 +15,7 @@ def test_a_run_folder_is_read_whole(make_run):
     assert run.cells[0].coordinates == {"first_digits": 1, "second_digits": 1}
     assert run.cells[0].accuracy == 1.0
     assert [line["step"] for line in run.training_metrics()] == [50, 100]
-    assert [line["exact"] for line in run.split_metrics("beyond-development")] == [0.5, 0.5]
+    assert [line["exact_match"] for line in run.split_metrics("ood_validation")] == [0.5, 0.5]
     assert run.samples[0].prediction == "21"
     assert run.warnings == ()
 

@@ -52,7 +52,7 @@ def make(tmp_path: Path) -> Make:
                 low, high = wilson_interval(correct, 1000)
                 line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
                 line |= {"seed": first + i, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
-                lines.append(line | {"seen": False, "method": "one pass"})
+                lines.append(line | {"overlaps_training": False, "method": "one pass"})
             (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             folders.append(folder)
         return folders

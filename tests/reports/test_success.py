@@ -37,7 +37,10 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
         (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
-        line = {"step": 100, "loss": 0.1}, {"step": 100, "split": "development", "exact": 0.9, "low": 0.8, "high": 1.0}
+        line = (
+            {"step": 100, "loss": 0.1},
+            {"step": 100, "split": "validation", "exact_match": 0.9, "low": 0.8, "high": 1.0},
+        )
         (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
         lines = []
         for checkpoint, found in (("final", share), ("best", best)):
@@ -46,13 +49,20 @@ def make(tmp_path: Path) -> Callable[..., Path]:
                 low, high = wilson_interval(correct, 100)
                 cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
                 lines.append(
-                    {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high, "seen": n == 1}
+                    {
+                        "cell": cell,
+                        "correct": correct,
+                        "count": 100,
+                        "low": low,
+                        "high": high,
+                        "overlaps_training": n == 1,
+                    }
                     | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
                     | {
                         "region": "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test",
                         "position_offset": 0,
                     }
-                    | {"first_correct": min(100, correct + 10), "method": "one pass"}
+                    | {"first_token_correct": min(100, correct + 10), "method": "one pass"}
                 )
         (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
         return folder
@@ -185,9 +195,9 @@ def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
 def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Callable[..., Path]) -> None:
     run = make("old", lambda n: 0.5)
     line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[0])
-    del line["first_correct"]
-    (run / "evaluation.jsonl").write_text(json.dumps(line | {"first_wrong": [30, 20]}) + "\n")
-    assert [cell.first_correct for cell in read_run(run).cells] == [70]
+    del line["first_token_correct"]
+    (run / "evaluation.jsonl").write_text(json.dumps(line | {"first_error_counts": [30, 20]}) + "\n")
+    assert [cell.first_token_correct for cell in read_run(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
     assert read_run(run).cells[0].with_first_token() is None
     with pytest.raises(UserError, match="plot: the records of old have no first-token accuracy"):
@@ -221,7 +231,8 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
         line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[-1])
         cell = {"first_digits": 120, "second_digits": 120}
         file.write(
-            json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "low": 0.0, "first_correct": 0}) + "\n"
+            json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "low": 0.0, "first_token_correct": 0})
+            + "\n"
         )
     found = score_regions(read_run(run).select_cells())
     assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]

@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Make:
                 low, high = wilson_interval(correct, 1000)
                 line = {"cell": dict.fromkeys(axes, n), "correct": correct, "count": 1000, "low": low, "high": high}
                 line |= {"seed": seed, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
-                lines.append(line | {"seen": False, "method": "one pass"} | more)
+                lines.append(line | {"overlaps_training": False, "method": "one pass"} | more)
             (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             folders.append(folder)
         (group,) = group_runs(read_runs(folders), {folders[0].parent.name: label})

@@ -157,7 +157,7 @@ def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"metric": "test"}, "metric: 'test' is none of: beyond-development, development, loss"),
+        ({"metric": "test"}, "metric: 'test' is none of: ood_validation, validation, loss"),
         ({"sampler": "tp"}, "sampler: 'tp'.*Did you mean 'tpe'"),
         ({"pruner": "hyperband"}, "pruner: 'hyperband'"),
         ({"trials": 0}, "trials: must be at least 1, not 0"),
@@ -223,7 +223,7 @@ def test_a_search_asks_no_question_of_the_test_split_and_evaluates_no_grid(found
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Task, "examples", noted)
         search(TINY, {"model.hidden_size": [16, 32]}, trials=2, seeds=2, runs_dir=tmp_path, quiet=True)
-    assert drawn == {"train", "development", "beyond-development"}
+    assert drawn == {"train", "validation", "ood_validation"}
     assert not list(tmp_path.glob("**/evaluation.jsonl"))
     assert not list(found.path.parent.glob("**/evaluation.jsonl"))
 
@@ -331,12 +331,13 @@ def test_numbers_that_are_tried_are_short_and_inside_their_span(found: SearchRes
 def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: float = 1.0) -> RunFolder:
     """A run with records of (step, right in distribution, right on OOD validation)."""
     run = RunFolder.create(folder, "made", f"run{len(list(folder.glob('made/*')))}", {"recipe": to_tree(TINY)})
-    for step, development, beyond in evaluations:
+    for step, validation, beyond in evaluations:
         run.append("metrics.jsonl", {"step": step, "loss": loss / step})
-        for split, exact in (("development", development), ("beyond-development", beyond)):
+        for split, exact in (("validation", validation), ("ood_validation", beyond)):
             if exact is not None:
                 run.append(
-                    "metrics.jsonl", {"step": step, "split": split, "exact": exact, "low": exact / 2, "high": exact}
+                    "metrics.jsonl",
+                    {"step": step, "split": split, "exact_match": exact, "low": exact / 2, "high": exact},
                 )
     return run
 
@@ -344,31 +345,31 @@ def recorded(folder: Path, *evaluations: tuple[int, float, float | None], loss: 
 def test_a_run_is_worth_what_its_best_checkpoint_got_right_on_the_next_lengths(tmp_path: Path) -> None:
     long = replace(TINY, training=replace(TINY.training, steps=30))
     run = recorded(tmp_path, (10, 0.2, 0.5), (20, 0.9, 0.5), (30, 1.0, 0.25), (40, 1.0, 1.0))
-    best = run_result(run, long, "beyond-development")
+    best = run_result(run, long, "ood_validation")
     assert (best["value"], best["low"], best["best_step"], best["steps"]) == (0.5, 0.25, 20, 30)
-    assert best["metric"] == "beyond-development"
-    assert (best["development"], best["loss"]) == (0.9, 1 / 30)
-    assert run_result(run, long, "development")["value"] == 1.0
+    assert best["metric"] == "ood_validation"
+    assert (best["validation"], best["loss"]) == (0.9, 1 / 30)
+    assert run_result(run, long, "validation")["value"] == 1.0
     assert run_result(run, long, "loss")["objective"] == 1 / 30
     short = recorded(tmp_path, (10, 0.2, None), (20, 0.9, None))
-    fallen_back = run_result(short, long, "beyond-development")
-    assert (fallen_back["metric"], fallen_back["value"]) == ("development", 0.9)
+    fallen_back = run_result(short, long, "ood_validation")
+    assert (fallen_back["metric"], fallen_back["value"]) == ("validation", 0.9)
     with pytest.raises(UserError, match="ended before any evaluation"):
-        run_result(recorded(tmp_path), long, "beyond-development")
+        run_result(recorded(tmp_path), long, "ood_validation")
 
 
 def test_ties_on_the_next_lengths_are_settled_by_the_trained_ones(tmp_path: Path) -> None:
     worse, better = (
-        run_result(recorded(tmp_path, (4, right, beyond)), TINY, "beyond-development")["objective"]
+        run_result(recorded(tmp_path, (4, right, beyond)), TINY, "ood_validation")["objective"]
         for right, beyond in ((0.9, 0.5), (1.0, 0.5))
     )
-    more_beyond = run_result(recorded(tmp_path, (4, 0.0, 0.5 + 1 / 256)), TINY, "beyond-development")["objective"]
+    more_beyond = run_result(recorded(tmp_path, (4, 0.0, 0.5 + 1 / 256)), TINY, "ood_validation")["objective"]
     assert worse < better < more_beyond
 
 
 def test_a_trial_of_several_seeds_is_worth_their_median(tmp_path: Path) -> None:
-    runs = [run_result(recorded(tmp_path, (4, 1.0, right)), TINY, "beyond-development") for right in (0.25, 1.0, 0.5)]
-    objective, what = summarize_runs(runs, "beyond-development")
+    runs = [run_result(recorded(tmp_path, (4, 1.0, right)), TINY, "ood_validation") for right in (0.25, 1.0, 0.5)]
+    objective, what = summarize_runs(runs, "ood_validation")
     assert objective == pytest.approx(0.5, abs=1e-5)
     assert (what["value"], what["low"], what["high"]) == (0.5, 0.25, 1.0)
 
@@ -441,7 +442,7 @@ class Elsewhere(Executor):
 
 
 def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tmp_path: Path) -> None:
-    found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not begun"), runs_dir=tmp_path, quiet=True)
+    found = search(TINY, RATES, trials=2, executor=Elsewhere(why="not started"), runs_dir=tmp_path, quiet=True)
     assert (found.num_left, found.exit_status) == (2, 0)
     assert "0 of 2 trials are complete, 2 not finished; the same command resumes" in str(found)
     with pytest.raises(UserError, match="no trial is complete"):
@@ -452,8 +453,8 @@ def test_a_search_that_is_only_submitted_ends_at_once_and_continues_elsewhere(tm
     ("why", "error", "message"),
     [
         ("", OperationalError, "no worker starts one"),
-        ("mistake", UserError, "some reason"),
-        ("fault", OperationalError, "some reason"),
+        ("user error", UserError, "some reason"),
+        ("operational error", OperationalError, "some reason"),
     ],
 )
 def test_an_executor_that_gets_nothing_done_is_reported(why: str, error: Any, message: str, tmp_path: Path) -> None:

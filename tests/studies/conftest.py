@@ -82,7 +82,7 @@ class Here(Executor):
             raise AssertionError(refused)
         for index, item in enumerate(items):
             if worker.stop.requested:
-                yield ItemOutcome(index, failure=Failure("not begun", "not begun", 130))
+                yield ItemOutcome(index, failure=Failure("not started", "not started", 130))
                 continue
             reply = worker.run_item(pickle.dumps(item))
             on_tick()

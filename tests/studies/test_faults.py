@@ -85,7 +85,9 @@ def kinds(title: str, runs: Path) -> dict[str, str]:
     """How each run of a study ended, by its label."""
     folder = StudyFolder.from_title(title, runs)
     results = folder.results()
-    return {one.label: results[one.result_key].get("kind", results[one.result_key]["status"]) for one in folder.plan()}
+    return {
+        one.label: results[one.result_key].get("failure", results[one.result_key]["status"]) for one in folder.plan()
+    }
 
 
 # A run that raises ----------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here:
     assert [one.exit_status for one in done] == [2, 1, 0]
     assert "cuda:99" in str(done[0].error)
     assert "is not finite" in str(done[1].error)
-    assert kinds("s", tmp_path) == {"wrong": "mistake", "explodes": "fault", "rotary": "done"}
+    assert kinds("s", tmp_path) == {"wrong": "user error", "explodes": "operational error", "rotary": "done"}
 
 
 def test_what_failed_is_listed_and_tried_again_only_on_request(

@@ -92,9 +92,9 @@ def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp
     assert (lines[0]["runs"], sorted(lines[0])) == (5, ["format", "runs", "sha256"])
     assert [sorted(line) for line in lines[1:]] == [
         ["base", "key", "label", "recipe", "run", "seed"],
-        *[["base", "differs", "key", "label", "run", "seed"]] * 4,
+        *[["base", "diff", "key", "label", "run", "seed"]] * 4,
     ]
-    assert [line.get("differs") for line in lines[2:]] == [{"seed": seed} for seed in range(1, 5)]
+    assert [line.get("diff") for line in lines[2:]] == [{"seed": seed} for seed in range(1, 5)]
     assert folder.metadata()["question"] == "Why?"
 
 
@@ -140,7 +140,7 @@ def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tin
     folder.update_plan(runs[:1])
     assert [planned.tree for planned in folder.all_runs()] == [runs[0].tree, older[1].tree, older[2].tree]
     folder.update_plan(runs)
-    assert [planned.differs for planned in folder.plan()] == [{}, {"seed": 1}, {"seed": 2}]
+    assert [planned.diff for planned in folder.plan()] == [{}, {"seed": 1}, {"seed": 2}]
 
 
 def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) -> None:
@@ -234,16 +234,21 @@ def test_parts_known_from_another_recipe_give_the_same_trees_and_keys(tiny: Reci
 
 
 def line(run: str, status: str, at: float, **more: Any) -> dict[str, Any]:
-    return {"run": run, "key": "k", "status": status, "took": {"at": at}, **more}
+    return {"run": run, "key": "k", "status": status, "timing": {"ended": at}, **more}
 
 
 def test_done_is_worth_more_than_failed_and_later_more_than_earlier(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
     folder.add_results(
-        "b", [line("x", "failed", 3, kind="fault"), line("y", "done", 1), line("z", "failed", 2, kind="a")]
+        "b",
+        [
+            line("x", "failed", 3, failure="operational error"),
+            line("y", "done", 1),
+            line("z", "failed", 2, failure="a"),
+        ],
     )
-    folder.add_results("a", [line("x", "done", 1), line("y", "failed", 5), line("z", "failed", 4, kind="b")])
-    folder.add_results("c", [line("z", "failed", 3, kind="c"), line("y", "done", 2, step=7)])
+    folder.add_results("a", [line("x", "done", 1), line("y", "failed", 5), line("z", "failed", 4, failure="b")])
+    folder.add_results("c", [line("z", "failed", 3, failure="c"), line("y", "done", 2, step=7)])
     found = StudyFolder(tmp_path).results()
     assert found["x", "k"]["status"] == "done"
     assert found["y", "k"]["step"] == 7
@@ -281,7 +286,7 @@ def test_a_torn_last_line_of_a_killed_worker_is_cut_before_the_next_is_written(t
 def test_a_run_is_done_only_while_its_folder_is_there(tiny: Recipe, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
     (planned,) = folder.update_plan(requested(tiny))
-    folder.add_results("a", [{"run": planned.run, "key": planned.key, "status": "done", "took": {}}])
+    folder.add_results("a", [{"run": planned.run, "key": planned.key, "status": "done", "timing": {}}])
     assert folder.done_results([planned]) == {}
     (tmp_path / planned.run).mkdir(parents=True)
     assert list(folder.done_results([planned])) == [planned.run]
@@ -290,18 +295,18 @@ def test_a_run_is_done_only_while_its_folder_is_there(tiny: Recipe, tmp_path: Pa
 
 
 def test_a_run_that_ended_by_its_cap_of_minutes_is_not_done() -> None:
-    assert is_done({"status": "done", "why": "budget"})
-    assert not is_done({"status": "done", "why": "minutes"})
+    assert is_done({"status": "done", "stop_reason": "budget"})
+    assert not is_done({"status": "done", "stop_reason": "minutes"})
 
 
-@pytest.mark.parametrize("kind", ["mistake", "fault", "error", "out of memory", "timeout"])
+@pytest.mark.parametrize("kind", ["user error", "operational error", "error", "out of memory", "timeout"])
 def test_what_would_fail_again_is_failed(kind: str) -> None:
-    assert is_failed({"status": "failed", "kind": kind})
+    assert is_failed({"status": "failed", "failure": kind})
 
 
-@pytest.mark.parametrize("kind", ["died", "stopped", "not begun"])
+@pytest.mark.parametrize("kind", ["died", "stopped", "not started"])
 def test_what_may_simply_go_on_is_not_failed(kind: str) -> None:
-    assert not is_failed({"status": "failed", "kind": kind})
+    assert not is_failed({"status": "failed", "failure": kind})
 
 
 # Whatever is there ----------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def left_by(study: Study, runs: Path) -> dict[str, Any]:
     folder = StudyFolder.from_title(study.title, runs)
     plan = folder.plan()
     found: dict[str, Any] = {
-        planned.run: {name: value for name, value in record.items() if name != "took"}
+        planned.run: {name: value for name, value in record.items() if name != "timing"}
         for planned in plan
         if (record := folder.results().get(planned.result_key)) is not None
     }
@@ -228,7 +228,7 @@ def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
     assert len((trained.run.path / "starts.jsonl").read_text().splitlines()) == 1
     folder = StudyFolder.from_title("s", tmp_path)
     record = folder.results()[folder.plan()[0].result_key]
-    assert (record["why"], record["step"], record["took"]["from"]) == ("budget", 4, 4)
+    assert (record["stop_reason"], record["step"], record["timing"]["start_step"]) == ("budget", 4, 4)
 
 
 def test_the_seconds_of_a_run_are_those_of_all_its_starts(
@@ -243,9 +243,9 @@ def test_the_seconds_of_a_run_are_those_of_all_its_starts(
     run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
     folder = StudyFolder.from_title("s", tmp_path)
     record = folder.results()[folder.plan()[0].result_key]
-    assert record["took"]["from"] == 2
-    assert record["took"]["seconds"] > 1000
-    assert results_of(folder.path)["seconds"] == [record["took"]["seconds"]]
+    assert record["timing"]["start_step"] == 2
+    assert record["timing"]["seconds"] > 1000
+    assert results_of(folder.path)["seconds"] == [record["timing"]["seconds"]]
 
 
 def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
@@ -264,8 +264,8 @@ def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Ex
     study = Study("s", "?", [tiny])
     run_study(study, runs_dir=tmp_path, executor=here)
     (lines,) = (tmp_path / "s" / "results").iterdir()
-    lines.write_text(lines.read_text().replace('"why": "budget"', '"why": "minutes"'))
+    lines.write_text(lines.read_text().replace('"stop_reason": "budget"', '"stop_reason": "minutes"'))
     folder = StudyFolder.from_title("s", tmp_path)
     assert folder.done_results(folder.plan()) == {}
     run_study(study, runs_dir=tmp_path, executor=here)
-    assert [record["why"] for record in folder.done_results(folder.plan()).values()] == ["budget"]
+    assert [record["stop_reason"] for record in folder.done_results(folder.plan()).values()] == ["budget"]

@@ -40,8 +40,15 @@ def make(tiny: Recipe, tmp_path: Path) -> Make:
 def end(folder: StudyFolder, planned: PlannedRun, status: str = "done", **more: Any) -> dict[str, Any]:
     """Writes that a run ended."""
     (folder.runs_dir / planned.run).mkdir(parents=True, exist_ok=True)
-    took = {"seconds": 10.0, "from": 0, "at": time.time()}
-    record = {"run": planned.run, "key": planned.key, "label": planned.label, "status": status, "took": took, **more}
+    timing = {"seconds": 10.0, "start_step": 0, "ended": time.time()}
+    record = {
+        "run": planned.run,
+        "key": planned.key,
+        "label": planned.label,
+        "status": status,
+        "timing": timing,
+        **more,
+    }
     folder.add_results("w", [record])
     return record
 
@@ -49,10 +56,10 @@ def end(folder: StudyFolder, planned: PlannedRun, status: str = "done", **more: 
 def state(folder: StudyFolder, worker: str, planned: PlannedRun | None, **more: Any) -> None:
     """Writes what a worker of this machine says, by default this very process."""
     (folder.path / "states").mkdir(exist_ok=True)
-    facts = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid(), "beat": time.time()}
+    facts = {"worker": worker, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}
     if planned is not None:
         facts |= {"run": planned.run, "label": planned.label, "seed": planned.seed, "phase": "training"}
-        facts |= {"step": 1, "steps": 4, "loss": 1.25, "cells": None, "began": time.time() - 5}
+        facts |= {"step": 1, "steps": 4, "loss": 1.25, "cells": None, "started": time.time() - 5}
     (folder.path / "states" / f"{worker}.json").write_text(json.dumps({**facts, **more}))
 
 
@@ -63,7 +70,7 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
     folder, plan = make(6)
     end(folder, plan[0])
     end(folder, plan[5])
-    end(folder, plan[1], "failed", kind="mistake", error="no")
+    end(folder, plan[1], "failed", failure="user error", error="no")
     make(2)
     now = study_status(folder)
     assert (now.num_runs, now.num_done, now.num_remaining, len(now.failed), now.num_earlier) == (2, 1, 0, 1, 1)
@@ -83,8 +90,8 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
 def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
     folder, plan = make(7)
     end(folder, plan[0])
-    end(folder, plan[1], "failed", kind="fault", error="the loss is not finite")
-    end(folder, plan[2], "failed", kind="died", error="its worker was killed")
+    end(folder, plan[1], "failed", failure="operational error", error="the loss is not finite")
+    end(folder, plan[2], "failed", failure="died", error="its worker was killed")
     state(folder, "a", plan[3])
     state(folder, "b", plan[0])  # it is done, and the worker has not reported what it does next
     state(folder, "c", None)
@@ -100,11 +107,11 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
 
 def test_a_failed_run_that_is_tried_again_is_running(make: Make) -> None:
     folder, plan = make(1)
-    end(folder, plan[0], "failed", kind="fault", error="no")
+    end(folder, plan[0], "failed", failure="operational error", error="no")
     state(folder, "a", plan[0])
     now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (0, 1), "it failed since its worker wrote that"
-    state(folder, "a", plan[0], began=time.time() + 1)
+    state(folder, "a", plan[0], started=time.time() + 1)
     now = study_status(folder)
     assert (len(now.running), len(now.failed)) == (1, 0)
 
@@ -115,7 +122,7 @@ def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_nam
     process.wait()
     state(folder, "gone", plan[0], pid=process.pid)
     state(folder, "far", plan[1], host="another", pid=process.pid)
-    state(folder, "silent", plan[2], host="another", beat=time.time() - 100)
+    state(folder, "silent", plan[2], host="another", heartbeat=time.time() - 100)
     now = study_status(folder)
     assert [one["worker"] for one in now.running] == ["far"]
     assert [one["worker"] for one in now.lost] == ["silent"]
@@ -127,7 +134,7 @@ def test_a_worker_whose_process_is_gone_is_dropped_and_one_that_is_silent_is_nam
 def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> None:
     folder, plan = make(15)
     for planned in plan:
-        end(folder, planned, "failed", kind="error", error=f"no {planned.seed}")
+        end(folder, planned, "failed", failure="error", error=f"no {planned.seed}")
     text = status_text(study_status(folder))
     assert text.count("failed: rotary") == 10
     assert "... and 5 more" in text
@@ -135,7 +142,7 @@ def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> N
 
 def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
     folder, plan = make(5)
-    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack=3)
+    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack_size=3)
     now = study_status(folder)
     assert (now.num_remaining, len(now.running)) == (2, 1)
     assert "rotary and 2 more" in status_text(now)
@@ -146,7 +153,7 @@ def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
 
 
 def busy(label: str, step: int, began: float, **more: Any) -> dict[str, Any]:
-    return {"label": label, "run": f"{label}/{step}", "step": step, "steps": 10, "began": began, **more}
+    return {"label": label, "run": f"{label}/{step}", "step": step, "steps": 10, "started": began, **more}
 
 
 def test_what_waits_lasts_as_long_as_its_variant_did_and_is_shared_by_the_workers() -> None:
@@ -178,7 +185,7 @@ def test_a_stack_lasts_as_long_as_its_runs_together() -> None:
 
 
 def test_only_runs_that_were_done_in_one_go_tell_how_long_one_takes() -> None:
-    done = [("a", {"took": {"seconds": 8.0, "from": 0}}), ("a", {"took": {"seconds": 1.0, "from": 5}})]
+    done = [("a", {"timing": {"seconds": 8.0, "start_step": 0}}), ("a", {"timing": {"seconds": 1.0, "start_step": 5}})]
     assert RunDurations(done).means() == {"a": 8.0, "": 8.0}
 
 
@@ -198,7 +205,7 @@ def test_a_worker_says_what_it_is_at_and_nothing_once_it_has_ended(tmp_path: Pat
         while read["step"] != 3 and time.monotonic() < deadline:
             time.sleep(0.05)
             read = json.loads((tmp_path / "me.json").read_text())
-        assert (read["step"], read["said"]) == (3, [[1, "hello"]])
+        assert (read["step"], read["messages"]) == (3, [[1, "hello"]])
     one.remove()
     assert list(tmp_path.iterdir()) == []
 
@@ -217,9 +224,9 @@ def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     folder, plan = make(2)
     messages: list[str] = []
-    state(folder, "old", plan[1], said=[[1, "before"]])
+    state(folder, "old", plan[1], messages=[[1, "before"]])
     with StudyProgress(folder, plan, {}, messages.append) as board:
-        state(folder, "a", plan[0], said=[[1, "one"], [2, "two"]])
+        state(folder, "a", plan[0], messages=[[1, "one"], [2, "two"]])
         board.update()
         board.print_worker_messages("a", [[2, "two"], [3, "three"]])
         board.finish_run(plan[0], end(folder, plan[0]))
@@ -240,7 +247,7 @@ def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) ->
         )
         board.finish_run(plan[0], end(folder, plan[0]))
         for planned in plan[1:30]:
-            board.finish_run(planned, end(folder, planned, "failed", kind="error", error="no"))
+            board.finish_run(planned, end(folder, planned, "failed", failure="error", error="no"))
     assert messages[0] == "warning: 3 cells are beyond training"
     assert [text for text in messages if "warning" in text] == messages[:1]
     assert messages.count("rotary seed 1: no") == 1

@@ -145,15 +145,15 @@ def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executo
     metrics = [json.loads(line) for line in (tmp_path / planned.run / "metrics.jsonl").read_text().splitlines()]
     last = {line.get("split"): line for line in metrics}
     cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
-    held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["seen"]]
+    held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["overlaps_training"]]
     assert record["final"]["in_distribution"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
     assert record["final"]["in_distribution"]["cells"] == len(held_out) == 1
-    assert (record["status"], record["why"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
+    assert (record["status"], record["stop_reason"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
     assert record["loss"] == last[None]["loss"]
-    assert record["development"] == last["development"]["exact"]
-    assert record["beyond-development"] == last["beyond-development"]["exact"]
-    assert record["took"].keys() == {"seconds", "worker", "stack", "from", "at"}
-    assert record["took"]["from"] == 0
+    assert record["validation_exact_match"] == last["validation"]["exact_match"]
+    assert record["ood_validation_exact_match"] == last["ood_validation"]["exact_match"]
+    assert record["timing"].keys() == {"seconds", "worker", "stack_size", "start_step", "ended"}
+    assert record["timing"]["start_step"] == 0
 
 
 def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Executor, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Ex
     assert [json.loads(line)["step"] for line in (done[0].path / "metrics.jsonl").read_text().splitlines()][-1] == 6
     folder = StudyFolder.find("pair", tmp_path)
     record = folder.results()[folder.plan()[0].result_key]
-    assert (record["step"], record["took"]["from"]) == (6, 4)
+    assert (record["step"], record["timing"]["start_step"]) == (6, 4)
 
 
 def test_the_report_is_written_anew_only_when_there_is_something_new(
@@ -259,7 +259,7 @@ def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_resul
     assert [one.error for one in done] == [None] * 8
     folder = StudyFolder.find("pair", tmp_path)
     records = [folder.results()[planned.result_key] for planned in folder.plan()]
-    assert {record["took"]["stack"] for record in records} == {4}
+    assert {record["timing"]["stack_size"] for record in records} == {4}
     assert len({record["loss"] for record in records}) == 8
 
 
@@ -378,7 +378,10 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
     found = {
         "mod: NoPE": ([record(0.1, 0.118)], group("mod: NoPE", [], modulus=10)),
         "mod: learned": ([record(1.0, 0.5), record(1.0, 0.7)], group("mod: learned", learned, modulus=10)),
-        "shifted: zoom": ([record(1.0, 1.0, sees_future="it sees")], group("shifted: zoom", learned, number="before")),
+        "shifted: zoom": (
+            [record(1.0, 1.0, non_causal_reason="it sees")],
+            group("shifted: zoom", learned, number="before"),
+        ),
         "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, number="before")),
     }
     text = variants_table(

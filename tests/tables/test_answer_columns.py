@@ -35,7 +35,7 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
     (runs / one.run).mkdir(parents=True)
     (runs / one.run / "recipe.yaml").write_text("format: 3\n")
     place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "method": "decoding"}
-    place |= {"correct": 1, "count": 2, "low": 0.1, "high": 0.9, "seen": False}
+    place |= {"correct": 1, "count": 2, "low": 0.1, "high": 0.9, "overlaps_training": False}
     lines = [{"cell": {"module": number}, **place, **cell} for number, cell in enumerate(cells)]
     disk.append_records(runs / one.run / "evaluation.jsonl", lines)
     return results_of("numbers", runs)

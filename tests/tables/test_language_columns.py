@@ -29,7 +29,12 @@ def study(runs: Path, losses: list[float]) -> Table:
     ]
     for one, loss in zip(folder.update_plan(requested, question="How low?", labels=None), losses, strict=True):
         record = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
-        record |= {"development": None, "development_loss": loss - 0.2, "development_bits": 0.5, "loss": loss - 0.3}
+        record |= {
+            "validation": None,
+            "validation_loss": loss - 0.2,
+            "validation_bits_per_byte": 0.5,
+            "loss": loss - 0.3,
+        }
         regions = {
             name: {"in_distribution": {"language": sums(loss - less).record()}}
             for name, less in (("final", 0.0), ("best", 0.1))
@@ -43,7 +48,7 @@ def study(runs: Path, losses: list[float]) -> Table:
             "position_offset": 0,
             "region": "in_distribution",
             "count": 2,
-            "seen": False,
+            "overlaps_training": False,
         }
         place |= {"method": "one pass"}
         found = sums(loss)
@@ -64,12 +69,12 @@ def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: 
     assert first["final.in_distribution.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
     assert first["final.in_distribution.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
     assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]  # type: ignore[operator]
-    assert first["development_loss"] == 1.8
+    assert first["validation_loss"] == 1.8
     assert "final.in_distribution" not in table.names, "nothing of running text is right or wrong"
 
 
 def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:
-    rows = list(table.cells().select("context_length", "chunk", "exact", "loss", "bits_per_byte", "tokens").rows)
+    rows = list(table.cells().select("context_length", "chunk", "exact_match", "loss", "bits_per_byte", "tokens").rows)
     assert rows[0] == (16, 0, None, 2.0, pytest.approx(0.76944, abs=1e-4), 32)
 
 
@@ -98,6 +103,6 @@ def test_many_variants_are_reported_in_a_short_table_lowest_first() -> None:
 
 def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:
     output = table.cells().to_text()
-    assert "exact" not in output
+    assert "exact_match" not in output
     for name in ("loss", "perplexity", "bits_per_byte"):
         assert name in output

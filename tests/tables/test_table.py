@@ -63,23 +63,29 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
     final = {"in_distribution": region(trained)} | ({} if beyond is None else {"ood_test": region(beyond)})
     return {
         "status": "done",
-        "why": "budget",
+        "stop_reason": "budget",
         "step": 100,
         "examples": 6400,
         "tokens": 51200,
         "flops": 1.5e12,
         "loss": 0.125,
-        "development": 1.0,
-        "beyond-development": 0.25,
+        "validation_exact_match": 1.0,
+        "ood_validation_exact_match": 0.25,
         "best_step": 75,
         "final": final,
         "best": {name: region(base["mean"] / 4) for name, base in final.items()},
-        "took": {"seconds": 2.5, "worker": "a", "stack": 1, "at": 1.0},
+        "timing": {"seconds": 2.5, "worker": "a", "stack_size": 1, "ended": 1.0},
     } | more
 
 
 def failed(kind: str = "error", error: str = "ValueError: it broke") -> dict[str, Any]:
-    return {"status": "failed", "kind": kind, "error": error, "trace": None, "took": {"seconds": 1.0, "worker": "b"}}
+    return {
+        "status": "failed",
+        "failure": kind,
+        "error": error,
+        "traceback": None,
+        "timing": {"seconds": 1.0, "worker": "b"},
+    }
 
 
 Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
@@ -136,7 +142,7 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
             (recipe(seed=1), failed()),
             (recipe(seed=2), None),
             (recipe(seed=3), failed("died", "its worker died")),
-            (recipe(seed=4), done(why="minutes")),
+            (recipe(seed=4), done(stop_reason="minutes")),
         ]
     )
     assert rows_of(table, "seed", "status", "failure", "error", "final.ood_test") == [
@@ -168,7 +174,7 @@ def test_a_run_that_a_worker_is_at_is_running_until_the_worker_is_gone_or_silent
     ended.wait()
     for number, pid, beat in ((0, os.getpid(), time.time()), (1, os.getpid(), time.time()), (2, ended.pid, time.time()),
                               (3, os.getpid(), time.time() - 600)):  # fmt: skip
-        state = {"worker": f"w{number}", "host": socket.gethostname(), "pid": pid, "beat": beat}
+        state = {"worker": f"w{number}", "host": socket.gethostname(), "pid": pid, "heartbeat": beat}
         state["run"] = folder.plan()[number].run
         (folder.path / "states" / f"w{number}.json").write_text(json.dumps(state))
     assert results_of("widths", study.runs)["status"] == ["running", "running", "left", "left"]
@@ -180,12 +186,12 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
     assert row == {
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "status": "done",
         "step": 100, "examples": 6400, "tokens": 51200, "flops": 1.5e12, "loss": 0.125,
-        "development": 1.0, "beyond-development": 0.25, "best_step": 75,
+        "validation_exact_match": 1.0, "ood_validation_exact_match": 0.25, "best_step": 75,
         "final.in_distribution": 0.75, "final.in_distribution.low": 0.375, "final.in_distribution.high": 0.875,
         "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
         "best.in_distribution": 0.1875, "best.in_distribution.low": 0.09375, "best.in_distribution.high": 0.59375,
         "best.ood_test": 0.125, "best.ood_test.low": 0.0625, "best.ood_test.high": 0.5625,
-        "seconds": 2.5, "worker": "a", "why": "budget", "failure": None, "error": None,
+        "seconds": 2.5, "worker": "a", "stop_reason": "budget", "failure": None, "error": None,
     }  # fmt: skip
 
 
@@ -288,7 +294,10 @@ def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> No
 
 def test_a_column_may_be_named_by_its_end_where_one_alone_ends_so(study: Studies) -> None:
     table = study([(recipe(hidden_size=width), done()) for width in (64, 128)])
-    assert table.select("hidden_size", "beyond_development").names == ["model.hidden_size", "beyond-development"]
+    assert table.select("hidden_size", "ood-validation-exact-match").names == [
+        "model.hidden_size",
+        "ood_validation_exact_match",
+    ]
     with pytest.raises(UserError, match=r"'ood_test' may be final\.ood_test or best\.ood_test"):
         table.select("ood_test")
     with pytest.raises(UserError, match=re.escape("columns: no column 'hiden_size'. Did you mean 'hidden_size'?")):
@@ -705,7 +714,7 @@ def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
     kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
     assert (kinds["seed"], kinds["step"], kinds["final.ood_test"]) == ("int64", "Int64", "float64")
     assert frame["step"].tolist()[0] == 100
-    assert frame["step"].isna().tolist() == frame["why"].isna().tolist() == [False, True]
+    assert frame["step"].isna().tolist() == frame["stop_reason"].isna().tolist() == [False, True]
     assert isinstance(frame, pandas.DataFrame)
     assert list(mixed(Studies(study.runs / "b")).where("status=left").to_pandas().columns) == list(frame.columns)
 
@@ -718,7 +727,7 @@ def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
         'select "model.hidden_size" w, avg("final.ood_test") a, count(*) n from runs group by w order by w'
     )
     assert list(answer) == [{"w": 64, "a": 0.5, "n": 2}, {"w": 128, "a": 0.5, "n": 1}]
-    assert list(table.query("select count(*) n, max(exact) best from cells")) == [{"n": 24, "best": 1.0}]
+    assert list(table.query("select count(*) n, max(exact_match) best from cells")) == [{"n": 24, "best": 1.0}]
     assert table.query('select "final.ood_test" from runs limit 1').columns[0].display_format == "share"
     assert list(table.group_by("hidden_size").query('select "model.hidden_size" from groups')) == [
         {"model.hidden_size": 64},
@@ -740,16 +749,16 @@ def cells(number: int) -> list[dict[str, Any]]:
             "count": 4,
             "low": 0.0,
             "high": 1.0,
-            "first_correct": 4,
+            "first_token_correct": 4,
             "digit_accuracy": 0.75,
-            "first_wrong": [0, 1],
+            "first_error_counts": [0, 1],
             "position_offset": 0,
-            "seen": first == 1,
+            "overlaps_training": first == 1,
             "method": "one pass",
             "seed": 0,
             "checkpoint": checkpoint,
             "step": 100 if checkpoint == "final" else 75,
-            "questions": 0,
+            "evaluation_seed": 0,
             "region": "in_distribution" if first == 1 else "ood_test",
         }
         for checkpoint in ("best", "final")
@@ -765,8 +774,8 @@ def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> N
         "run": "abacus/000000000000", "label": "abacus", "seed": 0, "checkpoint": "best", "step": 75,
         "position_offset": 0,
         "settings": None, "region": "in_distribution", "first_digits": 1, "second_digits": 1, "correct": 3, "count": 4,
-        "exact": 0.75, "low": 0.0, "high": 1.0, "digit_accuracy": 0.75, "first_correct": 4, "seen": True,
-        "method": "one pass",
+        "exact_match": 0.75, "low": 0.0, "high": 1.0, "digit_accuracy": 0.75, "first_token_correct": 4,
+        "overlaps_training": True, "method": "one pass",
     }  # fmt: skip
 
 
@@ -796,10 +805,10 @@ def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_severa
     table = study(seeds(0.1, 0.2, 0.3), cells=cells).cells()
     apart = table.group_by("checkpoint", "first_digits", "second_digits")
     row = next(iter(apart))
-    assert (row["count"], row["exact.median"], row["exact.highest"]) == (3, 0.75, 1.0)
-    assert row["exact.iqm.low"] is not None
+    assert (row["count"], row["exact_match.median"], row["exact_match.highest"]) == (3, 0.75, 1.0)
+    assert row["exact_match.iqm.low"] is not None
     together = next(iter(table.group_by("checkpoint")))
-    assert (together["count"], together["exact.iqm.low"]) == (12, None)
+    assert (together["count"], together["exact_match.iqm.low"]) == (12, None)
 
 
 def test_a_file_of_cells_that_is_torn_or_not_there_takes_no_other_with_it(study: Studies) -> None:
@@ -877,9 +886,9 @@ def test_groups_are_made_by_words(results: Shell) -> None:
 
 def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(results: Shell, study: Studies) -> None:
     (study.runs / "abacus/000000000000/evaluation.jsonl").write_text("")
-    where, columns = "where=seed=0,hidden_size=128,checkpoint=final", "columns=first_digits,second_digits,exact"
+    where, columns = "where=seed=0,hidden_size=128,checkpoint=final", "columns=first_digits,second_digits,exact_match"
     _, out, _ = results("cells=true", where, columns, "format=csv")
-    assert out == "first_digits,second_digits,exact\n1,1,0.25\n1,2,0.5\n2,1,0.75\n2,2,1.0\n"  # of the fourth run
+    assert out == "first_digits,second_digits,exact_match\n1,1,0.25\n1,2,0.5\n2,1,0.75\n2,2,1.0\n"  # of the fourth run
     _, out, _ = results("cells=true", f"out={study.runs / 'cells.csv'}")
     assert out.endswith("cells.csv: 32 rows, 20 columns\n")
 
@@ -977,7 +986,7 @@ def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> Non
 
 def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
     names = study([(recipe(), done())]).names
-    assert not any(measure in name for name in names for measure in ("unseen", "floor", "last", "no_claim"))
+    assert not any(measure in name for name in names for measure in ("unseen", "floor", "last", "non_causal_reason"))
 
 
 def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is_named(study: Studies) -> None:
@@ -1027,9 +1036,9 @@ def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: S
 
 
 def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
-    runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, sees_future="it sees the end"))]
+    runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, non_causal_reason="it sees the end"))]
     table = study(runs)
-    assert table["no_claim"] == [None, "it sees the end"]
+    assert table["non_causal_reason"] == [None, "it sees the end"]
     assert "no claim: it sees the end" in table.to_text()
     groups = table.group_by("label")
     assert (next(iter(groups))["success"], next(iter(groups))["success.count"]) == (1.0, 1)
@@ -1047,10 +1056,10 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
             "low": 0.1,
             "high": 0.9,
             "region": "ood_test",
-            "seen": False,
+            "overlaps_training": False,
         }
         line |= {"checkpoint": "final", "step": 1, "position_offset": 0, "method": "one pass"}
-        return [line | {"labels": {"asked_at": [2], "right_at": [1], **labels}}]
+        return [line | {"labels": {"targets_by_position": [2], "correct_by_position": [1], **labels}}]
 
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table

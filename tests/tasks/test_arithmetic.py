@@ -32,7 +32,7 @@ def values(questions: Questions) -> list[list[int]]:
     second=spans,
     lengths=st.sampled_from(["cycle", "uniform"]),
     zero=st.booleans(),
-    split=st.sampled_from(["train", "test", "development"]),
+    split=st.sampled_from(["train", "test", "validation"]),
     seed=st.integers(0, 2**40),
     start=st.integers(0, 10**12),
 )
@@ -145,14 +145,14 @@ def test_blocks_are_those_they_have_always_been() -> None:
 
     assert digest(Arithmetic(), "train") == "37e441b82a41bdee"
     assert digest(Arithmetic(), "test") == "08c81ba62665fd31"
-    assert digest(Arithmetic(), "beyond-development") == "d8451a3dd241b419"
-    assert digest(Arithmetic(digits=3), "development") == "2fa4695b326b6217"
+    assert digest(Arithmetic(), "ood_validation") == "d8451a3dd241b419"
+    assert digest(Arithmetic(digits=3), "validation") == "2fa4695b326b6217"
     assert digest(Arithmetic(lengths="uniform", include_zero=True, digits=Span(1, 5)), "train") == "a731ec4470ae2111"
 
 
 def test_every_pair_of_lengths_comes_equally_often_in_every_split() -> None:
     task = Arithmetic(first_digits=Span(1, 3), second_digits=Span(2, 5))
-    for split in ("train", "test", "development"):
+    for split in ("train", "test", "validation"):
         lengths = task.examples(split, 0, 0, 12 * 50).numbers.lengths
         assert set(Counter(map(tuple, lengths[:, :2].tolist())).values()) == {50}
     assert lengths[:4, :2].tolist() == [[1, 2], [1, 3], [1, 4], [1, 5]]
@@ -223,7 +223,7 @@ def test_padding_does_not_change_what_a_question_is() -> None:
 def test_held_out_shares_are_as_documented() -> None:
     task = Arithmetic(digits=6)
     fractions = task.question_hashes(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64
-    for split, share in {"test": 0.05, "development": 0.025, "beyond-development": 0.025, "train": 0.9}.items():
+    for split, share in {"test": 0.05, "validation": 0.025, "ood_validation": 0.025, "train": 0.9}.items():
         low, high = SPLITS[split]
         found = ((fractions >= low) & (fractions < high)).mean()
         assert abs(found - share) < 5 * (share * (1 - share) / 100_000) ** 0.5
@@ -258,7 +258,7 @@ def test_the_next_band_is_a_fifth_longer_and_at_least_one_digit() -> None:
         "second_digits": Span(21, 24),
     }
     assert Arithmetic(digits=3).ood_validation_task().operand_spans == (Span(4, 4), Span(4, 4))
-    lengths = Arithmetic(digits=Span(1, 5)).examples("beyond-development", 0, 0, 40).numbers.lengths
+    lengths = Arithmetic(digits=Span(1, 5)).examples("ood_validation", 0, 0, 40).numbers.lengths
     assert set(lengths[:, :2].reshape(-1).tolist()) == {6}
 
 

@@ -72,7 +72,7 @@ def test_a_training_set_of_some_is_fixed_and_the_others_are_held_out() -> None:
     others = set(texts(task.all_questions()))
     assert others == {text for text in texts(BitwiseOr().all_questions()) if text not in known}
     assert not {swapped(text) for text in others} & known, "the same question was in training"
-    for split in ("test", "development"):
+    for split in ("test", "validation"):
         assert set(texts(task.examples(split, 0, 0, len(others)))) == others
     assert task.is_held_out("test")
     assert not task.is_held_out("train")
@@ -111,8 +111,8 @@ def test_without_a_training_set_of_some_only_longer_cells_are_new() -> None:
     assert band is not None
     assert band.splittable_mask(band.examples("test", 0, 0, 20)).all()
     assert band.training_spans() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
-    assert band.is_held_out("beyond-development")
-    assert len(set(texts(task.examples("beyond-development", 0, 0, 30)))) == 7
+    assert band.is_held_out("ood_validation")
+    assert len(set(texts(task.examples("ood_validation", 0, 0, 30)))) == 7
     assert BitwiseOr(digits=250).ood_validation_task() is None
 
 

@@ -64,14 +64,14 @@ def test_rows_read_as_the_paper_writes_them(task: Task, text: str, labels: str) 
 
 def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_them_are_for_test() -> None:
     held = {split: set(cells_of(VANILLA.all_questions(split) or VANILLA.examples(split, 0, 0, 1))) for split in SPLITS}
-    assert {split: len(held[split]) for split in ("train", "test", "development")} == {
+    assert {split: len(held[split]) for split in ("train", "test", "validation")} == {
         "train": 3425,
         "test": 200,
-        "development": 100,
+        "validation": 100,
     }
-    assert not held["train"] & held["test"] | held["test"] & held["development"] | held["train"] & held["development"]
-    assert Counter(count for count, _ in held["test"] | held["development"]) == dict.fromkeys(range(1, 51), 6)
-    for split in ("train", "test", "development"):
+    assert not held["train"] & held["test"] | held["test"] & held["validation"] | held["train"] & held["validation"]
+    assert Counter(count for count, _ in held["test"] | held["validation"]) == dict.fromkeys(range(1, 51), 6)
+    for split in ("train", "test", "validation"):
         assert set(cells_of(VANILLA.examples(split, 5, 0, 1500))) <= held[split]
     assert len(held["test"] - set(cells_of(VANILLA.examples("test", 5, 0, 2000)))) < 5
 
@@ -161,7 +161,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
     assert band is not None
     assert band.training_spans() == {"count": Span(51, 60)}
     assert cells_of(band.all_questions() or VANILLA.parse_question("a 1"))[0] == (51, 1)
-    whole = VANILLA.all_questions("beyond-development")
+    whole = VANILLA.all_questions("ood_validation")
     assert whole is not None
     assert len(whole) == sum(100 - count for count in range(51, 61))
 
@@ -239,7 +239,7 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
         RaspCounting(sequence_length=8),
         RaspCounting(max_number=2, count=2),
     ):
-        for split in ("train", "test", "development"):
+        for split in ("train", "test", "validation"):
             assert len(task.examples(split, 0, 0, 50)) == 50
     assert RaspCounting().at_cell(count=155).all_questions() is not None, "a cell is one block and no stream"
     assert RaspCounting(count=Span(100, 154)).ood_validation_task() is None
@@ -248,7 +248,7 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
 
 
 def test_the_next_band_of_blocks_has_longer_ones() -> None:
-    blocks = RaspCounting(packed=False, targets="determined").all_questions("beyond-development")
+    blocks = RaspCounting(packed=False, targets="determined").all_questions("ood_validation")
     assert blocks is not None
     assert set(blocks.metadata["count"].tolist()) == set(range(51, 61))
 

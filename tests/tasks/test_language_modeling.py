@@ -84,7 +84,7 @@ def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in
     count, whole = task.num_chunks("test"), task.all_questions("test")
     assert whole is not None
     assert len(whole) == count == len(task.examples("test", 0, 0, 10**6))
-    assert ids(whole.take(slice(3, 5))) == ids(task.examples("development", 0, 3, 2))
+    assert ids(whole.take(slice(3, 5))) == ids(task.examples("validation", 0, 3, 2))
     assert "ids" not in vars(whole.tokens), "a part was read, and not the rest"
     assert ids(whole) == ids(task.examples("test", 9, 0, count))
     assert len(task.examples("test", 0, count, 5)) == 0
@@ -140,9 +140,9 @@ def test_in_the_published_order_each_process_follows_its_own(written: Path) -> N
         assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected.inputs.tolist()
         assert [row for batch in got for row in batch.targets.tolist()] == expected.targets.tolist()
     held = PublishedChunks(task.corpus("test").shard_sizes, 16)
-    assert task.num_chunks("development") == held.chunks_per_epoch
+    assert task.num_chunks("validation") == held.chunks_per_epoch
     assert (
-        ids(task.examples("development", 0, 0, 3))[0][:-1]
+        ids(task.examples("validation", 0, 0, 3))[0][:-1]
         == task.corpus("test").chunk_arrays(held.locations([0]), 16).inputs[0].tolist()
     )
     assert task.num_chunks("test") > held.chunks_per_epoch, "the last whole chunk and the rest are read in the end"
@@ -278,9 +278,9 @@ def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
     with pytest.raises(UserError, match="context_length: must be at least 1, not 0"):
         task_of(written, context_length=0)
     with pytest.raises(
-        UserError, match="language modeling has no split 'beyond-development'; must be one of: train, development, test"
+        UserError, match="language modeling has no split 'ood_validation'; must be one of: train, validation, test"
     ):
-        task_of(written).examples("beyond-development", 0, 0, 1)
+        task_of(written).examples("ood_validation", 0, 0, 1)
 
 
 def test_another_tokenizer_is_refused_with_what_is_right(written: Path) -> None:

@@ -34,9 +34,9 @@ def test_the_rows_of_mixed_sums_are_those_that_they_have_always_been() -> None:
 
 def test_its_tasks_hold_out_what_they_hold_out_by_themselves() -> None:
     task = Mixture((Arithmetic("+", digits=4), Arithmetic("-", digits=4)))
-    for split in ("train", "test", "beyond-development"):
+    for split in ("train", "test", "ood_validation"):
         drawn = task.examples(split, 0, 0, 400)
-        source = task if split != "beyond-development" else task.ood_validation_task()
+        source = task if split != "ood_validation" else task.ood_validation_task()
         assert source is not None
         for number, member in enumerate(task.tasks):
             rows = drawn.metadata["task"] == number

@@ -79,7 +79,7 @@ def test_seed_and_split_change_what_is_drawn(task: Task) -> None:
             "a": ("train", 0),
             "b": ("train", 1),
             "c": ("test", 0),
-            "d": ("development", 0),
+            "d": ("validation", 0),
         }.items()
     }
     assert len(set(drawn.values())) == 4
@@ -93,7 +93,7 @@ def test_no_question_that_can_be_held_out_is_in_two_splits(task: Task) -> None:
     count = 3000 if type(task).example is Task.example else 150
     seen: dict[str, set[int]] = {}
     for split in SPLITS:
-        source = task if split != "beyond-development" else task.ood_validation_task()
+        source = task if split != "ood_validation" else task.ood_validation_task()
         assert source is not None
         block = task.examples(split, 0, 0, count)
         hashes = source.question_hashes(block)
@@ -179,7 +179,7 @@ def test_a_newcomer_may_give_questions_with_number_slots_too() -> None:
 def test_a_small_task_is_seen_and_every_split_draws_from_all_of_it() -> None:
     task = Tiny()
     assert not task.is_held_out("test")
-    for split in ("train", "development", "test"):
+    for split in ("train", "validation", "test"):
         assert len(set(task.examples(split, 0, 0, 300).hashes().tolist())) == 10
 
 
@@ -213,7 +213,7 @@ def test_errors_say_what_would_be_right() -> None:
     with pytest.raises(UserError, match=r"split: must be one of .*, not 'tset'\. Did you mean 'test'\?"):
         Doubling().examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="no OOD validation"):
-        Doubling().examples("beyond-development", 0, 0, 1)
+        Doubling().examples("ood_validation", 0, 0, 1)
     with pytest.raises(UserError, match="does not read"):
         Doubling().parse_question("2*3=")
     with pytest.raises(TypeError, match="draw"):

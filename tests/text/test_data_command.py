@@ -32,10 +32,10 @@ def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_task_is_written_with_its_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=development"
+    words = "Arithmetic digits=2 tokenizer.number_format.digit_order=normal count=1k out=sums seed=4 split=validation"
     assert main(["data", "write", *words.split()]) == 0
     rows = open_rows("sums")
-    assert (len(rows), rows.metadata["seed"], rows.metadata["split"]) == (1000, 4, "development")
+    assert (len(rows), rows.metadata["seed"], rows.metadata["split"]) == (1000, 4, "validation")
     first, second = rows.text(0).split("=")[0].split("+")
     assert rows.text(0) == f"{first}+{second}={int(first) + int(second)}"
     assert "1,000 rows" in capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
 ) -> None:
     words = ["data", "write", "Counting", "number=before", "held_out_starts=6"]
     whole = {}
-    for split in ("train", "test", "development"):
+    for split in ("train", "test", "validation"):
         assert main([*words, f"split={split}", f"out={split}"]) == 0
         assert f"every row of split {split} once (count= draws them)" in capsys.readouterr().out
         rows = (here / split / "rows.txt").read_text().splitlines()
@@ -85,8 +85,8 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
     assert len(drawn) == 4000
     assert len(set(drawn)) < 3425
     assert set(drawn) <= whole["train"]
-    assert main(["data", "stats", "Counting", "split=beyond-development"]) == 0
-    assert "Counting: 10 rows, every row of split beyond-development once" in capsys.readouterr().out
+    assert main(["data", "stats", "Counting", "split=ood_validation"]) == 0
+    assert "Counting: 10 rows, every row of split ood_validation once" in capsys.readouterr().out
     assert [json.loads((here / name / "head.json").read_text())["each_once"] for name in ("train", "drawn")] == [1, 0]
 
 

@@ -159,7 +159,7 @@ def test_an_order_sends_a_place_anywhere_alike() -> None:
 
 
 def test_held_out_rows_are_in_no_other_split_and_the_same_as_those_of_arithmetic(large: ExampleFile) -> None:
-    drawn = {name: large._row_indices(name) for name in ("train", "development", "test")}
+    drawn = {name: large._row_indices(name) for name in ("train", "validation", "test")}
     rows = [set(found.tolist()) for found in drawn.values() if found is not None]
     assert all(abs(len(found) / 20_000 - share) < 0.01 for found, share in zip(rows, (0.9, 0.025, 0.05), strict=True))
     assert not rows[0] & rows[1]
@@ -299,7 +299,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: 'a=b' is not a sum in normal order"):
         written(tmp_path / "rows.txt", ["1+1=2", "a=b"], digit_order="normal").alphabet()
     with pytest.raises(UserError, match="no OOD validation"):
-        ExampleFile(path=str(SUMS)).examples("beyond-development", 0, 0, 1)
+        ExampleFile(path=str(SUMS)).examples("ood_validation", 0, 0, 1)
     with pytest.raises(UserError, match=r"there is no 'tset'.* Did you mean 'test'"):
         ExampleFile(path=str(SUMS)).examples("tset", 0, 0, 1)
 
@@ -348,7 +348,7 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     assert json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 96 // 8
     other = written(tmp_path / "other.txt", ["21+1=31", "21111+9=12111", "21111+1=31111"])
     (record,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
-    assert (record["count"], record["region"], record["seen"]) == (2, "ood_test", False)
+    assert (record["count"], record["region"], record["overlaps_training"]) == (2, "ood_test", False)
     assert record["settings"]["task.path"] == other.path
     written(tmp_path / "other.txt", ["21+1=31", "21111+8=02111", "21111+2=41111"])
     (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])

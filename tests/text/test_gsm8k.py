@@ -132,7 +132,7 @@ def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
     monkeypatch.setenv("NUMERATE_DATA", str(shared / "data"))
     task = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"))
     assert task.summary() == (
-        "train 6,353, development 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
+        "train 6,353, validation 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
     )
     lines = [json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
     for line, (_, answer) in zip(lines[:400], pairs(task.all_questions("test"))[:400], strict=True):

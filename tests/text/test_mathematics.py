@@ -43,7 +43,7 @@ def test_published_sizes_follow_from_the_published_files() -> None:
 
 def test_modules_are_parts_and_extrapolation_is_beyond(tmp_path: Path) -> None:
     task = Mathematics(("a", "b"), ("c",), data_dir=str(dataset(tmp_path, ("a", "b"), ("c",))), validation_fraction=0.1)
-    assert task.summary() == "train 540, development 60, test a 100, test b 100, test c 100"
+    assert task.summary() == "train 540, validation 60, test a 100, test b 100, test c 100"
     assert task.training_spans() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,)]
     assert [task.cell_name("module", n) for n in (1, 2, 3)] == ["a", "b", "c"]
@@ -63,7 +63,7 @@ def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
     held = []
     for division in (0, 0, 1):
         task = Mathematics(("a", "b"), (), data_dir=folder, validation_fraction=0.1, split_seed=division)
-        found = task.all_questions("development")
+        found = task.all_questions("validation")
         assert found is not None
         held.append([format_question(found, row)[0] for row in range(len(found))])
     assert held[0] == held[1] != held[2]
@@ -78,13 +78,13 @@ def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None
     (folder / "extrapolate/c.txt").write_text("own 3?\n1\nown 4?\n1\n")
     task = Mathematics(("a",), ("c",), data_dir=str(folder), validation_fraction=0.1)
     splits = {}
-    for split in ("train", "development"):
+    for split in ("train", "validation"):
         found = task.all_questions(split)
         assert found is not None
         splits[split] = [format_question(found, row)[0] for row in range(len(found))]
-    assert not {*splits["train"]} & {*splits["development"]}
-    assert not {"own 3?", "own 4?"} & {*splits["train"], *splits["development"]}
-    assert splits["development"].count("same?") == 1
+    assert not {*splits["train"]} & {*splits["validation"]}
+    assert not {"own 3?", "own 4?"} & {*splits["train"], *splits["validation"]}
+    assert splits["validation"].count("same?") == 1
 
 
 def test_a_file_that_is_lacking_is_named(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_generated_sample_has_the_published_modules(shared: Path, monkeypatc
     assert len(task.at_cell(module=20).all_questions("test") or ()) == 1000
     small = dataset_presets()["mathematics_arithmetic"]
     assert isinstance(small, Mathematics)
-    assert small.summary().startswith("train 2,913, development 87, test arithmetic__add_sub_multiple 1,000")
+    assert small.summary().startswith("train 2,913, validation 87, test arithmetic__add_sub_multiple 1,000")
 
 
 # The stand-in --------------------------------------------------------------------------------------------------------

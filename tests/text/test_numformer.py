@@ -57,12 +57,12 @@ def test_it_is_trained_and_evaluated_behind_masks_and_claims_are_allowed(tmp_pat
     run.evaluate("1:1x1:1")
     (record,) = [json.loads(line) for line in (made.run.path / "evaluation.jsonl").read_text().splitlines()]
     assert record["method"] == "one pass"
-    assert "sees_future" not in record
+    assert "non_causal_reason" not in record
     assert "labels" not in record
     losses = [json.loads(line).get("loss") for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
     known = [loss for loss in losses if loss is not None]
     assert known[-1] < 0.6 * known[0], "it learns"
-    assert run.ask("3+4=").said.isdigit()
+    assert run.ask("3+4=").prediction.isdigit()
 
 
 def test_layouts_from_which_it_could_read_the_answer_are_refused(tmp_path: Path) -> None:

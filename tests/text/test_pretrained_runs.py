@@ -110,7 +110,7 @@ def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_sta
     (path,) = runs.glob("*/*/")
     run = load(path)
     assert len(run.evaluate("1:1x1:1", count=4)) == 1
-    assert run.ask("3+4=").gold == "7"
+    assert run.ask("3+4=").correct_answer == "7"
     found, stored = run.load_model(), tensors(path)
     assert all(torch.equal(value, stored[name]) for name, value in found.state_dict().items())
     again = train(begun_from("weights", kind, "training.steps=2"), runs_dir=runs, quiet=True)

@@ -178,7 +178,7 @@ def test_one_forward_scores_what_decoding_says() -> None:
             optimizer.step()
     one, (decoded, _) = score_batch(model, exam, batch), score_by_decoding(model, exam, batch)
     assert torch.equal(one.correct, decoded.correct)
-    assert torch.equal(one.first_wrong, decoded.first_wrong)
+    assert torch.equal(one.first_error, decoded.first_error)
     assert 0 < int(one.correct.sum()) < 64
     records = [evaluate_cell(model, exam, {}, count=32, method=how) for how in ("one pass", "decoding", "beams")]  # type: ignore[arg-type]
     assert records[0]["correct"] == records[1]["correct"]

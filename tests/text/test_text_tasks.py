@@ -49,7 +49,7 @@ def whole(task: TextTask, split: str) -> list[tuple[str, str]]:
 
 @every_task
 def test_splits_have_no_question_in_common(task: TextTask) -> None:
-    splits = {split: {question for question, _ in whole(task, split)} for split in ("train", "development", "test")}
+    splits = {split: {question for question, _ in whole(task, split)} for split in ("train", "validation", "test")}
     assert all(splits.values())
     for one in splits:
         for other in splits:
@@ -60,7 +60,7 @@ def test_splits_have_no_question_in_common(task: TextTask) -> None:
 
 
 @every_task
-@pytest.mark.parametrize("split", ["train", "development", "test"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, split: str) -> None:
     rows = Counter(whole(task, split))
     count = sum(rows.values())
@@ -78,7 +78,7 @@ def test_every_row_comes_once_in_each_pass_in_another_order(task: TextTask, spli
 def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
     task: TextTask, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for split in ("development", "test"):
+    for split in ("validation", "test"):
         rows = Counter(whole(task, split))
         with monkeypatch.context() as patched:
             if not listed:
@@ -115,13 +115,13 @@ def test_an_unknown_split_is_refused(task: TextTask) -> None:
     with pytest.raises(UserError, match=r"there is no 'tset'.*Did you mean 'test'"):
         task.examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="files have no OOD validation"):
-        task.examples("beyond-development", 0, 0, 1)
+        task.examples("ood_validation", 0, 0, 1)
 
 
 @every_task
 def test_its_alphabet_holds_every_character(task: TextTask) -> None:
     used = {
-        c for split in ("train", "development", "test") for pair in whole(task, split) for text in pair for c in text
+        c for split in ("train", "validation", "test") for pair in whole(task, split) for text in pair for c in text
     }
     assert used <= set(task.alphabet())
 
@@ -144,7 +144,7 @@ def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: 
 
 def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(TEXTS))
-    assert GSM8K().summary().startswith("train 17, development 3, test gsm8k 6")
+    assert GSM8K().summary().startswith("train 17, validation 3, test gsm8k 6")
     monkeypatch.setenv("NUMERATE_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data_folder() == tmp_path / "numerate/data"
@@ -179,10 +179,10 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
     held, test = rows(tmp_path / "b.jsonl", numbered(2, 6, 6, 7)), rows(tmp_path / "c.jsonl", numbered(7, 3))
     task = QuestionFiles(train_file=train, validation_file=held, test_files=(test,))
     assert [q for q, _ in whole(task, "train")] == ["1?", "4?", "5?"]
-    assert [q for q, _ in whole(task, "development")] == ["2?", "6?"]
+    assert [q for q, _ in whole(task, "validation")] == ["2?", "6?"]
     assert [q for q, _ in whole(task, "test")] == ["7?", "3?"]
     assert task.summary() == (
-        "train 3, development 2, test c 2, 3 rows removed from training, as their questions are in another split"
+        "train 3, validation 2, test c 2, 3 rows removed from training, as their questions are in another split"
     )
     kept = replace(task, keep_duplicates=True)
     assert len(whole(kept, "train")) == 6
@@ -192,10 +192,10 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "split", "where"),
     [
-        ({"validation_file": "a", "test_files": ("b",)}, "train", "development too"),
+        ({"validation_file": "a", "test_files": ("b",)}, "train", "validation too"),
         ({"validation_file": "b", "test_files": ("a",)}, "train", "the test too"),
-        ({"validation_file": "half", "test_files": ("rest",)}, "train", "development or the test too"),
-        ({"validation_file": "b", "test_files": ("b",)}, "development", "the test too"),
+        ({"validation_file": "half", "test_files": ("rest",)}, "train", "validation or the test too"),
+        ({"validation_file": "b", "test_files": ("b",)}, "validation", "the test too"),
     ],
 )
 def test_a_split_that_is_all_in_another_says_in_which(
@@ -323,7 +323,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 
 
 def everything(task: TextTask) -> set[tuple[str, str]]:
-    return {pair for split in ("train", "development", "test") for pair in whole(task, split)}
+    return {pair for split in ("train", "validation", "test") for pair in whole(task, split)}
 
 
 # Jokes and reading ---------------------------------------------------------------------------------------------------
@@ -340,20 +340,20 @@ def test_a_joke_is_answered_with_its_score(tmp_path: Path) -> None:
 
 def test_a_passage_stays_in_one_split_and_validation_is_the_test_where_that_has_no_answers(tmp_path: Path) -> None:
     task = MultiRC(data_dir=str(TEXTS))
-    assert [len(whole(task, split)) for split in ("train", "development", "test")] == [10, 2, 6]
+    assert [len(whole(task, split)) for split in ("train", "validation", "test")] == [10, 2, 6]
     question, answer = whole(task, "test")[0]
     assert question == "On day 20 there came 22 boats and seven birds.\n\nQuestion: How many boats came?"
     assert answer == "22"
-    passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "development")]
+    passages = [{q.partition("\n\n")[0] for q, _ in whole(task, split)} for split in ("train", "validation")]
     assert not passages[0] & passages[1]
     both = MultiRC(data_dir=str(TEXTS), validation_fraction=0.0)
-    assert whole(both, "development") == whole(both, "test")
+    assert whole(both, "validation") == whole(both, "test")
     assert len(whole(both, "train")) == 12
     for name in ("train", "val", "test"):
         text = (TEXTS / "multirc" / f"{'val' if name == 'test' else name}.jsonl").read_text()
         (tmp_path / f"{name}.jsonl").write_text(text.replace("On day 2", "On day 9") if name == "test" else text)
     answered = MultiRC(data_dir=str(tmp_path))
-    assert [len(whole(answered, split)) for split in ("train", "development", "test")] == [12, 6, 6]
+    assert [len(whole(answered, split)) for split in ("train", "validation", "test")] == [12, 6, 6]
 
 
 def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_named(tmp_path: Path) -> None:

@@ -87,13 +87,13 @@ def test_what_is_written_is_what_a_run_sees(split: str, tokenizer: Characters, t
 
 
 def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> None:
-    write_rows(source(split="development", seed=7), tmp_path / "rows")
+    write_rows(source(split="validation", seed=7), tmp_path / "rows")
     head = json.loads((tmp_path / "rows" / "head.json").read_text())
     ids = np.fromfile(tmp_path / "rows" / "ids.bin", dtype=head["ids"])
     offsets = np.fromfile(tmp_path / "rows" / "offsets.bin", dtype="<i8")
     assert (head["ids"], offsets[0], offsets[-1], head["rows"], head["tokens"]) == ("uint8", 0, len(ids), 500, len(ids))
     assert head["longest"] == np.diff(offsets).max()
-    assert (head["split"], head["seed"], head["source"]) == ("development", 7, "name")
+    assert (head["split"], head["seed"], head["source"]) == ("validation", 7, "name")
     assert from_tree(head["task"], expected_class=Arithmetic) == TASK
     assert from_tree(head["tokenizer"], expected_class=Characters) == Characters()
     for name, info in head["files"].items():

@@ -1,4 +1,4 @@
-"""Promises of the best step: chosen by accuracy or by the development loss, depending on the kind of answers."""
+"""Promises of the best step: chosen by accuracy or by the validation loss, depending on the kind of answers."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def best_of(criterion: BestStepRule, accuracies: list[float], losses: list[float
     known: ValidationScore | None = None
     best = -1
     for step, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True)):
-        new = criterion.score({"development": accuracy}, loss)
+        new = criterion.score({"validation": accuracy}, loss)
         if criterion.is_improvement(new, known):
             best, known = step, ValidationScore(*json.loads(json.dumps(new)))  # as a checkpoint keeps it
     return best
@@ -53,10 +53,10 @@ def test_the_best_is_the_most_accurate_or_the_one_with_the_lowest_loss() -> None
     assert best_of(LOSS, [0.9, 0.1, 0.2], [math.nan, 5.0, math.inf]) == 1
 
 
-def test_accuracy_is_that_of_the_next_sizes_and_the_loss_that_of_development() -> None:
-    both = {"development": 0.9, "beyond-development": 0.2}
-    assert ACCURACY.score(both, None) == ("accuracy", "beyond-development", 0.2, None)
-    assert LOSS.score(both, 1.5) == ("loss", "development", 1.5, None)
+def test_accuracy_is_that_of_the_next_sizes_and_the_loss_that_of_validation() -> None:
+    both = {"validation": 0.9, "ood_validation": 0.2}
+    assert ACCURACY.score(both, None) == ("accuracy", "ood_validation", 0.2, None)
+    assert LOSS.score(both, 1.5) == ("loss", "validation", 1.5, None)
     assert LOSS.score(both, math.nan).value == sys.float_info.max
 
 
@@ -107,16 +107,16 @@ def small(*more: str) -> Recipe:
 
 def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
-    return made.run.folder.metadata()["best"], [line for line in lines if line.get("split") == "development"]
+    return made.run.folder.metadata()["best"], [line for line in lines if line.get("split") == "validation"]
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
     made = train(small("training.best_metric=loss"), runs_dir=tmp_path, quiet=True)
     best, lines = best_and_lines(made)
-    losses = {line["step"]: line["development_loss"] for line in lines}
+    losses = {line["step"]: line["validation_loss"] for line in lines}
     lowest = min(losses, key=lambda step: (losses[step], -step))
     assert lowest < 8, "a rate this high makes it worse again"
-    assert best == {"step": lowest, "score": pytest.approx(losses[lowest]), "chosen_on": "development", "by": "loss"}
+    assert best == {"step": lowest, "score": pytest.approx(losses[lowest]), "split": "validation", "metric": "loss"}
     assert made.run.checkpoints("best")[0].step == lowest
     results = made.run.evaluate("1x1", count=5, checkpoint="best")
     assert results.best == best
@@ -126,10 +126,10 @@ def test_where_nothing_is_right_the_loss_decides_and_a_resumed_run_keeps_it(tmp_
     wanted = ("training.best_metric=accuracy", "task.digits=6")
     whole = train(small(*wanted), runs_dir=tmp_path / "whole", quiet=True)
     best, lines = best_and_lines(whole)
-    assert {line["exact"] for line in lines} == {0.0}
-    losses = {line["step"]: line["development_loss"] for line in lines}
+    assert {line["exact_match"] for line in lines} == {0.0}
+    losses = {line["step"]: line["validation_loss"] for line in lines}
     assert best["step"] == min(losses, key=lambda step: losses[step]) < 8
-    assert best["by"] == "accuracy"
+    assert best["metric"] == "accuracy"
     for steps in (4, 8):
         halves = train(small(*wanted, f"training.steps={steps}"), runs_dir=tmp_path / "halves", quiet=True)
     assert best_and_lines(halves)[0] == best
@@ -139,19 +139,19 @@ def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) ->
     made = train(small("task.digits=6"), runs_dir=tmp_path, quiet=True)
     best, lines = best_and_lines(made)
     assert best["step"] == 8, "ties to the later"
-    assert not any("development_loss" in line for line in lines)
+    assert not any("validation_loss" in line for line in lines)
 
 
 def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:
     made = train(small("training.steps=4"), runs_dir=tmp_path, quiet=True)
     state = made.run.checkpoints("final")[0].state
-    old = {name: value for name, value in state["progress"].items() if name not in ("best_by", "best_loss")}
-    assert TrainingState(**old).best_step_score == ("accuracy", "beyond-development", old["best_score"], None)
+    old = {name: value for name, value in state["progress"].items() if name not in ("best_metric", "best_loss")}
+    assert TrainingState(**old).best_step_score == ("accuracy", "ood_validation", old["best_score"], None)
     (last,) = made.run.checkpoints("final")
     trainer = Trainer(small("training.best_metric=loss"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.load(replace(last, state=state | {"progress": old}))
-    assert trainer.state.best_by == "accuracy"
+    assert trainer.state.best_metric == "accuracy"
     reached = trainer.train().state
-    assert reached.best_by == "loss"
+    assert reached.best_metric == "loss"
     assert reached.best is not None
     assert reached.best > 4

@@ -142,7 +142,7 @@ def test_a_budget_in_operations_ends_the_run_near_its_estimate(tmp_path: Path) -
     assert 2e8 <= used["flops"] < 2e8 + 2e8 / used["step"] * 2
     trainer = trainer_of("training.steps=null", "training.flops=2e8")
     assert trainer.total_steps == pytest.approx(used["step"], rel=0.1)
-    assert lines[-1]["rate"] < 0.4 * max(line["rate"] for line in lines)
+    assert lines[-1]["learning_rate"] < 0.4 * max(line["learning_rate"] for line in lines)
 
 
 def test_the_first_budget_that_is_reached_ends_the_run(parts: Trainer) -> None:

@@ -83,7 +83,7 @@ def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: st
     records = {record["method"]: record for record in map(json.loads, lines)}
     assert records["one pass"]["correct"] == records["decoding"]["correct"]
     assert set(records) == {"one pass", "decoding", "beams"}
-    assert run.ask("3+4=").gold == "7"
+    assert run.ask("3+4=").correct_answer == "7"
 
 
 def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def small(order: str, steps: int) -> Recipe:
 
 def records(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["step"] <= 12 and ("split" in line or "gradient_norm" in line)]
+    return [line for line in lines if line["step"] <= 12 and ("split" in line or "grad_norm" in line)]
 
 
 def prepared(found: Recipe) -> list[str]:
@@ -69,7 +69,7 @@ def test_a_resumed_run_reads_on_where_it_stopped(folder: Path, order: str) -> No
     assert [line["loss"] for line in one] == [line["loss"] for line in two]
     for mine, theirs in zip(at_once.load_model().parameters(), parts.load_model().parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    held_out = next(line for line in two if line.get("split") == "development")
+    held_out = next(line for line in two if line.get("split") == "validation")
     assert held_out["perplexity"] > 1
     assert held_out["tokens"] > 0
 

@@ -56,7 +56,7 @@ def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:
         assert torch.equal(weights, blank[name]), name
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines} == {0}
-    assert {"development"} <= {line["split"] for line in lines}
+    assert {"validation"} <= {line["split"] for line in lines}
     results = run.evaluate("1:2x1:2", count=4, checkpoint="final")
     assert [record["step"] for record in results] == [0] * 4
     assert "Nothing was evaluated" not in run.report().read_text()

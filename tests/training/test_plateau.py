@@ -87,7 +87,11 @@ def test_by_hand() -> None:
 
 def rates(runs: Path) -> dict[int, float]:
     (file,) = runs.glob("*/*/metrics.jsonl")
-    return {line["step"]: line["rate"] for line in map(json.loads, file.read_text().splitlines()) if "rate" in line}
+    return {
+        line["step"]: line["learning_rate"]
+        for line in map(json.loads, file.read_text().splitlines())
+        if "learning_rate" in line
+    }
 
 
 PLATEAU = "schedule=Plateau(warmup=2,factor=0.5,patience=0,threshold=0.5)"
@@ -100,15 +104,15 @@ def test_a_run_that_was_stopped_resumes_with_the_same_rates_and_weights(tmp_path
     assert rates(tmp_path / "whole") == rates(tmp_path / "halves")
     assert rates(tmp_path / "whole")[14] < rates(tmp_path / "whole")[3], "it was cut before the stop"
     one, other = (run.run.checkpoints("final")[0] for run in (whole, halves))
-    assert one.state["progress"]["judged"] == other.state["progress"]["judged"]
+    assert one.state["progress"]["schedule_state"] == other.state["progress"]["schedule_state"]
     weights = [found.read(["weights"])["weights"] for found in (one, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
+def test_the_validation_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
     made = train(small(PLATEAU, "training.steps=6"), runs_dir=tmp_path, quiet=True)
     lines = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["development_loss"] for line in lines if "development_loss" in line]
+    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
     assert len(losses) == 2
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
@@ -123,5 +127,5 @@ def test_the_development_loss_is_that_of_the_objective_and_is_recorded(tmp_path:
 def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
     assert Constant().monitored_metric() is None
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
-    assert "development_loss" not in (made.run.path / "metrics.jsonl").read_text()
-    assert made.run.checkpoints("final")[0].state["progress"]["judged"] == {}
+    assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
+    assert made.run.checkpoints("final")[0].state["progress"]["schedule_state"] == {}

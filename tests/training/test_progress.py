@@ -32,13 +32,13 @@ def test_without_a_terminal_plain_lines_tell_how_far_and_how_long(tmp_path: Path
         100, label="add", log_path=tmp_path / "log.txt", log_interval=30, stream=stream, clock=clock
     ) as progress:
         run(progress, clock, range(1, 76), loss=0.012345)
-        progress.print_line("development: 98 %")
+        progress.print_line("validation: 98 %")
     lines = [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in stream.getvalue().splitlines()]
     assert lines == [
         "add 1/100 (1 %), loss 0.01235",
         "add 31/100 (31 %), 1:09 left, loss 0.01235",
         "add 61/100 (61 %), 0:39 left, loss 0.01235",
-        "development: 98 %",
+        "validation: 98 %",
         "add 75/100 (75 %), 0:25 left, loss 0.01235",
     ]
     assert [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()] == lines

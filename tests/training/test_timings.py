@@ -55,8 +55,8 @@ def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) 
     assert line is not None
     assert (line["seconds"], line["training_seconds"], line["tokens_per_second"]) == (10.0, 4.0, 100)
     assert line["flops_per_second"] == 1e6
-    assert line["share_of_limit"] == 0.5, "of two devices"
-    assert line["peak_bytes"] > 1e6
+    assert line["flops_utilization"] == 0.5, "of two devices"
+    assert line["peak_memory_bytes"] > 1e6
 
 
 def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
@@ -79,7 +79,9 @@ def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
 
 def test_a_speed_is_shown_in_a_few_words() -> None:
     assert format_throughput({"tokens_per_second": 950}) == "950 tokens/s"
-    assert format_throughput({"tokens_per_second": 1_234_567, "share_of_limit": 0.4}) == "1.23M tokens/s (40% of limit)"
+    assert (
+        format_throughput({"tokens_per_second": 1_234_567, "flops_utilization": 0.4}) == "1.23M tokens/s (40% of peak)"
+    )
 
 
 def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(tmp_path: Path) -> None:
@@ -93,15 +95,15 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
     folder = Path(run.path)
     timings = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
     assert [line["step"] for line in timings] == [4, 6]
-    assert all(line["flops_per_second"] > 0 and 0 < line["share_of_limit"] < 2 for line in timings)
+    assert all(line["flops_per_second"] > 0 and 0 < line["flops_utilization"] < 2 for line in timings)
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    logged = [line for line in metrics if "rate" in line]
-    norms = logged[0]["gradient_norms"]
+    logged = [line for line in metrics if "learning_rate" in line]
+    norms = logged[0]["layer_grad_norms"]
     assert {"embedding", "backbone.blocks.0", "backbone.blocks.1"} <= set(norms)
-    assert [line["step"] for line in metrics if line.get("split") == "development"] == [0, 4, 6]
+    assert [line["step"] for line in metrics if line.get("split") == "validation"] == [0, 4, 6]
     plain = train(recipe("addition_abacus", *SMALL, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True).run
     losses = [json.loads(line) for line in (Path(plain.path) / "metrics.jsonl").read_text().splitlines()]
-    for mine, theirs in zip(logged, [line for line in losses if "rate" in line], strict=True):
+    for mine, theirs in zip(logged, [line for line in losses if "learning_rate" in line], strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 

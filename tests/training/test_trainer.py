@@ -17,7 +17,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.exact_match import score_batch
 from numerate.experiments.train import TrainedRun, dry_run, train
-from numerate.training import validation as development
+from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
@@ -193,7 +193,9 @@ def test_a_target_stops_the_run_and_a_higher_one_resumes_it(tmp_path: Path) -> N
         "training.steps=400",
     )
     first = trained(tmp_path, *easy, "training.target_accuracy=0.1")
-    reached = [line["step"] for line in metrics(first) if line.get("split") == "development" and line["exact"] >= 0.1]
+    reached = [
+        line["step"] for line in metrics(first) if line.get("split") == "validation" and line["exact_match"] >= 0.1
+    ]
     assert first.stop_reason == "target"
     assert reached == [metrics(first)[-1]["step"]]
     assert reached[0] < 400
@@ -227,7 +229,7 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_res
     ]
     whole = trained(tmp_path / "whole", *chosen)
     undone, read = set(), []
-    monkeypatch.setattr(development, "score_batch", lambda *given: read.append(stop.left > 0) or score_batch(*given))
+    monkeypatch.setattr(validation, "score_batch", lambda *given: read.append(stop.left > 0) or score_batch(*given))
     for nth in range(1, 100, 3):
         stop = stop_at(nth)
         parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)

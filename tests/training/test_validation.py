@@ -37,12 +37,12 @@ def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recip
     trainer, records = trainer_of(recipe)
     trainer.train()
     exam, model = trainer.evaluation_data, trainer.model.eval()
-    batches = [exam.batch(recipe.task.examples("development", 0, start, 4)) for start in (0, 4, 8)]
+    batches = [exam.batch(recipe.task.examples("validation", 0, start, 4)) for start in (0, 4, 8)]
     found = compute_likelihoods(model, exam, batches)
     line = records[-1]
     assert [one["step"] for one in records] == [2, 4]
-    assert line["split"] == "development"
-    assert "exact" not in line
+    assert line["split"] == "validation"
+    assert "exact_match" not in line
     assert line["loss"] == pytest.approx(found.loss, rel=1e-5)
     assert line["perplexity"] == pytest.approx(math.exp(found.loss), rel=1e-5)
     assert line["mean_of_exp"] == pytest.approx(found.mean_of_exp, rel=1e-5)
@@ -54,16 +54,16 @@ def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
     trainer, records = trainer_of(recipe)
     trainer.train()
     progress, lowest = trainer.state, min(records, key=lambda line: line["loss"])
-    assert (progress.best, progress.best_by) == (lowest["step"], "loss")
+    assert (progress.best, progress.best_metric) == (lowest["step"], "loss")
     assert progress.best_score == pytest.approx(lowest["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("during", [11, 12])
 def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, _ = trainer_of(replace(recipe, evaluation=Evaluation(validation_examples=during)))
-    development, model = trainer.validator, trainer.model.eval()
-    alone = development._likelihoods(model)
-    world = development.world
+    validator, model = trainer.validator, trainer.model.eval()
+    alone = validator._likelihoods(model)
+    world = validator.world
     shares: list[dict[str, float]] = []
     calls = []
 
@@ -74,12 +74,17 @@ def test_shares_of_processes_make_the_whole(recipe: Recipe, during: int, monkeyp
     for rank in (0, 1):
         other = replace(world, rank=rank, size=2)
         monkeypatch.setattr(type(other), "sum_values", lambda self, values: sum_values(values))
-        monkeypatch.setattr(development, "world", other)
+        monkeypatch.setattr(validator, "world", other)
         calls.append(0)
         with model.register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1)):
-            both = development._likelihoods(model)
+            both = validator._likelihoods(model)
     assert calls[0] == calls[1] > 0  # every process calls the model equally often
-    assert (both.tokens, both.bytes, both.chunks, both.right) == (alone.tokens, alone.bytes, during, alone.right)
+    assert (both.tokens, both.bytes, both.chunks, both.correct_tokens) == (
+        alone.tokens,
+        alone.bytes,
+        during,
+        alone.correct_tokens,
+    )
     assert both.loss == pytest.approx(alone.loss, rel=1e-6)
     assert both.mean_of_exp == pytest.approx(alone.mean_of_exp, rel=1e-6)
 

@@ -27,8 +27,9 @@ from transcripts import CASES, RENAMED
 PATTERNS = {
     r"\d{4}-\d\d-\d\d[ T_]\d\d[:-]\d\d(?:[:-]\d\d)?(?:\.\d+)?(?: UTC|Z|\+00:00)?": "<date>",
     r"(?m)^(started|ended) \| <date>\n| \| (ended|<date>)$": "",  # in a line of its own where all runs ended at once
-    r"[\d.,]+[kM]? (tokens|examples|steps)/s(?: \([\d.]+% of limit\))?": r"<speed> \1",
-    r"(?m)^(tokens/s|share of limit|peak memory)\n.*": r"\1\n<speed>",
+    r"[\d.,]+[kM]? (tokens|examples|steps)/s(?: \([\d.]+% of (?:limit|peak)\))?": r"<speed> \1",
+    r"(?m)^(tokens/s|peak memory)\n.*": r"\1\n<speed>",
+    r"(?m)^(?:share of limit|FLOPs utilization)\n.*": "FLOPs utilization\n<speed>",
     r"\b\d+:\d\d(?::\d\d)?( for | here| left)": r"<time>\1",
     r"\b[\d.,]+ (ms|s|seconds|minutes|min|h)\b": r"<time> \1",
     r"[\w-]+-\d+-[0-9a-f]{4}(?=\.jsonl)": "<worker>",

@@ -29,7 +29,13 @@ from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
 
 STEPS = 30
-RENAMED = {"operations": "flops"}
+RENAMED = {
+    "operations": "flops",
+    "best_by": "best_metric",
+    "right": "exact_match",
+    "judged": "schedule_state",
+    "due": "pending",
+}
 """What checkpoints of another commit call an entry of their progress, and what it is called here."""
 
 

@@ -22,17 +22,21 @@ def command(args: argparse.Namespace) -> int:
         for question in questions:
             answer = run_with_settings.ask(question, option_values.get("checkpoint", "final"))
             if run_with_settings.evaluation_data.is_language_modeling:
-                print(f"{answer.as_written}{settings_text}   (greedy decoding; `numerate generate` samples)")
+                print(f"{answer.model_text}{settings_text}   (greedy decoding; `numerate generate` samples)")
                 continue
             verdict = (
-                "" if answer.gold is None else "correct   " if answer.right else f"wrong, correct: {answer.gold}   "
+                ""
+                if answer.correct_answer is None
+                else "correct   "
+                if answer.correct
+                else f"wrong, correct: {answer.correct_answer}   "
             )
             separator = (
-                "   " if answer.gold is None or " " in answer.gold else ""
+                "   " if answer.correct_answer is None or " " in answer.correct_answer else ""
             )  # labels stand beside what they are of
             answer_text = (
-                f"{answer.question}{separator}{answer.said or '(nothing)'}   {verdict}probability "
+                f"{answer.question}{separator}{answer.prediction or '(nothing)'}   {verdict}probability "
                 f"{answer.probability:.1%}"
             )
-            print(f"{answer_text}   (as the model writes: {answer.as_written}){settings_text}")
+            print(f"{answer_text}   (as the model writes: {answer.model_text}){settings_text}")
     return 0

@@ -270,7 +270,7 @@ def _source_from_split(
     # A task that samples from a list goes through it once by itself, in the order of a run.
     draws_from_list = type(task)._draw_block is not Task._draw_block
     use_all = "count" not in option_values and split in SPLITS and not isinstance(task, ExampleFile)
-    use_all = use_all and not (draws_from_list and split == "beyond-development")
+    use_all = use_all and not (draws_from_list and split == "ood_validation")
     all_questions = task.all_questions(split) if use_all else None
     if all_questions is None:
         return RowSource(name, task, tokenizer, int(option_values.get("count", default_count)), split, seed)

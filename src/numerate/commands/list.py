@@ -129,7 +129,7 @@ def list_runs(runs_dir: str | None) -> int:
             rows.append([f"{run.recipe_name}/{run.id}", "", "", str(steps[-1] if steps else 0), "damaged", ""])
             continue
         budget = head["recipe"].get("training", {}).get("steps")
-        ended = (head.get("ended") or {}).get("why", "")
+        ended = (head.get("ended") or {}).get("stop_reason", "")
         started = str(head.get("times", {}).get("started", ""))[:16].replace("T", " ")
         step = f"{steps[-1] if steps else 0}" + (f"/{budget}" if budget else "")
         seed = str(head["recipe"].get("seed", ""))

@@ -70,7 +70,7 @@ def _parse_ints(text: str) -> list[int]:
 
 
 def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> None:
-    answer = record["answered"]
+    answer = record["answer_start"]
     tokens_text = f"{len(record['tokens'])} tokens" + (f", the answer from token {answer} on" if answer else "")
     print(f"{shorten_text(record['prompt']) or 'the beginning of a document'}: {tokens_text}, step {record['step']:,}")
     if words := digit_order_note(record):

@@ -70,8 +70,8 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
     ]
     for one in failed[:MAX_SHOWN_FAILURES]:
         print(f"numerate: {one.label}: {one.error}", file=sys.stderr)
-        if one.trace is not None and traceback:
-            print(one.trace, file=sys.stderr)
+        if one.traceback is not None and traceback:
+            print(one.traceback, file=sys.stderr)
     if len(failed) > MAX_SHOWN_FAILURES:
         print(f"numerate: ... and {len(failed) - MAX_SHOWN_FAILURES} more failed runs", file=sys.stderr)
     if any(not one.is_resumable for one in failed):
@@ -212,7 +212,9 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
     converged = f"{sum(trained)}/{len(trained)}" if trained and not parts else ""
     if trained and not parts and not any(trained):
         converged = f"no, {SYMMETRY}" if group is not None and group.is_limited_by_symmetry else "none"
-    reasons = [region["sees_future"] for one in found for region in one.values() if region.get("sees_future")]
+    reasons = [
+        region["non_causal_reason"] for one in found for region in one.values() if region.get("non_causal_reason")
+    ]
     return _VariantRow(label, len(records), NO_CLAIM if reasons else converged, medians, text)
 
 

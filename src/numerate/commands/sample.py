@@ -65,7 +65,7 @@ def _sample_task(name: str, words: list[str], split: str, count: int) -> None:
             print(_text_example(question, answer))
             continue
         print(f"{question}{answer}" if questions.labels is None else _aligned_labels(question, answer))
-    drawn_from = task.ood_validation_task() if split == "beyond-development" else task
+    drawn_from = task.ood_validation_task() if split == "ood_validation" else task
     if split != "train" and drawn_from is not None and not drawn_from.is_held_out(split):
         print("some of these sizes have too few questions for a held-out split: they may occur in training")
 

@@ -23,7 +23,7 @@ def command(args: argparse.Namespace) -> int:
     print(result)
     if args.traceback:
         for trial in result.trials:
-            print(trial.results.get("trace", ""), end="", file=sys.stderr)
+            print(trial.results.get("traceback", ""), end="", file=sys.stderr)
     none_complete = not result.num_left and not result.ranked_trials
     return result.exit_status or int(none_complete)
 

@@ -40,7 +40,7 @@ def show_evaluation(results: Results) -> None:
         groups.setdefault(key, []).append(cell_from_record(record))
     has_settings = any(key[3] for key in groups)
     has_unseen_labels = all("labels" in record and record["labels"]["trained"] is not None for record in results)
-    metric: Metric = "unseen" if has_unseen_labels else "exact"
+    metric: Metric = "unseen" if has_unseen_labels else "exact_match"
     metric_text = f", {METRICS[metric]}" if has_unseen_labels else ""
     plotted: list[PlotGrid] = []
     for (label, step, position_offset, words), cells in groups.items():
@@ -60,7 +60,7 @@ def show_evaluation(results: Results) -> None:
     first = _first_tokens(results)
     if first:
         print(f"\n{first}")
-    cells_not_held_out = list(dict.fromkeys(_cell_text(record) for record in results if record["seen"]))
+    cells_not_held_out = list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"]))
     if cells_not_held_out:
         more = f", ... ({len(cells_not_held_out)} cells)" if len(cells_not_held_out) > 12 else ""
         print(
@@ -70,8 +70,8 @@ def show_evaluation(results: Results) -> None:
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
         best = results.best
         right = "of labels correct" if all("labels" in record for record in results) else "correct"
-        score = f"{best['score']:.1%} {right}" if best.get("by") != "loss" else f"its loss {best['score']:.4g}"
-        print(f"best: step {best['step']}, chosen on {best['chosen_on']} ({score}){_selection_note(results)}")
+        score = f"{best['score']:.1%} {right}" if best.get("metric") != "loss" else f"its loss {best['score']:.4g}"
+        print(f"best: step {best['step']}, selected on {best['split']} ({score}){_selection_note(results)}")
     other_methods = {record["method"] for record in results} - {"one pass"}
     if other_methods:
         print(f"method: {', '.join(sorted(other_methods))}")
@@ -82,7 +82,7 @@ def _best_by_loss(results: Results) -> str:
     best = results.best
     if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
         return ""
-    what = f"{best['by']} {best['score']:.4g}" if best.get("by") == "loss" else f"{best['score']:.1%} of tokens"
+    what = f"{best['metric']} {best['score']:.4g}" if best.get("metric") == "loss" else f"{best['score']:.1%} of tokens"
     return f"\nbest: step {best['step']:,}, selected during training ({what} on part of the validation text)"
 
 
@@ -103,17 +103,17 @@ def _parts_table(cells: Sequence[Cell]) -> str:
 def _selection_note(results: Results) -> str:
     """The part of the grid that the best checkpoint was selected on."""
     there = any((record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results)
-    if not there or results.best is None or results.best["chosen_on"] != "beyond-development":
+    if not there or results.best is None or results.best["split"] != "ood_validation":
         return ""
     return ": its OOD validation score is biased by this selection"
 
 
 def _first_tokens(results: Results) -> str:
     """For sorting: the accuracy of the first generated token."""
-    records = [record for record in results if "items" in record["cell"] and "first_correct" in record]
+    records = [record for record in results if "items" in record["cell"] and "first_token_correct" in record]
     if not records:
         return ""
-    correct, count = (sum(record[name] for record in records) for name in ("first_correct", "count"))
+    correct, count = (sum(record[name] for record in records) for name in ("first_token_correct", "count"))
     low, high = wilson_interval(correct, count)
     return f"first label correct: {correct / count:.1%} [{low:.1%}, {high:.1%}] of {count:,} questions, over all cells"
 

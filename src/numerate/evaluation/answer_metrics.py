@@ -30,7 +30,7 @@ METRIC_NAMES = (*ANSWER_METRICS, *(f"{name}{CELL_MEAN_SUFFIX}" for name in ANSWE
 def available_metrics(names: Iterable[str], metrics_by_cell: Sequence[Mapping[str, float | None]]) -> list[str]:
     """The names of metrics of which any has a value; `clipped` only where it is not 0."""
     values = {
-        name: [value for measures in metrics_by_cell if (value := measures.get(name)) is not None] for name in names
+        name: [value for metrics in metrics_by_cell if (value := metrics.get(name)) is not None] for name in names
     }
     return [
         name
@@ -71,7 +71,7 @@ def pooled_metrics(
     cells = [scores for scores in numbers if scores is not None and scores.count]
     if cells:
         metrics |= number_metrics.pooled_metrics(cells)
-        low, high = wilson_interval(sum(scores.exact for scores in cells), sum(scores.count for scores in cells))
+        low, high = wilson_interval(sum(scores.num_correct for scores in cells), sum(scores.count for scores in cells))
         metrics |= {"number_accuracy.low": float(low), "number_accuracy.high": float(high)}
     text_scores = [scores for scores in texts if scores is not None and scores.count]
     return metrics | (text_metrics.pooled_metrics(text_scores) if text_scores else {})

@@ -84,7 +84,7 @@ class EvaluationData:
         """Which ids are tokens for any number, whose value is given with them."""
         return self.number_token_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
-    def longest_rows(self, task: Task, split: str = "development", count: int = 64) -> Tokens:
+    def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
         """Tokens of the largest questions of a task: for checks of tables of positions."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task

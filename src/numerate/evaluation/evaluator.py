@@ -103,22 +103,22 @@ def evaluate_cell(
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
 
-    An answer is `num_correct` if all of it is, the end token included: one that is longer or shorter is wrong, for
-    every task. `low` and `high` are the 95 % Wilson interval of the share. `first_correct` counts the answers whose
-    first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
-    answers are scored. `first_wrong` counts, for each position of the answer, the questions whose first wrong token is
-    there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing, by
+    An answer is `correct` if all of it is, the end token included: one that is longer or shorter is wrong, for
+    every task. `low` and `high` are the 95 % Wilson interval of the share. `first_token_correct` counts the answers
+    whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
+    answers are scored. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
+    token is there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing, by
     decoding behind the model's own tokens.
 
     If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
-    there were. `seen` is whether training may have used them, as they are too few to hold any out.
+    there were. `overlaps_training` is whether training may have met them, as they are too few to hold any out.
 
     Where answers are decoded, `numbers` and, of answers that are texts, `texts` have their metrics, as sums that can be
     merged over cells (`numerate.evaluation.number_metrics`, `text_metrics`).
 
     For a task with labels, `labels` has counts by position in the row, metrics, and the score of memorization
-    (`numerate.evaluation.labels`). `sees_future` is how a model sees later tokens at a position, if it does: its scores
-    then mean nothing. `names` are the names of the sizes of a cell, where they have any.
+    (`numerate.evaluation.labels`). `non_causal_reason` is how a model sees later tokens at a position, if it does: its
+    scores then mean nothing. `names` are the names of the sizes of a cell, where they have any.
 
     Raises `UserError` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
@@ -128,7 +128,7 @@ def evaluate_cell(
     questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
     count = len(questions)
     num_correct = num_digits = num_correct_digits = 0
-    first_wrong: list[np.ndarray] = []
+    first_error: list[np.ndarray] = []
     labels: list[LabelCounts] = []
     is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
     answers = AnswerScorer(evaluation_data.tokenizer, evaluation_data.vocabulary, questions) if is_decoded else None
@@ -156,14 +156,14 @@ def evaluate_cell(
             num_digits + match_counts.num_digits,
             num_correct_digits + match_counts.num_correct_digits,
         )
-        first_wrong.append(match_counts.first_wrong.cpu().numpy())
+        first_error.append(match_counts.first_error.cpu().numpy())
         labels += (
             [score_labels(evaluation_data, batch, match_counts)] if evaluation_data.is_token_classification else []
         )
-    first_wrong_positions = np.concatenate(first_wrong)
-    first_wrong_counts = (
-        np.bincount(first_wrong_positions[first_wrong_positions >= 0])
-        if (first_wrong_positions >= 0).any()
+    first_error_positions = np.concatenate(first_error)
+    first_error_counts = (
+        np.bincount(first_error_positions[first_error_positions >= 0])
+        if (first_error_positions >= 0).any()
         else np.zeros(0, dtype=int)
     )
     low, high = wilson_interval(num_correct, count)
@@ -177,15 +177,15 @@ def evaluate_cell(
         "count": count,
         "low": round(float(low), 6),
         "high": round(float(high), 6),
-        "first_correct": count - int((first_wrong_positions == 0).sum()),
+        "first_token_correct": count - int((first_error_positions == 0).sum()),
         "digit_accuracy": round(num_correct_digits / num_digits, 6) if num_digits else None,
-        "first_wrong": first_wrong_counts.tolist(),
+        "first_error_counts": first_error_counts.tolist(),
         "position_offset": position_offset,
-        "seen": not task.is_held_out(split),
+        "overlaps_training": not task.is_held_out(split),
         "method": method,
         **({"labels": LabelCounts.merge(labels).record()} if labels else {}),
         **(answers.to_record() if answers is not None else {}),
-        **({"sees_future": future_use} if future_use is not None else {}),
+        **({"non_causal_reason": future_use} if future_use is not None else {}),
     }
 
 

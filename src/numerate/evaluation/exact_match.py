@@ -17,14 +17,14 @@ from numerate.evaluation.labels import LabelCounts
 class MatchCounts:
     """Which answers of a batch are correct.
 
-    `correct`: all target tokens, the end token included. `first_wrong`: the position in the answer (from 0) of the
+    `correct`: all target tokens, the end token included. `first_error`: the position in the answer (from 0) of the
     first wrong argmax, -1 where none is. `num_correct_digits` of `num_digits` target digits are correct, with teacher
     forcing. `token_correct`: which of the target tokens are correct, in the order of the row; `target_mask` where there
     is one.
     """
 
     correct: Bool[Tensor, " rows"]
-    first_wrong: Int[Tensor, " rows"]
+    first_error: Int[Tensor, " rows"]
     num_correct_digits: int
     num_digits: int
     token_correct: Bool[Tensor, "rows targets"]
@@ -88,10 +88,10 @@ def compare_with_targets(
     if evaluation_data.has_number_tokens:
         wrong |= evaluation_data.is_number_token(targets) & _number_differs(batch, number_values)
     is_digit = evaluation_data.is_digit(targets) & target_mask
-    first_wrong = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
+    first_error = torch.where(wrong.any(1), wrong.long().argmax(1), -1)
     return MatchCounts(
         ~wrong.any(1),
-        first_wrong,
+        first_error,
         int((is_digit & ~wrong).sum()),
         int(is_digit.sum()),
         target_mask & ~wrong,

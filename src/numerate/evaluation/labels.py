@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from numerate.evaluation.intervals import Proportion, wilson_interval
 
-Metric = Literal["exact", "unseen", "accuracy", "last", "prefix"]
+Metric = Literal["exact_match", "unseen", "accuracy", "last", "prefix"]
 
 METRICS: dict[Metric, str] = {
-    "exact": "exact match",
+    "exact_match": "exact match",
     "unseen": "accuracy at positions beyond training",
     "accuracy": "label accuracy",
     "last": "last label correct",
@@ -31,7 +31,7 @@ METRICS: dict[Metric, str] = {
 }
 """The metrics of labels and their names in reports.
 
-- `exact`: rows all of whose labels are correct.
+- `exact_match`: rows all of whose labels are correct.
 - `unseen`: share of correct labels beyond the positions of training.
 - `accuracy`: share of correct labels.
 - `last`: rows whose last label is correct.
@@ -43,10 +43,11 @@ METRICS: dict[Metric, str] = {
 class LabelCounts:
     """Counts of labels and of correct predictions at each position of some rows.
 
-    `count_at[t]` of the rows have a label at position t (from 0), and `correct_at[t]` of those are predicted. `exact`
-    rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of the share of labels before
-    the first wrong one. `trained` is the most labels that a row of training has, None if unknown. `wanted` counts how
-    often each label is the target, under "unseen" beyond the trained positions and under "last" at the end.
+    `targets_by_position[t]` of the rows have a label at position t (from 0), and `correct_by_position[t]` of those are
+    predicted. `exact_match` rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of the
+    share of labels before the first wrong one. `max_training_labels` is the most labels that a row of training has,
+    None if unknown. `target_counts` counts how often each label is the target, under "unseen" beyond the trained
+    positions and under "last" at the end.
     `num_offsets` is how often each row was evaluated, at other position offsets.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
@@ -60,13 +61,13 @@ class LabelCounts:
     """
 
     rows: int
-    count_at: tuple[int, ...]
-    correct_at: tuple[int, ...]
-    exact: int
+    targets_by_position: tuple[int, ...]
+    correct_by_position: tuple[int, ...]
+    exact_match: int
     last: int
     prefix: float
-    trained: int | None = None
-    wanted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    max_training_labels: int | None = None
+    target_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     num_offsets: int = 1
 
     @classmethod
@@ -95,32 +96,33 @@ class LabelCounts:
             target_counts |= {"last": _sort_by_count(Counter(answers[last_label_index].tolist()))}
         return cls(
             rows=rows,
-            count_at=tuple(target_mask.sum(0).tolist()),
-            correct_at=tuple(correct.sum(0).tolist()),
-            exact=int((prefixes == lengths).sum()),
+            targets_by_position=tuple(target_mask.sum(0).tolist()),
+            correct_by_position=tuple(correct.sum(0).tolist()),
+            exact_match=int((prefixes == lengths).sum()),
             last=int(last.sum()),
             prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
-            trained=max_training_labels,
-            wanted=target_counts,
+            max_training_labels=max_training_labels,
+            target_counts=target_counts,
         )
 
     @classmethod
     def merge(cls, parts: Iterable["LabelCounts"]) -> "LabelCounts":
-        """Merges several cells, or parts of one. Raises `ValueError` for none, and where `trained` differs."""
+        """Merges several cells, or parts of one. Raises `ValueError` for none, and where `max_training_labels`
+        differs."""
         each = list(parts)
-        if len({labels.trained for labels in each}) != 1:
+        if len({labels.max_training_labels for labels in each}) != 1:
             raise ValueError("labels must be of tasks trained on the same number of labels to be merged")
-        names = dict.fromkeys(name for labels in each for name in labels.wanted)
+        names = dict.fromkeys(name for labels in each for name in labels.target_counts)
         return cls(
             rows=sum(labels.rows for labels in each),
-            count_at=_sum_columns(labels.count_at for labels in each),
-            correct_at=_sum_columns(labels.correct_at for labels in each),
-            exact=sum(labels.exact for labels in each),
+            targets_by_position=_sum_columns(labels.targets_by_position for labels in each),
+            correct_by_position=_sum_columns(labels.correct_by_position for labels in each),
+            exact_match=sum(labels.exact_match for labels in each),
             last=sum(labels.last for labels in each),
             prefix=sum(labels.prefix for labels in each),
-            trained=each[0].trained,
-            wanted={
-                name: _sort_by_count(sum((Counter(labels.wanted.get(name, {})) for labels in each), Counter()))
+            max_training_labels=each[0].max_training_labels,
+            target_counts={
+                name: _sort_by_count(sum((Counter(labels.target_counts.get(name, {})) for labels in each), Counter()))
                 for name in names
             },
             num_offsets=each[0].num_offsets,
@@ -136,11 +138,13 @@ class LabelCounts:
     def correct_and_count(self, metric: Metric) -> tuple[float, int]:
         """How many are correct, and of how many: labels for `accuracy` and `unseen`, rows for the others."""
         if metric == "accuracy":
-            return sum(self.correct_at), sum(self.count_at)
+            return sum(self.correct_by_position), sum(self.targets_by_position)
         if metric == "unseen":
-            unseen_positions = slice(len(self.count_at) if self.trained is None else self.trained, None)
-            return sum(self.correct_at[unseen_positions]), sum(self.count_at[unseen_positions])
-        return {"exact": self.exact, "last": self.last, "prefix": self.prefix}[metric], self.rows
+            unseen_positions = slice(
+                len(self.targets_by_position) if self.max_training_labels is None else self.max_training_labels, None
+            )
+            return sum(self.correct_by_position[unseen_positions]), sum(self.targets_by_position[unseen_positions])
+        return {"exact_match": self.exact_match, "last": self.last, "prefix": self.prefix}[metric], self.rows
 
     def score(self, metric: Metric) -> float | None:
         """One of `METRICS`, None of no labels, as beyond the trained positions of short rows."""
@@ -172,13 +176,17 @@ class LabelCounts:
 
     def num_rows(self, metric: Metric) -> int:
         """How many different rows `metric` is over; at least 1."""
-        has_unseen = metric == "unseen" and self.trained is not None and self.trained < len(self.count_at)
-        rows = self.count_at[self.trained or 0] if has_unseen else self.rows
+        has_unseen = (
+            metric == "unseen"
+            and self.max_training_labels is not None
+            and self.max_training_labels < len(self.targets_by_position)
+        )
+        rows = self.targets_by_position[self.max_training_labels or 0] if has_unseen else self.rows
         return max(1, rows // self.num_offsets)
 
     def floor(self, metric: Metric) -> float | None:
-        """The score of `memorization_score` or of `constant_answer_score`, whichever is more; None where `trained` is
-        unknown."""
+        """The score of `memorization_score` or of `constant_answer_score`, whichever is more; None where
+        `max_training_labels` is unknown."""
         baselines = [
             share
             for share in (self.memorization_score(metric), self.constant_answer_score(metric))
@@ -188,26 +196,26 @@ class LabelCounts:
 
     def memorization_score(self, metric: Metric) -> float | None:
         """The score of predictions that are correct at each position of training, and wrong at all others."""
-        if self.trained is None or self.score(metric) is None:
+        if self.max_training_labels is None or self.score(metric) is None:
             return None
         if metric == "unseen":
             return 0.0
         if metric == "accuracy":
-            return sum(self.count_at[: self.trained]) / sum(self.count_at)
-        adjacent_counts = zip_longest(self.count_at, self.count_at[1:], fillvalue=0)
+            return sum(self.targets_by_position[: self.max_training_labels]) / sum(self.targets_by_position)
+        adjacent_counts = zip_longest(self.targets_by_position, self.targets_by_position[1:], fillvalue=0)
         rows_by_length = {t: here - further for t, (here, further) in enumerate(adjacent_counts, 1)}
         if metric == "prefix":
-            return sum(rows * min(self.trained, t) / t for t, rows in rows_by_length.items()) / self.rows
-        return sum(rows for t, rows in rows_by_length.items() if t <= self.trained) / self.rows
+            return sum(rows * min(self.max_training_labels, t) / t for t, rows in rows_by_length.items()) / self.rows
+        return sum(rows for t, rows in rows_by_length.items() if t <= self.max_training_labels) / self.rows
 
     def constant_answer_score(self, metric: Metric) -> float | None:
         """The score of the best constant answer on `unseen` and on `last`; None for the others."""
-        target_counts = self.wanted.get(metric)
+        target_counts = self.target_counts.get(metric)
         return max(target_counts.values()) / sum(target_counts.values()) if target_counts else None
 
     def accuracy_by_position(self) -> list[tuple[int, int, int]]:
         """The accuracy by position: (t, correct, count) for each position t, from 1."""
-        counts = zip(self.correct_at, self.count_at, strict=True)
+        counts = zip(self.correct_by_position, self.targets_by_position, strict=True)
         return [(t, correct, count) for t, (correct, count) in enumerate(counts, 1) if count]
 
     # Records ------------------------------------------------------------------------------------------------------
@@ -215,12 +223,12 @@ class LabelCounts:
     def record(self) -> dict[str, Any]:
         """The entry of labels in the record of a cell, without the counts of rows that it has."""
         return {
-            "trained": self.trained,
-            "asked_at": list(self.count_at),
-            "right_at": list(self.correct_at),
-            **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact"},
+            "max_training_labels": self.max_training_labels,
+            "targets_by_position": list(self.targets_by_position),
+            "correct_by_position": list(self.correct_by_position),
+            **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact_match"},
             "floor": {metric: _round(self.floor(metric)) for metric in METRICS},
-            "wanted": {name: dict(texts) for name, texts in self.wanted.items()},
+            "target_counts": {name: dict(texts) for name, texts in self.target_counts.items()},
         }
 
     @classmethod
@@ -233,15 +241,15 @@ class LabelCounts:
         rows = int(record["count"])
         return cls(
             rows=rows,
-            count_at=tuple(map(int, data["asked_at"])),
-            correct_at=tuple(map(int, data["right_at"])),
-            exact=int(record["correct"]),
+            targets_by_position=tuple(map(int, data["targets_by_position"])),
+            correct_by_position=tuple(map(int, data["correct_by_position"])),
+            exact_match=int(record["correct"]),
             last=round(rows * (data["last"] or 0.0)),
             prefix=rows * (data["prefix"] or 0.0),
-            trained=None if data.get("trained") is None else int(data["trained"]),
-            wanted={
+            max_training_labels=None if data.get("max_training_labels") is None else int(data["max_training_labels"]),
+            target_counts={
                 str(name): {str(text): int(count) for text, count in texts.items()}
-                for name, texts in data.get("wanted", {}).items()
+                for name, texts in data.get("target_counts", {}).items()
             },
         )
 

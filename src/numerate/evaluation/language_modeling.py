@@ -34,12 +34,12 @@ MAX_TOKENS_PER_PORTION = 2**17
 @dataclass(frozen=True, eq=False)
 class ChunkLosses:
     """The losses of chunks of running text: `nll` in nats, its `num_tokens`, their `num_bytes` of UTF-8, and how many
-    of them were the most probable (`right`). All `[chunks]`."""
+    of them were the most probable (`num_correct_tokens`). All `[chunks]`."""
 
     nll: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
-    right: NDArray[np.int64]
+    num_correct_tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.nll)
@@ -51,7 +51,7 @@ class ChunkLosses:
             float(self.nll.sum()),
             int(self.num_tokens.sum()),
             int(self.num_bytes.sum()),
-            int(self.right.sum()),
+            int(self.num_correct_tokens.sum()),
             len(self),
             float((self.nll**2).sum()),
             float((self.nll * self.num_tokens).sum()),
@@ -68,15 +68,20 @@ class ChunkLosses:
                 "loss": round(nll / max(1, tokens), 6),
                 "tokens": tokens,
             }
-            | {"bytes": size, "right": right}
-            for at, (nll, tokens, size, right) in enumerate(
-                zip(*(part.tolist() for part in (self.nll, self.num_tokens, self.num_bytes, self.right)), strict=True)
+            | {"bytes": size, "correct_tokens": correct}
+            for at, (nll, tokens, size, correct) in enumerate(
+                zip(
+                    *(part.tolist() for part in (self.nll, self.num_tokens, self.num_bytes, self.num_correct_tokens)),
+                    strict=True,
+                )
             )
         ]
 
     def first(self, count: int) -> "ChunkLosses":
         """The first `count` chunks."""
-        return ChunkLosses(self.nll[:count], self.num_tokens[:count], self.num_bytes[:count], self.right[:count])
+        return ChunkLosses(
+            self.nll[:count], self.num_tokens[:count], self.num_bytes[:count], self.num_correct_tokens[:count]
+        )
 
 
 @torch.no_grad()
@@ -191,7 +196,7 @@ def evaluate_portion(
         **likelihoods.record(),
         "language": likelihoods.sums(),
         "position_offset": position_offset,
-        "seen": False,
+        "overlaps_training": False,
         "tokenizer": _tokenizer_fingerprint(evaluation_data),
         "method": "one pass",
     }

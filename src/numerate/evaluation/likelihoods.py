@@ -16,9 +16,9 @@ CHUNK_AXIS = "chunk"
 class Likelihoods:
     """Sums over chunks of running text, by which any two parts of it can be taken together.
 
-    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text; `right` how
-    many of them were the most probable. Sums of squares and products over chunks are what intervals follow from;
-    `batches` and the sums over batches are there for the published mean over batches.
+    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text;
+    `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what
+    intervals follow from; `batches` and the sums over batches are there for the published mean over batches.
 
     >>> both = Likelihoods(nll=30.0, tokens=10, bytes=40) + Likelihoods(nll=10.0, tokens=10, bytes=60)
     >>> both.loss, round(both.perplexity, 3), round(both.bits_per_byte, 3)
@@ -28,7 +28,7 @@ class Likelihoods:
     nll: float = 0.0
     tokens: int = 0
     bytes: int = 0
-    right: int = 0
+    correct_tokens: int = 0
     chunks: int = 0
     nll_squared: float = 0.0
     nll_tokens: float = 0.0
@@ -69,9 +69,9 @@ class Likelihoods:
         return self.nll / (self.bytes * log(2.0)) if self.bytes else None
 
     @property
-    def accuracy(self) -> float:
+    def token_accuracy(self) -> float:
         """The share of tokens that were the most probable."""
-        return self.right / self.tokens if self.tokens else 0.0
+        return self.correct_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def mean_of_exp(self) -> float | None:
@@ -121,7 +121,7 @@ class Likelihoods:
             "bits_per_byte": self.bits_per_byte,
             "bits_low": bits and bits[0],
             "bits_high": bits and bits[1],
-            "accuracy": self.accuracy,
+            "token_accuracy": self.token_accuracy,
             "batch_loss": self.batch_loss,
             "mean_of_exp": self.mean_of_exp,
         }

@@ -116,18 +116,18 @@ def clip_prediction(prediction: Decimal, target: Decimal) -> Decimal:
 class NumberScores:
     """Scores of answers that are numbers, as sums that can be merged.
 
-    `count` questions have a number as their target (others are not counted at all). Of their answers `exact` are that
-    very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones; `clipped`
-    predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted at their
-    place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
+    `count` questions have a number as their target (others are not counted at all). Of their answers `num_correct` are
+    that very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
+    `clipped` predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted
+    at their place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
-    >>> scores.exact, scores.missing, scores.metrics()["mae"]
+    >>> scores.num_correct, scores.missing, scores.metrics()["mae"]
     (1, 1, 0.5)
     """
 
     count: int = 0
-    exact: int = 0
+    num_correct: int = 0
     missing: int = 0
     invalid: int = 0
     clipped: int = 0
@@ -155,7 +155,7 @@ class NumberScores:
         ]
         return cls(
             count=len(questions),
-            exact=sum(found == number for found, number in exact),
+            num_correct=sum(found == number for found, number in exact),
             missing=sum(found.missing for found, _ in questions),
             invalid=sum(found.invalid for found, _ in questions),
             clipped=sum(found != other for (found, _), (other, _) in zip(decimals, pairs, strict=True)),
@@ -189,7 +189,7 @@ class NumberScores:
         if len(each) == 1:
             return each[0]
         names = dict.fromkeys(name for scores in each for name in scores.within)
-        counts = ("count", "exact", "missing", "invalid", "clipped", "num_digits", "num_correct_digits")
+        counts = ("count", "num_correct", "missing", "invalid", "clipped", "num_digits", "num_correct_digits")
         return cls(
             **{name: sum(getattr(scores, name) for scores in each) for name in counts},
             within={name: sum(scores.within.get(name, 0) for scores in each) for name in names},
@@ -215,7 +215,7 @@ class NumberScores:
             ("log_", self.log_moments, self.log_error_sketch, signed_log(linear)),
         )
         metrics: dict[str, float | None] = {
-            "number_accuracy": self._proportion(self.exact),
+            "number_accuracy": self._proportion(self.num_correct),
             **{name: self._proportion(count) for name, count in self.within.items()},
             "number_digit_accuracy": self.num_correct_digits / self.num_digits if self.num_digits else None,
             "missing": self._proportion(self.missing),
@@ -223,8 +223,8 @@ class NumberScores:
             "clipped": self._proportion(self.clipped),
         }
         for name, moments, sketch, error in scales:
-            metrics[f"{name}mae"] = moments.mean("error", num_penalized, error)
-            metrics[f"{name}mse"] = moments.mean("squared", num_penalized, EXACT_CONTEXT.multiply(error, error))
+            metrics[f"{name}mae"] = moments.mean("absolute_error", num_penalized, error)
+            metrics[f"{name}mse"] = moments.mean("squared_error", num_penalized, EXACT_CONTEXT.multiply(error, error))
             metrics[f"{name}median_error"] = self.cell_metrics.get(f"{name}median_error", sketch.median())
             metrics[f"{name}r2"] = moments.r2()
             metrics[f"{name}pearson"] = moments.pearson()
@@ -238,19 +238,19 @@ class NumberScores:
     def to_record(self) -> dict[str, Any]:
         """The entry of numbers in the record of a cell: counts, exact sums, and the metrics for people to read."""
         return {
-            "asked": self.count,
-            "exact": self.exact,
+            "count": self.count,
+            "correct": self.num_correct,
             "missing": self.missing,
             "invalid": self.invalid,
             "clipped": self.clipped,
             "digits": self.num_digits,
-            "digits_right": self.num_correct_digits,
+            "correct_digits": self.num_correct_digits,
             "within": dict(self.within),
             "linear": self.linear_moments.to_record(),
             "log": self.log_moments.to_record(),
-            "errors": self.error_sketch.to_record(),
-            "log_errors": self.log_error_sketch.to_record(),
-            "measures": {
+            "error_sketch": self.error_sketch.to_record(),
+            "log_error_sketch": self.log_error_sketch.to_record(),
+            "metrics": {
                 name: value if value is None else float(f"{value:.9g}") for name, value in self.metrics().items()
             },
         }
@@ -262,22 +262,22 @@ class NumberScores:
         data = record.get("numbers")
         if data is None:
             return None
-        num_parsed = int(data["asked"]) - int(data["missing"]) - int(data["invalid"])
-        measures = data.get("measures", {})
+        num_parsed = int(data["count"]) - int(data["missing"]) - int(data["invalid"])
+        stored_metrics = data.get("metrics", {})
         return cls(
-            count=int(data["asked"]),
-            exact=int(data["exact"]),
+            count=int(data["count"]),
+            num_correct=int(data["correct"]),
             missing=int(data["missing"]),
             invalid=int(data["invalid"]),
             clipped=int(data.get("clipped", 0)),
             num_digits=int(data["digits"]),
-            num_correct_digits=int(data["digits_right"]),
+            num_correct_digits=int(data["correct_digits"]),
             within={str(name): int(count) for name, count in data["within"].items()},
             linear_moments=Moments.from_record(num_parsed, data["linear"]),
             log_moments=Moments.from_record(num_parsed, data["log"]),
-            error_sketch=QuantileSketch.from_record(data["errors"]),
-            log_error_sketch=QuantileSketch.from_record(data["log_errors"]),
-            cell_metrics={name: measures[name] for name in _CELL_METRICS if name in measures},
+            error_sketch=QuantileSketch.from_record(data["error_sketch"]),
+            log_error_sketch=QuantileSketch.from_record(data["log_error_sketch"]),
+            cell_metrics={name: stored_metrics[name] for name in _CELL_METRICS if name in stored_metrics},
         )
 
 

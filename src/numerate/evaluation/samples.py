@@ -28,22 +28,21 @@ from numerate.vocabulary import BOS, EOS
 
 @dataclass(frozen=True)
 class AnswerSample:
-    """One answer. `question`, `gold` and `said` (the prediction) in plain format; `as_written` in the model's
-    own format.
+    """One answer: `question`, `correct_answer` and `prediction` in plain format, `model_text` in the model's own.
 
-    Numbers of a number head are inserted into the texts. `right` is the exact match of an evaluation, end and numbers
-    included; None, as `gold`, where the answer is unknown. `probability` is the model's own of all generated tokens.
-    `first_wrong` is the position in the answer, from 0, of the first wrong token, None where none is. `ended` is
-    whether it stopped by itself.
+    Numbers of a number head are inserted into the texts. `correct` is the exact match of an evaluation, end and numbers
+    included; None, as `correct_answer`, where the answer is unknown. `probability` is the model's own of all
+    generated tokens. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is.
+    `ended` is whether it stopped by itself.
     """
 
     question: str
-    gold: str | None
-    said: str
-    right: bool | None
-    as_written: str
+    correct_answer: str | None
+    prediction: str
+    correct: bool | None
+    model_text: str
     probability: float
-    first_wrong: int | None
+    first_error: int | None
     ended: bool
 
     def record(self, cell: Mapping[str, int]) -> dict[str, Any]:
@@ -79,19 +78,19 @@ def sample_answers(
             ids, answer_text = decoded.answer(evaluation_data, row)
             if questions.labels is not None:
                 answer_text = _labels_at_positions(batch, row, ids, evaluation_data)
-            first_wrong = int(decoded.match_counts.first_wrong[row])
+            first_error = int(decoded.match_counts.first_error[row])
             samples.append(
                 AnswerSample(
                     question=question,
-                    gold=answer if are_answers_known else None,
+                    correct_answer=answer if are_answers_known else None,
                     # Digits of a task without numbers are text, which is never reversed.
-                    said=to_plain_format(evaluation_data, answer_text)
+                    prediction=to_plain_format(evaluation_data, answer_text)
                     if questions.numbers.lengths.shape[1]
                     else answer_text,
-                    right=bool(decoded.match_counts.correct[row]) if are_answers_known else None,
-                    as_written=decoded.prompt_text(evaluation_data, row) + answer_text,
+                    correct=bool(decoded.match_counts.correct[row]) if are_answers_known else None,
+                    model_text=decoded.prompt_text(evaluation_data, row) + answer_text,
                     probability=math.exp(decoded.log_probability[row]),
-                    first_wrong=first_wrong if are_answers_known and first_wrong >= 0 else None,
+                    first_error=first_error if are_answers_known and first_error >= 0 else None,
                     ended=EOS in ids,
                 )
             )

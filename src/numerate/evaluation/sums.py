@@ -57,8 +57,8 @@ class Moments:
     """Exact sums over pairs (prediction, target), from which all errors and correlations are computed."""
 
     count: int = 0
-    error: Decimal = Decimal(0)
-    squared: Decimal = Decimal(0)
+    absolute_error: Decimal = Decimal(0)
+    squared_error: Decimal = Decimal(0)
     target: Decimal = Decimal(0)
     target_squared: Decimal = Decimal(0)
     prediction: Decimal = Decimal(0)
@@ -88,7 +88,8 @@ class Moments:
         )
 
     def mean(self, name: str, num_penalized: int = 0, penalty: Decimal = Decimal(0)) -> float | None:
-        """The mean of `error` or `squared`, with `num_penalized` further values of `penalty`; None of nothing."""
+        """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None of
+        nothing."""
         count = self.count + num_penalized
         if not count:
             return None
@@ -105,7 +106,8 @@ class Moments:
             return None
         return _finite_float(
             _ROUNDING_CONTEXT.subtract(
-                Decimal(1), _ROUNDING_CONTEXT.divide(EXACT_CONTEXT.multiply(Decimal(self.count), self.squared), spread)
+                Decimal(1),
+                _ROUNDING_CONTEXT.divide(EXACT_CONTEXT.multiply(Decimal(self.count), self.squared_error), spread),
             )
         )
 
@@ -136,19 +138,14 @@ class Moments:
         )
 
     def to_record(self) -> dict[str, str]:
-        return {key: _decimal_text(getattr(self, name)) for name, key in _RECORD_KEYS.items()}
+        return {name: _decimal_text(getattr(self, name)) for name in _SUM_NAMES}
 
     @classmethod
     def from_record(cls, count: int, data: Mapping[str, str]) -> "Moments":
-        return cls(count, *(EXACT_CONTEXT.create_decimal(str(data[key])) for key in _RECORD_KEYS.values()))
+        return cls(count, *(EXACT_CONTEXT.create_decimal(str(data[name])) for name in _SUM_NAMES))
 
 
-_RECORD_KEYS = {
-    field.name: field.name.replace("prediction", "said").replace("target", "right")
-    for field in fields(Moments)
-    if field.name != "count"
-}
-"""The key of each sum in records."""
+_SUM_NAMES = tuple(field.name for field in fields(Moments) if field.name != "count")
 
 
 def _decimal_text(value: Decimal) -> str:
@@ -265,6 +262,6 @@ def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]
     """The mean of each metric over the cells that have it, as name + `CELL_MEAN_SUFFIX`."""
     means: dict[str, float | None] = {}
     for name in names:
-        values = [value for measures in cells if (value := measures.get(name)) is not None]
+        values = [value for metrics in cells if (value := metrics.get(name)) is not None]
         means[f"{name}{CELL_MEAN_SUFFIX}"] = fmean(values) if values else None
     return means

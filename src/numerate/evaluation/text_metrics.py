@@ -271,14 +271,14 @@ class TextScores:
             "count": self.count,
             "matches": list(self.bleu.matches),
             "totals": list(self.bleu.totals),
-            "said_words": self.bleu.prediction_length,
-            "right_words": self.bleu.reference_length,
+            "prediction_words": self.bleu.prediction_length,
+            "reference_words": self.bleu.reference_length,
             "rouge": dict(zip(ROUGE_METRICS, (round(total, 9) for total in self.rouge_sums), strict=True)),
             "nll": round(self.nll, 6),
             "tokens": self.num_tokens,
-            "tokens_right": self.num_correct_tokens,
+            "correct_tokens": self.num_correct_tokens,
             "ended": self.num_ended,
-            "measures": {name: None if value is None else round(value, 6) for name, value in self.metrics().items()},
+            "metrics": {name: None if value is None else round(value, 6) for name, value in self.metrics().items()},
         }
 
     @classmethod
@@ -292,11 +292,11 @@ class TextScores:
         first, second, longest = (float(data["rouge"][name]) for name in ROUGE_METRICS)
         return cls(
             count=int(data["count"]),
-            bleu=BleuCounts(matches, totals, int(data["said_words"]), int(data["right_words"])),
+            bleu=BleuCounts(matches, totals, int(data["prediction_words"]), int(data["reference_words"])),
             rouge_sums=(first, second, longest),
             nll=float(data["nll"]),
             num_tokens=int(data["tokens"]),
-            num_correct_tokens=int(data["tokens_right"]),
+            num_correct_tokens=int(data["correct_tokens"]),
             num_ended=int(data["ended"]),
         )
 

@@ -86,9 +86,9 @@ def pickle_value(value: Any, name: str) -> bytes:
 class ArrayTask:
     """A submitted task: a share of the items, each with its number in the submission, and the pool that does them.
 
-    Every line of `results_file` is one of: `{"began": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
-    as soon as that item is over; `{"refused": failure}` where nothing could be done; `{"left": signal}` when it was
-    stopped; `{"over": true}`, the last. A task that is queued again does what has no line yet.
+    Every line of `results_file` is one of: `{"started": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
+    as soon as that item is over; `{"refused": failure}` where nothing could be done; `{"signal": name}` when it was
+    stopped; `{"finished": true}`, the last. A task that is queued again does what has no line yet.
     """
 
     results_file: str
@@ -99,7 +99,7 @@ class ArrayTask:
     def __call__(self) -> None:
         if os.environ.get("SUBMITIT_EXECUTOR") == "local" and os.getpid() != os.getpgrp():
             os.setsid()  # a terminal's Ctrl-C is for the command alone, as it is with Slurm
-        self._append({"began": time.time(), "job": _job_id(), "host": socket.gethostname(), "pid": os.getpid()})
+        self._append({"started": time.time(), "job": _job_id(), "host": socket.gethostname(), "pid": os.getpid()})
         done = {record.get("item") for record in read_records(Path(self.results_file), TASK)}
         remaining = {number: item for number, item in self.items if number not in done}
         with PreemptionHandler() as handler:
@@ -109,10 +109,10 @@ class ArrayTask:
                 self._append({"refused": asdict(failure_from_exception(error))})
                 raise
         if not remaining:
-            self._append({"over": True})
+            self._append({"finished": True})
             return
         stop_signal = handler.stop.signal
-        self._append({"left": handler.signal_name or (stop_signal.name if stop_signal else None)})
+        self._append({"signal": handler.signal_name or (stop_signal.name if stop_signal else None)})
         if handler.signal_name:
             handler.forward_signal()
         elif stop_signal == signal.SIGTERM and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
@@ -129,7 +129,7 @@ class ArrayTask:
         numbers = list(remaining)
         for outcome in self.pool.run(self.work, list(remaining.values()), stop=stop):
             failure = outcome.failure
-            if failure is None or failure.kind not in ("stopped", "not begun"):
+            if failure is None or failure.kind not in ("stopped", "not started"):
                 number = numbers[outcome.index]
                 self._append(outcome_record(number, outcome))
                 del remaining[number]
@@ -164,7 +164,7 @@ def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> It
         return ItemOutcome(index, work.from_json(record["result"]), None, seconds, worker)
     except (KeyError, TypeError, ValueError, AttributeError):
         text = "its recorded result is damaged; the same command repeats it"
-        return ItemOutcome(index, failure=Failure("fault", text))
+        return ItemOutcome(index, failure=Failure("operational error", text))
 
 
 class PreemptionHandler:

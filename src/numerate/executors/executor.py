@@ -10,15 +10,17 @@ from numerate.config import check_choices, setting
 from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
-FailureKind = Literal["mistake", "fault", "error", "out of memory", "died", "timeout", "stopped", "not begun"]
-"""How an item failed: a user error ("mistake", also an exception in a user's file), an environment error ("fault"), an
-unexpected exception ("error"), out of memory, its worker died, `timeout`, stopped, or never started since all was
+FailureKind = Literal[
+    "user error", "operational error", "error", "out of memory", "died", "timeout", "stopped", "not started"
+]
+"""How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
+"error" (an unexpected exception), out of memory, its worker died, `timeout`, stopped, or never started since all was
 stopped."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an item has no result: `text` for the user, `trace` for debugging.
+    """Why an item has no result: `text` for the user, `traceback` for debugging.
 
     `status` is the exit status that this alone would give a command.
     """
@@ -26,22 +28,22 @@ class Failure:
     kind: FailureKind
     text: str
     status: int = 1
-    trace: str | None = None
+    traceback: str | None = None
 
     @classmethod
     def from_dict(cls, data: object) -> "Failure":
         """From plain data, as `dataclasses.asdict` gives it. Raises `ValueError` for any other."""
         if not isinstance(data, dict) or data.get("kind") not in get_args(FailureKind):
             raise ValueError("not a failure")
-        kind, text, status, trace = (data.get(name) for name in ("kind", "text", "status", "trace"))
-        if not isinstance(text, str) or not isinstance(status, int) or not isinstance(trace, str | None):
+        kind, text, status, traceback = (data.get(name) for name in ("kind", "text", "status", "traceback"))
+        if not isinstance(text, str) or not isinstance(status, int) or not isinstance(traceback, str | None):
             raise ValueError("not a failure")
-        return cls(kind, text, status, trace)  # type: ignore[arg-type]
+        return cls(kind, text, status, traceback)  # type: ignore[arg-type]
 
     @property
     def is_transient(self) -> bool:
         """Whether the item may succeed when it is simply started again: it was stopped, not refused."""
-        return self.kind in ("died", "stopped", "not begun")
+        return self.kind in ("died", "stopped", "not started")
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,9 @@ class Executor(ABC):
         """Yields one `ItemOutcome` for every item, in the order in which they are completed.
 
         `folder` is for files of the executor (logs, job scripts). When `stop` is requested, running items are stopped
-        and waiting ones end as "not begun". `on_tick` is called about twice a second while waiting. Raises `UserError`
-        before anything is started where the executor is not available (a package that is not installed, an address
-        that does not answer).
+        and waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises
+        `UserError` before anything is started where the executor is not available (a package that is not installed, an
+        address that does not answer).
         """
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:

@@ -71,7 +71,7 @@ def _detach(submission: Submission, stop: Stop) -> Iterator[ItemOutcome]:
         if stop.requested:
             failures[task] = Failure("stopped", f"{job_text} keeps running", stop.status or 130)
         else:
-            failures[task] = Failure("not begun", f"submitted as {job_text}", 0)
+            failures[task] = Failure("not started", f"submitted as {job_text}", 0)
     yield from submission.fail_items(failures)
 
 

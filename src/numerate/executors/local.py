@@ -152,7 +152,7 @@ class ProcessBackend(pool.Backend):
             )
             return pool.WorkerEvent(worker, "gone", failure=failure)
         if code == _UNGUARDED and not was_ready:
-            return pool.WorkerEvent(worker, "refused", failure=Failure("mistake", _GUARD_MESSAGE, 2))
+            return pool.WorkerEvent(worker, "refused", failure=Failure("user error", _GUARD_MESSAGE, 2))
         if was_ready:
             text = f"its worker {_exit_text(code)}; the same command resumes"
         else:

@@ -177,7 +177,9 @@ class Pool:
                 num_starting += 1
             except OSError as error:
                 self._failed_starts = _MAX_FAILED_STARTS
-                self._last_failure = Failure("fault", f"no worker could be started: {error.strerror or error}")
+                self._last_failure = Failure(
+                    "operational error", f"no worker could be started: {error.strerror or error}"
+                )
 
     def _used_slots(self) -> set[int]:
         return {state.slot for state in self._workers.values()}
@@ -263,7 +265,7 @@ class Pool:
 
     def _cancel_waiting(self) -> None:
         while self._waiting:
-            failure = Failure("not begun", "not begun; the same command resumes", self.stop.status or 130)
+            failure = Failure("not started", "not begun; the same command resumes", self.stop.status or 130)
             self._fail_item(self._waiting.popleft(), failure)
         for worker, state in self._workers.items():
             self._request_stop(worker, state)
@@ -301,9 +303,9 @@ class Pool:
         failure = self._last_failure
         if failure is None:
             return OperationalError("no worker could be started")
-        error = UserError(failure.text) if failure.kind == "mistake" else OperationalError(failure.text)
-        if failure.trace is not None:
-            error.add_note(failure.trace)
+        error = UserError(failure.text) if failure.kind == "user error" else OperationalError(failure.text)
+        if failure.traceback is not None:
+            error.add_note(failure.traceback)
         return error
 
     def _deaths_text(self) -> str:

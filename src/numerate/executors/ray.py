@@ -180,9 +180,11 @@ class ActorBackend(pool.Backend):
                 "out of memory", f"{reason}; fewer workers at once, or a smaller batch or model, need less"
             )
         elif was_ready:
-            failure = Failure("died", f"its worker died ({_exit_reason(text)}); the same command resumes", trace=text)
+            failure = Failure(
+                "died", f"its worker died ({_exit_reason(text)}); the same command resumes", traceback=text
+            )
         else:
-            failure = Failure("died", f"no worker could start on the Ray cluster: {_exit_reason(text)}", trace=text)
+            failure = Failure("died", f"no worker could start on the Ray cluster: {_exit_reason(text)}", traceback=text)
         return pool.WorkerEvent(worker, "gone", failure=failure)
 
     def release(self, worker: Any) -> None:

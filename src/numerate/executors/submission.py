@@ -71,7 +71,7 @@ class Submission:
             "started": list(started),
             "items": len(read_records(path / "items.jsonl", ITEM)),
             "host": socket.gethostname(),
-            "at": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "time": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         disk.write_atomically(path / "submission.json", json.dumps(head).encode())
         return cls(path, head, _read_items(path, head))
@@ -114,13 +114,13 @@ class Submission:
                 if "item" in record:
                     self.records[record["item"]] = record
                     new_items.append(record["item"])
-                elif "over" in record:
+                elif "finished" in record:
                     self.ended[task] = "COMPLETED"
                 elif "refused" in record:
                     with contextlib.suppress(ValueError):
                         self.failures[task] = Failure.from_dict(record["refused"])
                     self.ended[task] = "FAILED"
-                elif "began" in record:
+                elif "started" in record:
                     self.ended.pop(task, None)
         return new_items
 

@@ -127,7 +127,7 @@ class Worker:
         if cause is not None:
             del error
             text = f"out of memory in {name}: {memory.out_of_memory_text(cause, self._memory_limit)}"
-            return Failure("out of memory", text, trace=_trace(cause))
+            return Failure("out of memory", text, traceback=_trace(cause))
         return failure_from_exception(error)
 
 
@@ -147,15 +147,15 @@ def failure_from_exception(error: BaseException) -> Failure:
     if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
         if isinstance(error, UserError):
-            return Failure("mistake", str(error), 2, notes)
-        return Failure("fault", str(error), trace=notes)
+            return Failure("user error", str(error), 2, notes)
+        return Failure("operational error", str(error), traceback=notes)
     location = user_code_location(error)
     if isinstance(error, SystemExit):
         call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-        return Failure("error", f"{call} in {location}" if location else call, trace=_trace(error))
+        return Failure("error", f"{call} in {location}" if location else call, traceback=_trace(error))
     if location is not None and isinstance(error, Exception):
-        return Failure("mistake", describe_error(error), 2, _trace(error))
-    return Failure("error", f"{describe_error(error)} (--traceback shows where)", trace=_trace(error))
+        return Failure("user error", describe_error(error), 2, _trace(error))
+    return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
 
 
 def _trace(error: BaseException) -> str:

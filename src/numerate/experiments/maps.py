@@ -33,33 +33,33 @@ DEFAULT_TEXT_TOKENS = 64
 class Head:
     """One head: `weights[i, j]` says how much token i takes of token j, or how the two relate (`relations`)."""
 
-    sort: MapKind
+    map_type: MapKind
     index: int
     weights: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The heads of one layer, in one iteration of a loop; `part` is encoder or decoder where a model has both.
+    """The heads of one layer, in one iteration of a loop; `component` is encoder or decoder where a model has both.
 
-    Layers, iterations (`turn`) and heads count from 0.
+    Layers, iterations (`loop`) and heads count from 0.
     """
 
     name: str
     layer: int
-    turn: int
-    part: str
+    loop: int
+    component: str
     heads: tuple[Head, ...]
 
     def map_types(self) -> tuple[MapKind, ...]:
         """The types of its maps: attention, relational attention, relations, symbols, cross attention."""
-        return tuple(dict.fromkeys(head.sort for head in self.heads))
+        return tuple(dict.fromkeys(head.map_type for head in self.heads))
 
     def weights(self, map_type: MapKind) -> NDArray[np.float32]:
         """The maps of one type for all heads: heads x query x key. Raises `UserError` where it has none."""
         if map_type not in self.map_types():
             raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.map_types())}")
-        return np.stack([head.weights for head in self.heads if head.sort == map_type])
+        return np.stack([head.weights for head in self.heads if head.map_type == map_type])
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class AttentionMaps:
     """The attention maps of one prompt; displays as an interactive page in a notebook.
 
     - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
-    - `answered`: index of the first generated token; None where nothing was generated.
-    - `order`: how the tokenizer orders the digits of numbers, "reversed", "answer_reversed" or "normal".
+    - `answer_start`: index of the first generated token; None where nothing was generated.
+    - `digit_order`: how the tokenizer orders the digits of numbers, "reversed", "answer_reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 at masked keys.
     """
 
@@ -76,12 +76,12 @@ class AttentionMaps:
     tokens: tuple[str, ...]
     layers: tuple[Layer, ...]
     source: tuple[str, ...] | None = None
-    answered: int | None = None
+    answer_start: int | None = None
     checkpoint: str = "final"
     step: int = 0
     position_offset: int = 0
     settings: tuple[tuple[str, Any], ...] = ()
-    order: str = "normal"
+    digit_order: str = "normal"
 
     @property
     def file_stem(self) -> str:
@@ -108,9 +108,9 @@ class AttentionMaps:
             {
                 "name": layer.name,
                 "layer": layer.layer,
-                "turn": layer.turn,
-                "part": layer.part,
-                "maps": [{"sort": sort, **pack_weights(layer.weights(sort))} for sort in layer.map_types()],
+                "loop": layer.loop,
+                "component": layer.component,
+                "maps": [{"map_type": name, **pack_weights(layer.weights(name))} for name in layer.map_types()],
             }
             for layer in self.layers
         ]
@@ -119,12 +119,12 @@ class AttentionMaps:
             "prompt": self.prompt,
             "tokens": list(self.tokens),
             "source": None if self.source is None else list(self.source),
-            "answered": self.answered,
+            "answer_start": self.answer_start,
             "checkpoint": self.checkpoint,
             "step": self.step,
             "position_offset": self.position_offset,
             "settings": dict(self.settings),
-            "order": self.order,
+            "digit_order": self.digit_order,
             "layers": layers,
         }
 
@@ -175,12 +175,12 @@ def compute_attention_maps(
         _symbols(run, tokens),
         tuple(_make_layer(one, is_looped) for one in selected),
         source=None if source is None else _symbols(run, source),
-        answered=answer_start,
+        answer_start=answer_start,
         checkpoint=str(checkpoint),
         step=loaded_checkpoint.step,
         position_offset=position_offset,
         settings=tuple(sorted(run.changed_settings.items())),
-        order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
+        digit_order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
     )
 
 
@@ -279,8 +279,8 @@ def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
 
 def _make_layer(layer_maps: LayerMaps, is_looped: bool) -> Layer:
     heads = [
-        Head(sort, number, weights)
-        for sort, weights_of_type in layer_maps.maps.items()
+        Head(map_type, number, weights)
+        for map_type, weights_of_type in layer_maps.maps.items()
         for number, weights in enumerate(weights_of_type[0].float().cpu().numpy())
     ]
     name = " ".join(part for part in (layer_maps.component, f"layer {layer_maps.layer}") if part)

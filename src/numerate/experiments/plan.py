@@ -74,8 +74,8 @@ class EvaluationPlan:
     seed: int
     method: Method
     position_offsets: int
-    trained: Mapping[str, Any]
-    ood_validation: Mapping[str, Any] | None
+    training_spans: Mapping[str, Any]
+    ood_validation_spans: Mapping[str, Any] | None
     settings: Mapping[str, Any]
     cell_counts: dict[Cell, int] = field(default_factory=dict, compare=False, repr=False)
 
@@ -190,8 +190,8 @@ class EvaluationPlan:
 
     def region(self, cell: Cell) -> str:
         if dict(cell).get(CHUNK_AXIS) is not None:
-            return context_region(dict(cell), self.trained)
-        return cell_region(dict(cell), self.trained, self.ood_validation)
+            return context_region(dict(cell), self.training_spans)
+        return cell_region(dict(cell), self.training_spans, self.ood_validation_spans)
 
     def representative_cells(self, recipe: Recipe) -> list[Cell]:
         """Representative cells: the largest in distribution, then the smallest, middle and largest out of
@@ -272,7 +272,7 @@ class EvaluatedModel:
             "seed": run.recipe.seed,
             "checkpoint": self.label,
             "step": self.step,
-            "questions": plan.seed,
+            "evaluation_seed": plan.seed,
             "region": plan.region(cell),
             **({"settings": dict(plan.settings)} if plan.settings else {}),
         }

@@ -32,7 +32,7 @@ class Results:
 
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
-        interval; regions marked `seen` have no such cell, and their mean is over all cells.
+        interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
 
         Where answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
         `low`, `high` and `floor`; over all labels or rows of the region, each weighing the same. Where answers are
@@ -73,7 +73,7 @@ class Results:
         lines = []
         for key in _sort_by_region(list(groups)):
             (label, step, _, position_offset, name), records = key, groups[key]
-            held_out_records = [record for record in records if not record["seen"]] or records
+            held_out_records = [record for record in records if not record["overlaps_training"]] or records
             repeats = len({record["position_offset"] for record in records})
             mean = region_mean(
                 [(record["correct"], record["count"]) for record in held_out_records], num_repeats=repeats
@@ -88,7 +88,7 @@ class Results:
                 "mean": mean.value,
                 "low": mean.low,
                 "high": mean.high,
-                "seen": all(record["seen"] for record in records),
+                "overlaps_training": all(record["overlaps_training"] for record in records),
             }
             lines.append(
                 line
@@ -97,8 +97,8 @@ class Results:
             lines[-1] |= (
                 {"answers": answers} if (answers := answer_metrics.metrics_from_records(held_out_records)) else {}
             )
-            if records[0].get("sees_future"):
-                lines[-1]["sees_future"] = records[0]["sees_future"]
+            if records[0].get("non_causal_reason"):
+                lines[-1]["non_causal_reason"] = records[0]["non_causal_reason"]
         return lines
 
     def __str__(self) -> str:
@@ -110,7 +110,9 @@ class Results:
             return language_modeling_table(self.regions())
         lines = [*self.regions(), *self.regions_over_offsets()]
         has_settings = any(line["settings"] for line in lines)
-        label_metrics = [name for name in METRICS if name != "exact"] if any("labels" in line for line in lines) else []
+        label_metrics = (
+            [name for name in METRICS if name != "exact_match"] if any("labels" in line for line in lines) else []
+        )
         answer_metric_names = answer_metrics.available_metrics(
             TABLE_METRICS, [line.get("answers", {}) for line in lines]
         )
@@ -121,7 +123,7 @@ class Results:
                 str(line["step"]),
                 *([format_settings(line["settings"]) or "as trained"] * has_settings),
                 str(line["position_offset"]),
-                f"{line['region']}{' (seen)' if line['seen'] else ''}",
+                f"{line['region']}{' (overlaps training)' if line['overlaps_training'] else ''}",
                 str(line["cells"]),
                 f"{line['mean']:.1%}",
                 f"{line['low']:.1%} to {line['high']:.1%}",
@@ -130,7 +132,7 @@ class Results:
             ]
             for line in lines
         ]
-        parts = [text_table([*header, "right", "95 % interval", *label_metrics, *answer_metric_names], rows)]
+        parts = [text_table([*header, "correct", "95 % interval", *label_metrics, *answer_metric_names], rows)]
         if answer_metric_names:
             descriptions = "; ".join(f"{name}: {answer_metrics.ANSWER_METRICS[name]}" for name in answer_metric_names)
             more = "results and the report have more, and the means over cells."
@@ -141,7 +143,9 @@ class Results:
                 "last: the last label;\nprefix: labels before the first wrong one. In brackets the baseline: what "
                 "memorizing the training positions,\nor always giving the same answer, would score."
             )
-        parts += list(dict.fromkeys(f"not causal: {line['sees_future']}" for line in lines if "sees_future" in line))
+        parts += list(
+            dict.fromkeys(f"not causal: {line['non_causal_reason']}" for line in lines if "non_causal_reason" in line)
+        )
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -186,7 +190,7 @@ def language_modeling_table(lines: Sequence[Mapping[str, Any]]) -> str:
                 number_text(language_metrics["perplexity"]),
                 number_text(language_metrics.get("bits_per_byte")),
                 interval_text(language_metrics.get("bits_low"), language_metrics.get("bits_high")),
-                f"{language_metrics['accuracy']:.1%}",
+                f"{language_metrics['token_accuracy']:.1%}",
             ]
         )
     notes = [

@@ -163,12 +163,12 @@ class Run(StoredRun):
         progress = self.checkpoints("final")[0].state.get("progress", {})
         if progress.get("best") is None:
             return None
-        metric = progress.get("best_by", "accuracy")
+        metric = progress.get("best_metric", "accuracy")
         return {
             "step": progress["best"],
             "score": progress["best_score"],
-            "chosen_on": progress["best_split"],
-            "by": metric,
+            "split": progress["best_split"],
+            "metric": metric,
         }
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class Run(StoredRun):
     def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
         """The model's answer to a question as a person writes it, its probability, and the correct answer.
 
-            run.ask("321+654=").said  # '975'
+            run.ask("321+654=").prediction  # '975'
 
-        A task of texts takes any text, whose correct answer is unknown: `gold` and `right` are None.
+        A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.
         Answers may then be somewhat longer than those of its longest rows. A run on running text continues the text by
         greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
         value each.
@@ -260,7 +260,7 @@ class Run(StoredRun):
         """Questions of the task, the longest there are where that is known."""
         task = self.recipe.task
         longest = task.longest_questions()
-        return task.examples("development", 0, 0, 64) if longest is None else longest
+        return task.examples("validation", 0, 0, 64) if longest is None else longest
 
     def maps(
         self,

@@ -19,7 +19,7 @@ from numerate.experiments.plan import (
     MissingRequests,
     ProgressReporter,
 )
-from numerate.experiments.store import PREDICTIONS, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
+from numerate.experiments.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
 from numerate.experiments.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
@@ -53,11 +53,11 @@ class ModelShare:
 
 @dataclass(frozen=True)
 class GridShard:
-    """A unit of work: `number` (from 1) of `of` pieces; `said`: whether predictions are recorded too."""
+    """A unit of work: `number` (from 1) of `total` shards; with `needs_predictions`, predictions are recorded too."""
 
     number: int
-    of: int
-    said: bool
+    total: int
+    needs_predictions: bool
     shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class GridShard:
         steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
         some = sorted({tuple(size for _, size in cell) for cell, _ in left})
         shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
-        return f"shard {self.number} of {self.of} ({_pluralize(len(left), 'cell')}: {shown} at step {steps})"
+        return f"shard {self.number} of {self.total} ({_pluralize(len(left), 'cell')}: {shown} at step {steps})"
 
 
 def make_shards(
@@ -185,7 +185,7 @@ class _ShardWorker:
         with (
             Lock(self.directory / "lock").hold("evaluation"),
             RecordWriter(self.directory / RECORDS_FILE) as records,
-            RecordWriter(self.directory / PREDICTIONS) as predictions,
+            RecordWriter(self.directory / PREDICTIONS_FILE) as predictions,
         ):
             for model_cells in grid_shard.shares:
                 evaluated_model = self._evaluated_model(model_cells)
@@ -222,7 +222,7 @@ class _ShardWorker:
             "step": step,
             "position_offset": position_offset,
             "count": count,
-            "questions": seed,
+            "evaluation_seed": seed,
             "method": method,
             **({"settings": dict(evaluated_model.plan.settings)} if evaluated_model.plan.settings else {}),
         }
@@ -305,9 +305,9 @@ def _failed_shards_error(
         f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {_num_recorded(grid_shard, request, store):,} of "
         f"its {_pluralize(_num_cells(grid_shard), 'cell')} are kept, and so are the records of the other shards{resume}"
     )
-    error = UserError(text) if failure.kind == "mistake" else OperationalError(text)
-    if failure.trace is not None:
-        error.add_note(failure.trace)
+    error = UserError(text) if failure.kind == "user error" else OperationalError(text)
+    if failure.traceback is not None:
+        error.add_note(failure.traceback)
     return error
 
 

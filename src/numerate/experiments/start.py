@@ -217,12 +217,12 @@ def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], Non
 def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
     """What is shown of an evaluation during training: loss and perplexity for language modeling, else accuracy.
 
-    >>> progress_fields({"split": "development", "loss": 1.7294, "perplexity": 5.6373})
+    >>> progress_fields({"split": "validation", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
     """
     if "perplexity" in record:
         return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}
-    return {"in distribution" if record["split"] == "development" else "OOD validation": f"{record['exact']:.1%}"}
+    return {"in distribution" if record["split"] == "validation" else "OOD validation": f"{record['exact_match']:.1%}"}
 
 
 def _progress_bar(
@@ -268,7 +268,7 @@ def _record_outcome(folder: RunFolder, outcome: TrainingResult) -> None:
     folder.update_metadata(
         times={"ended": provenance.utc_now()},
         ended={
-            "why": outcome.stop_reason,
+            "stop_reason": outcome.stop_reason,
             "step": progress.step,
             "examples": progress.examples,
             "tokens": progress.tokens,
@@ -277,8 +277,8 @@ def _record_outcome(folder: RunFolder, outcome: TrainingResult) -> None:
         best={
             "step": progress.best,
             "score": progress.best_score,
-            "chosen_on": progress.best_split,
-            "by": progress.best_by,
+            "split": progress.best_split,
+            "metric": progress.best_metric,
         },
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import Cell
-from numerate.records.kinds import ANSWERS, EVALUATION
+from numerate.records.kinds import EVALUATION, WORKER_PREDICTIONS
 from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records, valid_records
 from numerate.reports.records import settings_key
 from numerate.training import disk
@@ -25,7 +25,7 @@ the questions, method."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writes of records: so many are lost at most when a process is killed."""
 
-RECORDS_FILE, PREDICTIONS = "evaluation.jsonl", "said.jsonl"
+RECORDS_FILE, PREDICTIONS_FILE = "evaluation.jsonl", "predictions.jsonl"
 """The files of a piece: one line per scored cell, and per cell whose predictions were recorded."""
 
 _WORKER_PREFIX = "worker-"
@@ -113,10 +113,10 @@ class EvaluationStore:
 
     def worker_files(self) -> list[Path]:
         """The files that workers write."""
-        return [*self._shard_files(RECORDS_FILE, _WORKER_PREFIX), *self._shard_files(PREDICTIONS, _WORKER_PREFIX)]
+        return [*self._shard_files(RECORDS_FILE, _WORKER_PREFIX), *self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX)]
 
     def _find_predictions(self) -> None:
-        for path in self._shard_files(PREDICTIONS, _WORKER_PREFIX) if self.shard is None else []:
+        for path in self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX) if self.shard is None else []:
             for offset, record in _read_predictions(path):
                 self.predictions.setdefault(self._relabeled_key(record), (path, offset))
 
@@ -187,7 +187,9 @@ class EvaluationStore:
         for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER_PREFIX}*")):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
                 records = {self._relabeled_key(record) for record in read_records(directory / RECORDS_FILE, EVALUATION)}
-                answers = {self._relabeled_key(record)[1:] for _, record in _read_predictions(directory / PREDICTIONS)}
+                answers = {
+                    self._relabeled_key(record)[1:] for _, record in _read_predictions(directory / PREDICTIONS_FILE)
+                }
                 if records <= self.records.keys() and answers <= gathered_keys:
                     shutil.rmtree(directory, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -225,7 +227,7 @@ def record_key(record: Mapping[str, Any]) -> RecordKey:
         cell,
         int(record["position_offset"]),
         int(record["count"]),
-        int(record.get("questions", 0)),
+        int(record.get("evaluation_seed", 0)),
         str(record["method"]),
     )
 
@@ -237,4 +239,4 @@ def json_lines(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _read_predictions(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The answers in a worker's file, each with the byte offset of its line."""
-    return valid_records(parse_lines(read_bytes(path), path, ANSWERS), path, ANSWERS)
+    return valid_records(parse_lines(read_bytes(path), path, WORKER_PREDICTIONS), path, WORKER_PREDICTIONS)

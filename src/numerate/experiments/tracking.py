@@ -33,10 +33,10 @@ def track_results(run: Run) -> None:
     samples = [
         {
             "question": one.question,
-            "gold": one.target,
-            "said": one.prediction,
-            "right": one.is_correct,
-            "as written": one.model_text,
+            "correct_answer": one.correct_answer,
+            "prediction": one.prediction,
+            "correct": one.correct,
+            "model_text": one.model_text,
         }
         for one in records.samples
     ]

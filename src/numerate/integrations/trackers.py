@@ -257,7 +257,7 @@ class Trackers:
         self._send("start", dict(run_metadata), folder, step)
 
     def log_record(self, record: Record) -> None:
-        """Logs a record of `metrics.jsonl`: its numbers, as `train/loss` or `development/exact`."""
+        """Logs a record of `metrics.jsonl`: its numbers, as `train/loss` or `validation/exact_match`."""
         if self._workers:
             self._send("log_metrics", int(record.get("step", 0)), scalar_metrics(record))
 
@@ -358,8 +358,8 @@ def make_trackers(
 def scalar_metrics(record: Record) -> dict[str, float]:
     """The numbers of a record under the names of curves.
 
-    `{"step": 500, "split": "development", "exact": 0.98}` gives `{"development/exact": 0.98}`; a record without a
-    split is of training, `train/loss`.
+    `{"step": 500, "split": "validation", "exact_match": 0.98}` gives `{"validation/exact_match": 0.98}`; a record
+    without a split is of training, `train/loss`.
     """
     split = record.get("split", "train")
     return {

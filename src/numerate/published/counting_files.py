@@ -170,7 +170,7 @@ def _held_out_files(task: Counting, count: int, seed: int) -> dict[str, RowBlock
     train_span, layouts = Span.from_value(task.count), 2 if task.number == "both" else 1
     train_task = replace(task, symbol="same", number="before", helper="none")
     validation_cells = np.concatenate(
-        [_cells_of_rows(_all_questions(train_task, split)) for split in ("test", "development")]
+        [_cells_of_rows(_all_questions(train_task, split)) for split in ("test", "validation")]
     )
     ood_cells = task.allowed_starts.cells(Span(train_span.high + 1, task.allowed_starts.max_count()))
 

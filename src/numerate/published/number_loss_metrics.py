@@ -162,7 +162,7 @@ def published_text_metrics(
         for first in range(0, len(predictions), batch_size)
     ]
     return {
-        name: float(np.mean([measures[name] or 0.0 for measures in metrics_by_batch]))
+        name: float(np.mean([metrics[name] or 0.0 for metrics in metrics_by_batch]))
         for name in ("bleu", *ROUGE_METRICS)
     }
 

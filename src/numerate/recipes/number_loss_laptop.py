@@ -3,7 +3,7 @@
 `number_loss_small_*` (models, losses and budgets are those) on the dataset's own questions, over the tokens of T5, one
 a digit, and only those that occur. It takes two things that are not generated: `numerate data fetch mathematics` and
 `numerate data fetch t5_tokenizer`. Parts 1 to 3 of the evaluation are the test of interpolation, 4 to 6 that of
-extrapolation. One row in twenty of each file of training is development.
+extrapolation. One row in twenty of each file of training is validation.
 """
 
 from dataclasses import replace

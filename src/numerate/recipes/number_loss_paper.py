@@ -84,7 +84,7 @@ def published(
 
     `evaluate_every` so many steps there is an evaluation on `validation_examples` questions and a checkpoint;
     `examples_per_cell` are the most of each module that the final evaluation asks. The published one searches with 4
-    beams, which is `method=beams`. The best checkpoint is that of the lowest development loss (`metric_for_best_model:
+    beams, which is `method=beams`. The best checkpoint is that of the lowest validation loss (`metric_for_best_model:
     loss`).
     """
     return Recipe(

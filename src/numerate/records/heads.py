@@ -84,7 +84,7 @@ def read_metrics(
 def missing_steps_message(path: Path, metrics: list[dict[str, Any]], header: Mapping[str, Any]) -> str | None:
     """A message where metrics lack steps that the head of their run records as trained; else None."""
     ended = header.get("ended")
-    if not isinstance(ended, Mapping) or ended.get("why") not in ("budget", "target") or not ended.get("step"):
+    if not isinstance(ended, Mapping) or ended.get("stop_reason") not in ("budget", "target") or not ended.get("step"):
         return None
     last = max((line["step"] for line in metrics), default=None)
     if last is not None and last >= ended["step"]:

@@ -34,46 +34,54 @@ _EVALUATION_FIELDS: dict[str, Check] = {
     **_EVALUATION_KEY,
     "count": COUNT,
     "seed?": INTEGER,
-    "questions?": COUNT,
+    "evaluation_seed?": COUNT,
     "region": String(("in_distribution", "ood_validation", "ood_test", "100+", "below")),
-    "seen": BOOLEAN,
+    "overlaps_training": BOOLEAN,
 }
 
 _LABEL_METRICS = Fields(
     {
-        "asked_at": Array(COUNT),
-        "right_at": Array(COUNT, bound_field="asked_at"),
-        "trained?": COUNT,
+        "targets_by_position": Array(COUNT),
+        "correct_by_position": Array(COUNT, bound_field="targets_by_position"),
+        "max_training_labels?": COUNT,
         "unseen?": FRACTION,
         "accuracy?": FRACTION,
         "last?": FRACTION,
         "prefix?": FRACTION,
         "floor?": OBJECT,
-        "wanted?": MapOf(MapOf(COUNT)),
+        "target_counts?": MapOf(MapOf(COUNT)),
     }
 )
 
 _ERROR_SUMS = Fields(
     {
         name: DecimalString()
-        for name in ("error", "squared", "right", "right_squared", "said", "said_squared", "product")
+        for name in (
+            "absolute_error",
+            "squared_error",
+            "target",
+            "target_squared",
+            "prediction",
+            "prediction_squared",
+            "product",
+        )
     }
 )
 _HISTOGRAM = MapOf(COUNT, key_pattern=r"0|\D-?\d+", required_keys=("0",))
 
 _NUMBER_METRICS = Fields(
     {
-        "asked": COUNT,
-        **{name: Integer(high="asked") for name in ("exact", "missing", "invalid")},
-        "clipped?": Integer(high="asked"),
+        "count": COUNT,
+        **{name: Integer(high="count") for name in ("correct", "missing", "invalid")},
+        "clipped?": Integer(high="count"),
         "digits": COUNT,
-        "digits_right": Integer(high="digits"),
-        "within": MapOf(Integer(high="asked")),
+        "correct_digits": Integer(high="digits"),
+        "within": MapOf(Integer(high="count")),
         "linear": _ERROR_SUMS,
         "log": _ERROR_SUMS,
-        "errors": _HISTOGRAM,
-        "log_errors": _HISTOGRAM,
-        "measures?": OBJECT,
+        "error_sketch": _HISTOGRAM,
+        "log_error_sketch": _HISTOGRAM,
+        "metrics?": OBJECT,
     }
 )
 
@@ -82,14 +90,14 @@ _TEXT_METRICS = Fields(
         "count": COUNT,
         "totals": Array(COUNT),
         "matches": Array(COUNT, bound_field="totals"),
-        "said_words": COUNT,
-        "right_words": COUNT,
+        "prediction_words": COUNT,
+        "reference_words": COUNT,
         "rouge": MapOf(NON_NEGATIVE, required_keys=("rouge1", "rouge2", "rougeL")),
         "nll": NUMBER,
         "tokens": COUNT,
-        "tokens_right": Integer(high="tokens"),
+        "correct_tokens": Integer(high="tokens"),
         "ended": Integer(high="count"),
-        "measures?": OBJECT,
+        "metrics?": OBJECT,
     }
 )
 
@@ -100,13 +108,13 @@ _QUESTION_CELL = Fields(
         "low": Number(0, "correct / count"),
         "high": Number("correct / count", 1),
         "names?": MapOf(TEXT),
-        "first_correct?": Integer(high="count"),
+        "first_token_correct?": Integer(high="count"),
         "digit_accuracy?": FRACTION,
-        "first_wrong?": Array(COUNT),
+        "first_error_counts?": Array(COUNT),
         "labels?": _LABEL_METRICS,
         "numbers?": _NUMBER_METRICS,
         "texts?": _TEXT_METRICS,
-        "sees_future?": TEXT,
+        "non_causal_reason?": TEXT,
     }
 )
 
@@ -115,7 +123,7 @@ _LIKELIHOODS = Fields(
         "nll": NON_NEGATIVE,
         "tokens": COUNT,
         "bytes": COUNT,
-        "right": Integer(high="tokens"),
+        "correct_tokens": Integer(high="tokens"),
         "chunks": COUNT,
         "nll_squared?": NON_NEGATIVE,
         "nll_tokens?": NON_NEGATIVE,
@@ -143,11 +151,11 @@ _LANGUAGE_MODELING_CELL = Fields(
 EVALUATION = Schema(
     Either("language", _LANGUAGE_MODELING_CELL, _QUESTION_CELL),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
-    unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "questions", "method", "seed"),
+    unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed", "method", "seed"),
 )
 
 _EVALUATE_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."
-ANSWERS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
+WORKER_PREDICTIONS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
 PREDICTIONS = Schema(Fields(_EVALUATION_KEY), _EVALUATE_AGAIN)
 SAMPLES = Schema(
     Either(
@@ -157,10 +165,10 @@ SAMPLES = Schema(
             {
                 "cell?": MapOf(COUNT),
                 "question": TEXT,
-                "gold?": TEXT,
-                "said": TEXT,
-                "right?": BOOLEAN,
-                "as_written?": TEXT,
+                "correct_answer?": TEXT,
+                "prediction": TEXT,
+                "correct?": BOOLEAN,
+                "model_text?": TEXT,
             }
         ),
     ),
@@ -179,14 +187,15 @@ METRICS = Schema(
                 "split": TEXT,
                 "correct?": Integer(high="count"),
                 "count?": COUNT,
-                "exact?": FRACTION,
+                "exact_match?": FRACTION,
                 "digit_accuracy?": FRACTION,
                 "accuracy?": FRACTION,
+                "token_accuracy?": FRACTION,
                 "unseen?": FRACTION,
                 "loss?": NUMBER,
-                "development_loss?": NUMBER,
-                "low?": Number(high="exact"),
-                "high?": Number("exact"),
+                "validation_loss?": NUMBER,
+                "low?": Number(high="exact_match"),
+                "high?": Number("exact_match"),
                 "perplexity?": Number(0, finite=False),
                 "bits_per_byte?": NON_NEGATIVE,
                 "tokens?": COUNT,
@@ -199,9 +208,9 @@ METRICS = Schema(
                 "tokens?": COUNT,
                 "flops?": NON_NEGATIVE,
                 "loss?": NUMBER,
-                "rate?": NON_NEGATIVE,
-                "gradient_norm?": NON_NEGATIVE,
-                "gradient_norms?": MapOf(NON_NEGATIVE),
+                "learning_rate?": NON_NEGATIVE,
+                "grad_norm?": NON_NEGATIVE,
+                "layer_grad_norms?": MapOf(NON_NEGATIVE),
                 "padding?": FRACTION,
             }
         ),
@@ -217,8 +226,8 @@ TIMINGS = Schema(
             "seconds?": NON_NEGATIVE,
             "training_seconds?": NON_NEGATIVE,
             "flops_per_second?": NON_NEGATIVE,
-            "share_of_limit?": NON_NEGATIVE,
-            "peak_bytes?": COUNT,
+            "flops_utilization?": NON_NEGATIVE,
+            "peak_memory_bytes?": COUNT,
         }
     ),
     "The run is unharmed; its speed leaves this line out.",
@@ -256,14 +265,22 @@ PLAN = Schema(
             "seed": INTEGER,
             "base": TEXT,
             "recipe?": OBJECT,
-            "differs?": OBJECT,
+            "diff?": OBJECT,
             "current?": BOOLEAN,
         }
     ),
     RERUN_REMEDY,
 )
 
-_DURATIONS = Fields({"seconds?": NON_NEGATIVE, "at?": NON_NEGATIVE, "from?": COUNT, "stack?": COUNT, "worker?": TEXT})
+_DURATIONS = Fields(
+    {
+        "seconds?": NON_NEGATIVE,
+        "ended?": NON_NEGATIVE,
+        "start_step?": COUNT,
+        "stack_size?": COUNT,
+        "worker?": TEXT,
+    }
+)
 _REGIONS = MapOf(
     Fields(
         {
@@ -274,7 +291,7 @@ _REGIONS = MapOf(
             "labels?": OBJECT,
             "answers?": OBJECT,
             "language?": OBJECT,
-            "sees_future?": TEXT,
+            "non_causal_reason?": TEXT,
         }
     )
 )
@@ -286,26 +303,26 @@ RESULT = Schema(
             "status": String(("done", "failed")),
             "label?": TEXT,
             "seed?": INTEGER,
-            "why?": TEXT,
-            "kind?": TEXT,
+            "stop_reason?": TEXT,
+            "failure?": TEXT,
             "error?": TEXT,
-            "trace?": TEXT,
-            "reached?": COUNT,
-            "deaths?": COUNT,
+            "traceback?": TEXT,
+            "last_step?": COUNT,
+            "worker_deaths?": COUNT,
             "step?": COUNT,
             "examples?": COUNT,
             "tokens?": COUNT,
             "flops?": NON_NEGATIVE,
             "loss?": NUMBER,
-            "development?": FRACTION,
-            "beyond-development?": FRACTION,
-            "development_loss?": NUMBER,
-            "development_perplexity?": Number(0, finite=False),
-            "development_bits?": NON_NEGATIVE,
+            "validation_exact_match?": FRACTION,
+            "ood_validation_exact_match?": FRACTION,
+            "validation_loss?": NUMBER,
+            "validation_perplexity?": Number(0, finite=False),
+            "validation_bits_per_byte?": NON_NEGATIVE,
             "best_step?": COUNT,
             "final?": _REGIONS,
             "best?": _REGIONS,
-            "took?": _DURATIONS,
+            "timing?": _DURATIONS,
         }
     ),
     "The runs are unharmed: remove the line, and the same `numerate run` reads its run again without training it.",
@@ -316,8 +333,8 @@ WORKER_STATE = Schema(
             "worker": TEXT,
             "host": TEXT,
             "pid": COUNT,
-            "beat": NON_NEGATIVE,
-            "began?": NON_NEGATIVE,
+            "heartbeat": NON_NEGATIVE,
+            "started?": NON_NEGATIVE,
             "run?": TEXT,
             "runs?": Array(TEXT),
             "label?": TEXT,
@@ -338,13 +355,13 @@ WORKER_STATE = Schema(
 _RESUBMIT_REMEDY = (
     "The runs are unharmed: move the folder of this submission away, and the same command submits what is not done yet."
 )
-_FAILURE = Fields({"kind": TEXT, "text": TEXT, "status?": COUNT, "trace?": TEXT})
+_FAILURE = Fields({"kind": TEXT, "text": TEXT, "status?": COUNT, "traceback?": TEXT})
 ITEM = Schema(Fields({"task": COUNT, "name": TEXT, "key": TEXT}), _RESUBMIT_REMEDY)
 TASK = Schema(
     Either(
         "item",
         Fields({"item": COUNT, "seconds": NON_NEGATIVE, "worker": TEXT, "failure?": _FAILURE, "result?": ANY}),
-        Fields({"began?": NON_NEGATIVE, "refused?": _FAILURE, "left?": TEXT, "over?": BOOLEAN}),
+        Fields({"started?": NON_NEGATIVE, "refused?": _FAILURE, "signal?": TEXT, "finished?": BOOLEAN}),
     ),
     _RESUBMIT_REMEDY,
 )

@@ -26,7 +26,7 @@ from numerate.reports.drawing import collapsible, html_table
 from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, REGION_LABELS, cell_label, format_interval, format_percent
 from numerate.reports.groups import LABEL_SETTINGS, Group, region_labels, remove_seeds
 from numerate.reports.limits import groups_to_draw, join_names, left_out_note
-from numerate.reports.measures import charted_metrics, groups_at_checkpoints, metric_title
+from numerate.reports.metrics import charted_metrics, groups_at_checkpoints, metric_title
 from numerate.reports.pairs import (
     MAX_GROUPS_ALL_PAIRS,
     SIGNIFICANCE_NOTE,
@@ -70,7 +70,7 @@ def format_metric(name: str, value: float | None) -> str:
     """A metric as text: shares in per cent, others in four digits."""
     if value is None:
         return ""
-    if base_metric(name) in PROPORTION_METRICS or base_metric(name) == "exact":
+    if base_metric(name) in PROPORTION_METRICS or base_metric(name) == "exact_match":
         return f"{format_percent(value)} %"
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
@@ -279,7 +279,7 @@ def _families(groups: Sequence[Group]) -> list[list[Group]]:
 
 def _scores(group: Group, metric: str) -> list[tuple[object, dict[str, float]]]:
     """A metric of each seed by region; exact match as the mean over cells."""
-    if metric == "exact":
+    if metric == "exact_match":
         return [
             (run.seed, {name: one.score.value for name, one in found.items()})
             for run, found in group.region_scores_by_run
@@ -356,7 +356,7 @@ def answer_pair_rows(
 
 
 def _format_difference(metric: str, test: SignificanceTest) -> str:
-    share = base_metric(metric) in PROPORTION_METRICS or metric == "exact"
+    share = base_metric(metric) in PROPORTION_METRICS or metric == "exact_match"
     return f"{100 * test.difference:+.1f}\N{NO-BREAK SPACE}points" if share else f"{test.difference:+.4g}"
 
 
@@ -365,7 +365,7 @@ def answer_pair_sentences(
 ) -> list[str]:
     """The significant differences in each region, in words."""
     notes: list[str] = []
-    metric_label = "exact match" if metric == "exact" else ANSWER_METRICS[base_metric(metric)]
+    metric_label = "exact match" if metric == "exact_match" else ANSWER_METRICS[base_metric(metric)]
     for region in dict.fromkeys(pair.region for pair in pairs):
         region_pairs = [pair for pair in pairs if pair.region == region]
         significant = [pair for pair in region_pairs if pair.test.is_significant]
@@ -422,7 +422,7 @@ def _pair_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 def part_pair_tables(groups: Sequence[Group]) -> str:
     """The pairs where cells are parts, by each metric of their chart; "" without several seeds."""
-    tables = [(measure, answer_pairs(groups, measure)) for measure in charted_metrics(groups_at_checkpoints(groups))]
+    tables = [(metric, answer_pairs(groups, metric)) for metric in charted_metrics(groups_at_checkpoints(groups))]
     return "".join(
-        f'<h3 class="measure">{escape(metric_title(measure))}</h3>{pairs}' for measure, pairs in tables if pairs
+        f'<h3 class="measure">{escape(metric_title(metric))}</h3>{pairs}' for metric, pairs in tables if pairs
     )

@@ -87,12 +87,12 @@ def maps_section(folder: Path) -> str:
 
 def maps_html(records: Sequence[Mapping[str, Any]]) -> str:
     """The interactive maps of these records as HTML; deterministic."""
-    answered = any(record["answered"] is not None for record in records)
+    has_answer = any(record["answer_start"] is not None for record in records)
     orders = "".join(f"{words}. " for words in dict.fromkeys(map(digit_order_note, records)) if words)
     return (
         f'<style>{STYLE}</style><div class="maps" id="maps">'
         "<noscript><p>The maps require JavaScript; the table below does not.</p></noscript></div>"
-        f"<figcaption>{escape(CAPTION + orders + ANSWER_NOTE * answered + KEYBOARD_NOTE)}</figcaption>"
+        f"<figcaption>{escape(CAPTION + orders + ANSWER_NOTE * has_answer + KEYBOARD_NOTE)}</figcaption>"
         f"{_table(records)}"
         f'<script type="application/json" id="maps-data">{_data(records)}</script><script>{SCRIPT}</script>'
     )
@@ -106,12 +106,12 @@ DIGIT_ORDER_NOTES = {
     "reversed": "Numbers are read and written with their digits in reverse order, least significant first",
     "answer_reversed": "Numbers of the answer are written with their digits in reverse order, least significant first",
 }
-"""What a tokenizer does to the digits of numbers, by its `order`."""
+"""What a tokenizer does to the digits of numbers, by its `digit_order`."""
 
 
 def digit_order_note(record: Mapping[str, Any]) -> str:
     """A note where the tokens of a record have reversed digits; else ""."""
-    return DIGIT_ORDER_NOTES.get(record.get("order", "normal"), "")
+    return DIGIT_ORDER_NOTES.get(record.get("digit_order", "normal"), "")
 
 
 ANSWER_NOTE = "The dashed line marks the start of the model's answer. "

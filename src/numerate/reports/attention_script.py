@@ -72,8 +72,8 @@ function heads(part){           // the numbers of a part, a Float32Array for eac
 }
 const record=()=>all.records[state.record],layer=()=>record().layers[state.layer],part=()=>layer().maps[state.sort];
 const weights=()=>heads(part())[state.head];
-const named=(p,h)=>p.heads===1?(p.sort==="relations"?"relation 0":"head 0"):h===0?"mean":
-  (p.sort==="relations"?"relation ":"head ")+(h-1);
+const named=(p,h)=>p.heads===1?(p.map_type==="relations"?"relation 0":"head 0"):h===0?"mean":
+  (p.map_type==="relations"?"relation ":"head ")+(h-1);
 const seen=(p,i,j)=>!p.causal||j<=i;
 function number(x){
   const size=Math.abs(x);
@@ -86,7 +86,7 @@ function between(stops,share){
   const a=parse(stops[i]),b=parse(stops[i+1]);
   return a.map((x,k)=>Math.round(x+(b[k]-x)*p));
 }
-const kind=p=>p.sort==="relations"?"relations":"shares";
+const kind=p=>p.map_type==="relations"?"relations":"shares";
 function reach(w){              // the number farthest from 0, which has the strongest colour
   let most=0;for(const x of w)most=Math.max(most,Math.abs(x));
   return most||1;
@@ -140,16 +140,16 @@ function options(box,names,at){
 }
 function labels(p){
   const keep=t=>t||[];
-  const q=layer().part==="encoder"?keep(record().source):record().tokens;
-  const k=p.sort==="symbols"?Array.from({length:p.columns},(_,i)=>String(i)):
-    p.sort==="cross attention"?keep(record().source):q;
+  const q=layer().component==="encoder"?keep(record().source):record().tokens;
+  const k=p.map_type==="symbols"?Array.from({length:p.columns},(_,i)=>String(i)):
+    p.map_type==="cross attention"?keep(record().source):q;
   return[q,k];
 }
 
 function menus(){
   options(records,all.records.map(r=>(r.prompt||"the beginning")+" \u00b7 step "+r.step),state.record);
   options(layers,record().layers.map(l=>l.name),state.layer);
-  options(sorts,layer().maps.map(m=>m.sort),state.sort);
+  options(sorts,layer().maps.map(m=>m.map_type),state.sort);
   sorts.parentNode.hidden=layer().maps.length<2;
   const p=part();
   options(scales,Object.values(SCALES),Object.keys(SCALES).indexOf(state.scale[kind(p)]));
@@ -173,7 +173,7 @@ function draw(){
   sight.classList.toggle("one",one);
   const wide=Math.min(one?1150:640,Math.max(280,root.clientWidth-24));
   let size=Math.min(one?4:36,Math.max(3,Math.floor((wide-90)/Math.max(p.columns,p.rows))));
-  if(p.sort==="symbols")size=Math.min(24,Math.max(3,Math.floor((wide-90)/p.columns)));
+  if(p.map_type==="symbols")size=Math.min(24,Math.max(3,Math.floor((wide-90)/p.columns)));
   const letters=Math.max(7.5,Math.min(12,size*0.8)),every=Math.ceil((letters+1)/size);
   const font=`${letters}px ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace`;
   const g=canvas.getContext("2d");
@@ -216,11 +216,11 @@ function draw(){
     else{g.rotate(-Math.PI/2);g.textAlign="left";g.fillText(short(keys[j]),0,0);}
     g.restore();
   }
-  const from=layer().part==="encoder"?null:record().answered;
+  const from=layer().component==="encoder"?null:record().answer_start;
   if(from){
     g.strokeStyle=quiet;g.setLineDash([4,3]);g.beginPath();
     const y=top+from*size;g.moveTo(left,y);g.lineTo(left+p.columns*size,y);
-    if(p.sort!=="symbols"&&p.sort!=="cross attention"){
+    if(p.map_type!=="symbols"&&p.map_type!=="cross attention"){
       const x=left+from*size;g.moveTo(x,top);g.lineTo(x,top+p.rows*size);}
     g.stroke();g.setLineDash([]);
   }
@@ -228,14 +228,14 @@ function draw(){
   g.strokeRect(left+state.column*size,top+state.row*size,size,size);
   g.lineWidth=1;g.globalAlpha=0.5;g.strokeRect(left,top+state.row*size,p.columns*size,size);g.globalAlpha=1;
   canvas.setAttribute("role","img");
-  canvas.setAttribute("aria-label",`${layer().name}, ${p.sort}, ${named(p,state.head)}: ${p.rows} by ${p.columns}`);
+  canvas.setAttribute("aria-label",`${layer().name}, ${p.map_type}, ${named(p,state.head)}: ${p.rows} by ${p.columns}`);
   tell(p,w,queries,keys,most);
 }
 
 function tell(p,w,queries,keys,most){
   const at=state.row*p.columns+state.column,there=seen(p,state.row,state.column);
-  const related=p.sort==="relations";
-  const key=p.sort==="symbols"?`symbol ${state.column}`:`${keys[state.column]} (${state.column})`;
+  const related=p.map_type==="relations";
+  const key=p.map_type==="symbols"?`symbol ${state.column}`:`${keys[state.column]} (${state.column})`;
   readout.replaceChildren();
   make("strong",there?number(w[at]):"masked",readout);
   readout.append(` \u2003${queries[state.row]} (${state.row}) \u2192 ${key}`);
@@ -248,7 +248,7 @@ function tell(p,w,queries,keys,most){
   scale.append(ends[1]);
   if(how==="root")scale.append(` (${plain(most/4)} in the middle)`);
   const row=[...keys.keys()].filter(j=>seen(p,state.row,j));
-  const linked=p.sort!=="symbols",top=reach(w.subarray(state.row*p.columns,(state.row+1)*p.columns));
+  const linked=p.map_type!=="symbols",top=reach(w.subarray(state.row*p.columns,(state.row+1)*p.columns));
   const verb=related?"relates to":"attends to";
   // Uniform attention has small weights.
   const strong=related?top:Math.max(top,Math.min(1,4/row.length));
@@ -258,15 +258,15 @@ function tell(p,w,queries,keys,most){
     const s=make("span",name,text),mine=linked?seen(p,state.row,j):false;
     if(mine){const c=colour(w[state.row*p.columns+j],strong);s.style.background=css(c);s.style.color=ink(c);
       s.title=number(w[state.row*p.columns+j]);}
-    if(p.sort!=="cross attention"&&j===state.row)s.className="at";
-    s.onclick=()=>{if(p.sort==="cross attention")state.column=j;else state.row=j;draw();};
+    if(p.map_type!=="cross attention"&&j===state.row)s.className="at";
+    s.onclick=()=>{if(p.map_type==="cross attention")state.column=j;else state.row=j;draw();};
   });
   title2.textContent=related?"Largest by absolute value":"Largest weights";
   bars.replaceChildren();
   const order=row.sort((a,b)=>Math.abs(w[state.row*p.columns+b])-Math.abs(w[state.row*p.columns+a])).slice(0,8);
   for(const j of order){
     const x=w[state.row*p.columns+j],line=make("tr",undefined,bars);
-    make("td",p.sort==="symbols"?`symbol ${j}`:`${keys[j]} (${j})`,line);
+    make("td",p.map_type==="symbols"?`symbol ${j}`:`${keys[j]} (${j})`,line);
     make("td",number(x),line);
     const bar=make("i",undefined,make("td",undefined,line));
     bar.style.width=(9*Math.abs(x)/top)+"rem";bar.style.background=css(colour(x<0?-0.65:0.65,1));
@@ -285,8 +285,8 @@ function last(){const p=part();state.row=p.rows-1;let most=-1;state.column=0;
   const w=weights();for(let j=0;j<p.columns;j++){const x=Math.abs(w[state.row*p.columns+j]);
     if(seen(p,state.row,j)&&x>most){most=x;state.column=j;}}}
 records.onchange=()=>{state.record=+records.value;state.layer=state.sort=state.head=0;last();menus();draw();};
-layers.onchange=()=>{const sort=part().sort;state.layer=+layers.value;
-  state.sort=Math.max(0,layer().maps.findIndex(m=>m.sort===sort));
+layers.onchange=()=>{const sort=part().map_type;state.layer=+layers.value;
+  state.sort=Math.max(0,layer().maps.findIndex(m=>m.map_type===sort));
   state.head=Math.min(state.head,heads(part()).length-1);menus();draw();};
 sorts.onchange=()=>{state.sort=+sorts.value;state.head=0;menus();draw();};
 scales.onchange=()=>{state.scale[kind(part())]=Object.keys(SCALES)[+scales.value];menus();draw();};

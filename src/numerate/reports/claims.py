@@ -15,14 +15,14 @@ def invalid_claim_notes(groups: Sequence[Group]) -> list[str]:
     """Sentences on the groups without any claim, by reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
-        if group.sees_future is not None:
-            reasons.setdefault(group.sees_future, []).append(group.label)
+        if group.non_causal_reason is not None:
+            reasons.setdefault(group.non_causal_reason, []).append(group.label)
     return [f"no claim about {join_names(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
 def groups_with_valid_claims(groups: Sequence[Group]) -> list[Group]:
     """The groups with valid claims."""
-    return [group for group in groups if group.sees_future is None]
+    return [group for group in groups if group.non_causal_reason is None]
 
 
 def symmetry_notes(groups: Sequence[Group]) -> list[str]:

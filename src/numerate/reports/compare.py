@@ -39,7 +39,7 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.measure_tables import metric_tables, metric_tables_text
+from numerate.reports.metric_tables import metric_tables, metric_tables_text
 from numerate.reports.missing import missing_runs_note
 from numerate.reports.page import write_atomically
 from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_rows, pair_sentences, pair_table_html
@@ -404,7 +404,7 @@ def _samples(groups: Sequence[Group]) -> str:
                 [
                     escape(cell_label(first.coordinates, groups[0].operator, first.names)),
                     escape(question),
-                    escape(first.target),
+                    escape(first.correct_answer),
                     *predictions,
                 ]
             )

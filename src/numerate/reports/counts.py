@@ -38,7 +38,7 @@ class CountCurve:
     def floor(self) -> float | None:
         """The accuracy of the best constant answer on labels beyond the trained counts; None where unknown."""
         labels = self.group.labels[0]
-        return None if labels.trained is None else labels.floor("unseen")
+        return None if labels.max_training_labels is None else labels.floor("unseen")
 
 
 def count_curve(group: Group) -> CountCurve | None:
@@ -61,7 +61,7 @@ def count_curve(group: Group) -> CountCurve | None:
 def floor_line(curves: Sequence[CountCurve]) -> ChartLine | None:
     """The floor as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
     further counts. None where groups have different floors or trained counts."""
-    known = {(one.group.labels[0].trained, one.floor) for one in curves}
+    known = {(one.group.labels[0].max_training_labels, one.floor) for one in curves}
     last = max(t for one in curves for t in one.counts)
     trained, floor = known.pop() if len(known) == 1 else (None, None)
     if trained is None or trained >= last:
@@ -78,7 +78,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
     styled = assign_styles([one.group.label for one in curves])
     lines = [_line(one, styled[one.group.label], len(curves)) for one in curves]
     floor = floor_line(curves) if curves else None
-    trained = {one.group.labels[0].trained for one in curves}
+    trained = {one.group.labels[0].max_training_labels for one in curves}
     limit = trained.pop() if len(trained) == 1 else None
     band = (
         "Bands: 95 % intervals over rows."
@@ -101,7 +101,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
 
 
 def count_section(groups: Sequence[Group]) -> str:
-    """The accuracy per count of all groups as a chart, and their measures of labels as a table; "" without labels."""
+    """The accuracy per count of all groups as a chart, and their metrics of labels as a table; "" without labels."""
     chart = count_chart(groups)
     if not chart.lines:
         return ""
@@ -163,11 +163,11 @@ def label_metrics_table(groups: Sequence[Group]) -> str:
         "share of the row. Below each the floor."
     )
     shown = html_table(header, rows, number_columns=range(len(header) - len(METRICS), len(header)))
-    return f"<h3>All measures of labels</h3>{shown}<figcaption>{note}</figcaption>"
+    return f"<h3>All metrics of labels</h3>{shown}<figcaption>{note}</figcaption>"
 
 
 _COLUMN_LABELS: dict[Metric, str] = {
-    "exact": "exact match",
+    "exact_match": "exact match",
     "unseen": "unseen counts",
     "accuracy": "all labels",
     "last": "last label",

@@ -33,7 +33,7 @@ def tooltip(point: Point, operator: str | None = None) -> str:
     lines = [cell_label(point.coordinates, operator, point.names)]
     if len(point.seed_scores) == 1:
         lines.append(f"{format_percent(point.score)} % correct {format_interval(point.low, point.high)}")
-        exact = point.metric == "exact"
+        exact = point.metric == "exact_match"
         lines.append(f"{round(point.score * point.count)} of {point.count} questions" if exact else _rows(point))
     else:
         lines.append(f"median {format_percent(point.score)} %, seeds {format_interval(point.low, point.high)}")

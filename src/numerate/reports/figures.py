@@ -367,7 +367,7 @@ def _draw_map(axes: Axes, grid: PlotGrid, side: float, *, first: bool, title: st
 
 def _title_lines(grid: PlotGrid, title: str, side: float) -> list[str]:
     """The title of a map `side` inches wide, in lines that fit above it."""
-    words = METRICS[next((point.metric for point in grid.points.values()), "exact")]
+    words = METRICS[next((point.metric for point in grid.points.values()), "exact_match")]
     return wrap(title or grid.title or f"{words}, %", int(14 * side))
 
 

@@ -367,7 +367,7 @@ def generalization_criterion(groups: Sequence[Group]) -> str:
 
 def _metric_note(outcomes: Sequence[GroupFinding]) -> str:
     """A note on the metric of labels; "" for exact match."""
-    if common_metric([one.group for one in outcomes]) in (None, "exact"):
+    if common_metric([one.group for one in outcomes]) in (None, "exact_match"):
         return ""
     words = common_metric_label([one.group for one in outcomes])
     what = f"{words}, within training on all its counts" if words == METRICS["unseen"] else words
@@ -381,7 +381,7 @@ def _uncertainty_note(outcomes: Sequence[GroupFinding]) -> str:
     if counts == [1]:
         sizes = sorted({point.count for one in outcomes for point in one.group.points})
         questions = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-        if any(one.group.resolved_metric != "exact" for one in outcomes):
+        if any(one.group.resolved_metric != "exact_match" for one in outcomes):
             questions += " row" if questions == "1" else " rows"
         return (
             f"one seed{each}, so how much seeds differ is not known "

@@ -51,7 +51,7 @@ class Point:
     region: str
     overlaps_training: bool
     note: str = ""
-    metric: Metric = "exact"
+    metric: Metric = "exact_match"
     floor: float | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ class PlotGrid:
 
 @dataclass(frozen=True)
 class RegionScore:
-    """The mean over the cells of a region, without "seen" ones (which may overlap with training) unless all are.
+    """The mean over the cells of a region, without those that overlap with training, unless all are.
 
     A metric of labels is over all labels, or rows, of the region with equal weight; `labels` has the other metrics, and
     `floor` is the score of memorizing, None in distribution and for other tasks."""
@@ -129,7 +129,7 @@ def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
 
 def _first_error_note(cells: Sequence[Cell]) -> str:
     """The most frequent first wrong token of an answer, in words, counted from 1."""
-    wrong = [cell.first_wrong for cell in cells if cell.first_wrong]
+    wrong = [cell.first_error_counts for cell in cells if cell.first_error_counts]
     if not wrong:
         return ""
     counts = [sum(times[i] for times in wrong if i < len(times)) for i in range(max(len(times) for times in wrong))]
@@ -250,7 +250,7 @@ def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
     cell_labels = [cell.labels for cell in scored if cell.labels is not None]
     labels = LabelCounts.merge(cell_labels) if len(cell_labels) == len(scored) else None
     metric = scored[0].metric if labels is None else labels.effective_metric(scored[0].metric, name)
-    score = None if labels is None or metric == "exact" else labels.score_with_interval(metric)
+    score = None if labels is None or metric == "exact_match" else labels.score_with_interval(metric)
     return RegionScore(
         name=name,
         score=score or region_mean([(int(cell.correct), cell.count) for cell in scored], num_repeats=scored[0].repeats),

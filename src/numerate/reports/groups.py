@@ -64,12 +64,12 @@ class Group:
                 f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.ANSWER_METRICS)}"
             )
             raise UserError(f"metric: there is no {self.metric!r}; {available}")
-        if self.metric in (None, "exact") or has_labels or not cells:
+        if self.metric in (None, "exact_match") or has_labels or not cells:
             has_trained_counts = has_labels and all(
-                cell.labels.trained is not None for cell in cells if cell.labels is not None
+                cell.labels.max_training_labels is not None for cell in cells if cell.labels is not None
             )
-            return self.metric or ("unseen" if has_trained_counts else "exact")
-        raise UserError(f"metric: must be exact for {self.label}, whose answers have no labels")
+            return self.metric or ("unseen" if has_trained_counts else "exact_match")
+        raise UserError(f"metric: must be exact_match for {self.label}, whose answers have no labels")
 
     @property
     def metric_label(self) -> str:
@@ -97,10 +97,10 @@ class Group:
         return has_equal_states(self.runs[0].recipe)
 
     @cached_property
-    def sees_future(self) -> str | None:
+    def non_causal_reason(self) -> str | None:
         """How its model attends to later tokens, in words, which rules out any claim; None where it does not."""
         cells = [cell for run in self.runs for cell in self.recorded_cells(run)]
-        return next((cell.sees_future for cell in cells if cell.sees_future is not None), None)
+        return next((cell.non_causal_reason for cell in cells if cell.non_causal_reason is not None), None)
 
     @cached_property
     def _cells_by_run(self) -> list[tuple[Records, list[Cell]]]:

@@ -218,7 +218,7 @@ def difference_rows(rows: Sequence[LanguageRow], metric: str) -> tuple[list[str]
 
 
 def metric_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table of all measures as text, a line for each group, checkpoint and context; one line of both checkpoints
+    """The table of all metrics as text, a line for each group, checkpoint and context; one line of both checkpoints
     where the final one is the best."""
     rows = language_rows(groups)
     contexts = len({row.context for row in rows}) > 1 or any(row.region != "in_distribution" for row in rows)
@@ -263,11 +263,11 @@ def language_finding(groups: Sequence[Group]) -> str:
                 None, [_summary(rows[0]), "One seed." * (len(rows[0].likelihoods) == 1), _not_evaluated_note(groups)]
             )
         )
-    measure, metric_note = comparison_metric(rows)
+    metric, metric_note = comparison_metric(rows)
     more = f" {len(rows) - 6} more groups are in the table." * (len(rows) > 6)
     parts = [
-        _best_sentence(rows, measure),
-        _results_sentence(rows[:6], measure) + more,
+        _best_sentence(rows, metric),
+        _results_sentence(rows[:6], metric) + more,
         metric_note,
         text_size_note(rows),
         _not_evaluated_note(groups),
@@ -337,9 +337,9 @@ def language_text(groups: Sequence[Group]) -> str:
     if not lines:
         return language_finding(groups)
     rows = main_rows(language_rows(groups))
-    measure, _ = comparison_metric(rows)
+    metric, _ = comparison_metric(rows)
     parts = [f"{text_table(header, lines)}\n{fill(NOTE, 118, break_on_hyphens=False)}"]
-    parts += [text_table(*difference_rows(rows, measure))] if len(rows) > 1 else []
+    parts += [text_table(*difference_rows(rows, metric))] if len(rows) > 1 else []
     speeds = speed_rows(groups)
     parts += [f"{text_table(*speeds)}\n{fill(speed_note(groups), 118, break_on_hyphens=False)}"] if speeds[1] else []
     return "\n\n".join([*parts, fill(language_finding(groups), 118, break_on_hyphens=False)])

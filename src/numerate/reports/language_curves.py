@@ -26,7 +26,7 @@ Curve = tuple[list[float], list[float]]
 
 def validation_metrics(run: Records) -> list[Mapping[str, Any]]:
     """The lines about validation text, each step once."""
-    return [line for line in run.split_metrics("development") if "perplexity" in line]
+    return [line for line in run.split_metrics("validation") if "perplexity" in line]
 
 
 def loss_by_step(run: Records) -> Curve:

@@ -51,8 +51,8 @@ def run_sections(run: Records) -> list[str]:
 def comparison_sections(groups: Sequence[Group]) -> list[str]:
     """The sections of the page of several groups."""
     rows = main_rows(language_rows(groups))
-    measure, why = comparison_metric(rows)
-    header, lines = difference_rows(rows, measure)
+    metric, why = comparison_metric(rows)
+    header, lines = difference_rows(rows, metric)
     shown = [[*map(escape, line[:-1]), escape(line[-1]).replace(" ", "&nbsp;")] for line in lines]
     differences = _compact_table(html_table(header, shown, number_columns=[2, 3])) if lines else ""
     note = " ".join(filter(None, (why, text_size_note(rows), "Intervals are Welch's, over seeds.")))

@@ -34,7 +34,7 @@ class LanguageScores:
             "region": self.region,
             "context_length": self.context_length,
             "cells": 1,
-            "seen": False,
+            "overlaps_training": False,
             "language": self.likelihoods.record(),
         }
 

@@ -20,14 +20,16 @@ def logged_values(group: Group, name: str) -> list[Any]:
 def speed_summary(group: Group) -> dict[str, str]:
     """Speed and memory, name to text: medians over all logged values of every seed, and the maximum of memory.
 
-    For example {"tokens/s": "12,345", "share of limit": "31 %", "peak memory": "0.9 GB"}.
+    For example {"tokens/s": "12,345", "FLOPs utilization": "31 %", "peak memory": "0.9 GB"}.
     """
-    speeds, shares, memory = (logged_values(group, n) for n in ("tokens_per_second", "share_of_limit", "peak_bytes"))
+    speeds, shares, memory = (
+        logged_values(group, n) for n in ("tokens_per_second", "flops_utilization", "peak_memory_bytes")
+    )
     found = {}
     if speeds:
         found["tokens/s"] = f"{median(map(float, speeds)):,.0f}"
     if shares:
-        found["share of limit"] = _format_share(median(map(float, shares)))
+        found["FLOPs utilization"] = _format_share(median(map(float, shares)))
     if memory:
         found["peak memory"] = _format_bytes(max(map(float, memory)))
     return found
@@ -65,7 +67,7 @@ def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table of speed and memory as text, without empty columns; no rows where nothing is known."""
     once = unique_trainings(groups)
     each = [speed_summary(group) for group in once]
-    names = [name for name in ("tokens/s", "share of limit", "peak memory") if any(name in found for found in each)]
+    names = [name for name in ("tokens/s", "FLOPs utilization", "peak memory") if any(name in found for found in each)]
     if not names:
         return [], []
     rows = [
@@ -81,13 +83,15 @@ def speed_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def speed_note(groups: Sequence[Group]) -> str:
-    """The caption of the table, with the limit that the share is of."""
+    """The caption of the table, with the peak that FLOPs utilization is of."""
     note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
-    limits = [limit for group in groups for limit in logged_values(group, "limit")]
-    sources = sorted({str(limit.get("is")) for limit in limits})
+    peaks = [peak for group in groups for peak in logged_values(group, "peak")]
+    sources = sorted({str(peak.get("source")) for peak in peaks})
     if sources:
-        precisions = sorted({_PRECISION_NAMES.get(str(limit.get("of")), str(limit.get("of"))) for limit in limits})
+        precisions = sorted(
+            {_PRECISION_NAMES.get(str(peak.get("precision")), str(peak.get("precision"))) for peak in peaks}
+        )
         words = {"measured": "measured there with a product of two matrices", "stated": "as its maker states it"}
         how = " or ".join(words.get(source, source) for source in sources)
-        note += f"Limit: operations per second of the device in {' or '.join(precisions)}, {how}. "
+        note += f"FLOPs utilization: the share of the device's peak in {' or '.join(precisions)}, {how}. "
     return note + "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."

@@ -85,7 +85,7 @@ def read_attention_maps(record: Mapping[str, Any]) -> list[AttentionMap]:
     for layer in record["layers"]:
         for part in layer["maps"]:
             queries, keys = map_labels(record, layer, part)
-            found.append(AttentionMap(str(layer["name"]), str(part["sort"]), unpack_weights(part), queries, keys))
+            found.append(AttentionMap(str(layer["name"]), str(part["map_type"]), unpack_weights(part), queries, keys))
     return found
 
 
@@ -95,10 +95,10 @@ def map_labels(
     """The labels of the queries and of the keys of a map."""
     tokens = [token_label(token) for token in record["tokens"]]
     source = [token_label(token) for token in record.get("source") or ()]
-    queries = source if layer["part"] == "encoder" else tokens
-    if packed_map["sort"] == "symbols":
+    queries = source if layer["component"] == "encoder" else tokens
+    if packed_map["map_type"] == "symbols":
         return queries, [f"symbol {i}" for i in range(int(packed_map["columns"]))]
-    return queries, source if packed_map["sort"] == "cross attention" else queries
+    return queries, source if packed_map["map_type"] == "cross attention" else queries
 
 
 _VISIBLE_WHITESPACE = str.maketrans({" ": "␣", "\u2581": "␣", "\u0120": "␣", "\n": "↵", "\u010a": "↵", "\t": "⇥"})

@@ -116,7 +116,7 @@ def _caption(groups: Sequence[Group]) -> str:
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
     chosen = [f"{name} ({_format_steps(sorted(found))})" for name, found in sorted(steps.items())]
     words = common_metric_label(groups)
-    what = "questions" if words == METRICS["exact"] else "row" if counts == [1] else "rows"
+    what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     return (
         f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
         f"{band}. "

@@ -21,7 +21,7 @@ from numerate.reports.groups import (
     region_labels,
 )
 from numerate.reports.language_page import run_sections
-from numerate.reports.measure_tables import metric_tables
+from numerate.reports.metric_tables import metric_tables
 from numerate.reports.records import Records, read_run
 from numerate.reports.sheet import page
 
@@ -129,7 +129,7 @@ def _metadata_html(group: Group, run: Records) -> str:
 
 def _score_label(group: Group, name: str) -> str:
     """What the number of a region is: the mean of exact match, or a measure of labels."""
-    if group.resolved_metric == "exact":
+    if group.resolved_metric == "exact_match":
         return "mean"
     return METRICS["accuracy"] if (group.resolved_metric, name) == ("unseen", "in_distribution") else group.metric_label
 

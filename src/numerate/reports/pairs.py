@@ -38,7 +38,7 @@ SIGNIFICANCE_NOTE = (
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """Two groups in one measure, the successes or the scores of the converged seeds, with the p of the test.
+    """Two groups in one metric, the successes or the scores of the converged seeds, with the p of the test.
     `adjusted_p_value` is Holm's p over all pairs of the table; `min_p_value` is the smallest possible `p_value`."""
 
     first: tuple[float, ...]
@@ -59,7 +59,7 @@ class SignificanceTest:
 
 @dataclass(frozen=True)
 class GroupPair:
-    """Tests of two groups by measure ("converged", "ood", "far"), where both have two converged seeds."""
+    """Tests of two groups by metric ("converged", "ood", "far"), where both have two converged seeds."""
 
     first: Group
     second: Group
@@ -101,10 +101,10 @@ def compare_pairs(groups: Sequence[Group]) -> PairTests:
     group_pairs = list(combinations(several, 2)) if all_pairs else [(other, several[0]) for other in several[1:]]
     farthest_point = _farthest_point([group.converged_group for group in several])
     tests = [_tests(one, other, farthest_point, len(group_pairs)) for one, other in group_pairs]
-    for measure in TESTED_METRICS:
-        measured = [found for found in tests if measure in found]
-        for found, p in zip(measured, holm([found[measure].p_value for found in measured]), strict=True):
-            found[measure] = replace(found[measure], adjusted_p_value=p)
+    for metric in TESTED_METRICS:
+        measured = [found for found in tests if metric in found]
+        for found, p in zip(measured, holm([found[metric].p_value for found in measured]), strict=True):
+            found[metric] = replace(found[metric], adjusted_p_value=p)
     pairs = [GroupPair(one, other, found) for (one, other), found in zip(group_pairs, tests, strict=True) if found]
     operator = several[0].operator if several else None
     return PairTests(tuple(pairs), None if all_pairs else several[0], farthest_point, operator)
@@ -196,13 +196,13 @@ def _length(point: Point) -> int:
 
 
 def pair_rows(pair_tests: PairTests) -> tuple[list[str], list[list[str]]]:
-    """The table as text: per pair and measure the counts or the difference, and p, corrected and not."""
+    """The table as text: per pair and metric the counts or the difference, and p, corrected and not."""
     header = ["pair", "converged", "p (uncorrected)"]
     header += ["OOD, points", "P(improvement), %", "p (uncorrected)"] * bool(pair_tests.pairs_with("ood"))
     header += [f"{pair_tests.farthest_label}, points", "p (uncorrected)"] * bool(pair_tests.pairs_with("far"))
     rows = []
     for pair in pair_tests.pairs:
-        converged, ood, far = (pair.tests.get(measure) for measure in TESTED_METRICS)
+        converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
         row = [pair.label, _counts(converged), format_p_values(converged)]
         row += [_points(ood), _probability_text(ood), format_p_values(ood)] * bool(pair_tests.pairs_with("ood"))
         row += [_points(far), format_p_values(far)] * bool(pair_tests.pairs_with("far"))
@@ -235,8 +235,8 @@ def pair_sentences(pair_tests: PairTests) -> list[str]:
     """The table in words: which pairs differ significantly, which do not, and whether there are enough seeds."""
     where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {pair_tests.farthest_label}"}
     notes: list[str] = []
-    for measure in TESTED_METRICS:
-        tests = pair_tests.pairs_with(measure)
+    for metric in TESTED_METRICS:
+        tests = pair_tests.pairs_with(metric)
         if not tests:
             continue
         significant = [(pair, tested) for pair, tested in tests if tested.is_significant]
@@ -252,7 +252,7 @@ def pair_sentences(pair_tests: PairTests) -> list[str]:
             parts.append(f"not significant: {join_names([pair.label for pair in not_significant])}")
         needed = required_seeds_note([tested for _, tested in tests])
         repeated = needed and any(note.endswith(needed) for note in notes)
-        notes.append(f"{where[measure]}: {'; '.join(parts)}.{' The same holds.' if repeated else needed}")
+        notes.append(f"{where[metric]}: {'; '.join(parts)}.{' The same holds.' if repeated else needed}")
     untested = [pair for pair in pair_tests.pairs if "ood" not in pair.tests]
     labels = dict.fromkeys(
         group.label for pair in untested for group in (pair.first, pair.second) if _has_few_converged(group)
@@ -310,7 +310,7 @@ def pair_table_html(groups: Sequence[Group]) -> str:
     header += [f"{pair_tests.farthest_label}, points"] * bool(pair_tests.pairs_with("far"))
     rows = []
     for pair in pair_tests.pairs:
-        converged, ood, far = (pair.tests.get(measure) for measure in TESTED_METRICS)
+        converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
         row = [escape(pair.label), _result_html(_counts(converged), converged)]
         row += [_result_html(_points(ood), ood), _probability_text(ood)] * bool(pair_tests.pairs_with("ood"))
         row += [_result_html(_points(far), far)] * bool(pair_tests.pairs_with("far"))
@@ -329,7 +329,7 @@ def _result_html(text: str, test: SignificanceTest | None) -> str:
 
 
 def _caption(pair_tests: PairTests) -> str:
-    tests = sorted({tested.test_name for measure in ("ood", "far") for _, tested in pair_tests.pairs_with(measure)})
+    tests = sorted({tested.test_name for metric in ("ood", "far") for _, tested in pair_tests.pairs_with(metric)})
     by = " or the ".join(tests) or "permutation test"
     parts = [
         f"Each group against the first, {pair_tests.baseline.label}." if pair_tests.baseline else "",

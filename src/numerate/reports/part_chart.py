@@ -26,7 +26,7 @@ from numerate.reports.figures import (
 )
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw, left_out_note
-from numerate.reports.measures import (
+from numerate.reports.metrics import (
     EXACT_MATCH,
     GroupAtCheckpoint,
     MetricKey,
@@ -64,7 +64,7 @@ def wrap_name(name: str, max_characters: int = _MAX_NAME_CHARACTERS) -> list[str
 class _ChartRows:
     """The rows of a chart: for each region its parts, and last their mean."""
 
-    def __init__(self, groups: Sequence[Group], measure: str) -> None:
+    def __init__(self, groups: Sequence[Group], metric: str) -> None:
         styled = assign_styles([group.label for group in groups])
         self.styled_groups = [(one, styled[one.group.label]) for one in _groups_to_draw(groups)]
         """Sorted by colour."""
@@ -72,13 +72,13 @@ class _ChartRows:
         words, axis = region_labels(groups), part_axis(groups)
         self.regions: list[tuple[str, list[tuple[str, MetricKey, str]]]] = []
         for region, parts in named_parts(groups).items():
-            lines = [(name, key, measure) for key, name in parts]
-            mean = (f"mean of {axis}s", MetricKey(region), f"{measure}{CELL_MEAN_SUFFIX}")
+            lines = [(name, key, metric) for key, name in parts]
+            mean = (f"mean of {axis}s", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}")
             self.regions.append((words[region], lines + ([mean] if len(parts) > 1 else [])))
 
-    def axis_range(self, measure: str) -> tuple[float, float]:
+    def axis_range(self, metric: str) -> tuple[float, float]:
         """The range of the axis, including 0."""
-        if is_proportion(measure):
+        if is_proportion(metric):
             return 0.0, 1.0
         found = [
             value
@@ -103,8 +103,8 @@ def part_charts(groups: Sequence[Group]) -> str:
     if not any(one.metrics_by_seed for one in groups_at_checkpoint):
         return ""
     panels = [
-        f"<figure><h3>{escape(metric_title(measure))}</h3>{part_chart(drawn_groups, measure)}</figure>"
-        for measure in charted_metrics(groups_at_checkpoint)
+        f"<figure><h3>{escape(metric_title(metric))}</h3>{part_chart(drawn_groups, metric)}</figure>"
+        for metric in charted_metrics(groups_at_checkpoint)
     ]
     entries = legend_html(legend_entries([group.label for group in drawn_groups]), show_markers=True, show_lines=False)
     caption = escape(
@@ -130,12 +130,12 @@ def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> s
     return f"{count} questions of each {part_axis(groups)}, {methods}, {names} checkpoint; {what}."
 
 
-def part_chart(groups: Sequence[Group], measure: str) -> str:
-    """One measure of all groups as SVG."""
-    lines = _ChartRows(groups, measure)
+def part_chart(groups: Sequence[Group], metric: str) -> str:
+    """One metric of all groups as SVG."""
+    lines = _ChartRows(groups, metric)
     count = len(lines.styled_groups)
     row_height = 12.0 if count <= 6 else 9.0
-    low, high = lines.axis_range(measure)
+    low, high = lines.axis_range(metric)
 
     def x(value: float) -> float:
         return _LEFT + (min(max(value, low), high) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
@@ -166,15 +166,15 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
             parts.append(f'<line class="limit" x1="6" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             y += 4
     bottom, scale = y, []
-    for tick in axis_ticks(low, high) if not is_proportion(measure) else [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]:
-        text = f"{100 * tick:.0f}" if is_proportion(measure) else f"{tick:g}"
+    for tick in axis_ticks(low, high) if not is_proportion(metric) else [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]:
+        text = f"{100 * tick:.0f}" if is_proportion(metric) else f"{tick:g}"
         scale.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>')
         scale.append(f'<text x="{x(tick):.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{text}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    title = f'<text x="{middle:.0f}" y="{bottom + 36:.1f}" text-anchor="middle">{escape(metric_title(measure))}</text>'
+    title = f'<text x="{middle:.0f}" y="{bottom + 36:.1f}" text-anchor="middle">{escape(metric_title(metric))}</text>'
     ordered_parts = parts[:1] + scale + parts[1:]
     size = f'viewBox="0 0 {_WIDTH} {bottom + _BOTTOM:.0f}"'
-    name = f"{metric_title(measure)} by {part_axis(groups)}"
+    name = f"{metric_title(metric)} by {part_axis(groups)}"
     return (
         f'<svg class="chart parts" {size} role="img" aria-label="{escape(name)}">{"".join(ordered_parts)}{title}</svg>'
     )
@@ -183,23 +183,23 @@ def part_chart(groups: Sequence[Group], measure: str) -> str:
 def _point_svg(
     one: GroupAtCheckpoint,
     key: MetricKey,
-    measure: str,
+    metric: str,
     name: str,
     x: Callable[[float], float],
     y: float,
     style: Style,
 ) -> str:
-    values = one.values(key, measure)
+    values = one.values(key, metric)
     if not values:
         return ""
-    parts, span = [], one.interval(key, measure)
+    parts, span = [], one.interval(key, metric)
     if span is not None:
         parts.append(f'<line class="bar" x1="{x(span[0]):.1f}" x2="{x(span[1]):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
     for value in values if len(values) > 1 else ():
         parts.append(f'<line class="each" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>')
     parts.append(marker_svg(x(median(values)), y, style))
-    text = " ".join(filter(None, format_median(one, key, measure)))
-    tip = f"{one.group.label}\n{name}\n{metric_title(measure)}: {text}"
+    text = " ".join(filter(None, format_median(one, key, metric)))
+    tip = f"{one.group.label}\n{name}\n{metric_title(metric)}: {text}"
     return f'<g class="{color_class(style)}"><title>{escape(tip)}</title>{"".join(parts)}</g>'
 
 
@@ -212,9 +212,9 @@ def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
     }
     if not groups_by_task:
         raise UserError("plot: nothing to draw; evaluate the runs first")
-    measures = {name: charted_metrics(_groups_to_draw(groups)) for name, groups in groups_by_task.items()}
+    metrics = {name: charted_metrics(_groups_to_draw(groups)) for name, groups in groups_by_task.items()}
     heights = {name: _figure_height(groups) for name, groups in groups_by_task.items()}
-    across = max(map(len, measures.values()))
+    across = max(map(len, metrics.values()))
     largest_task = max(groups_by_task.values(), key=len)
     entries = legend_entries([group.label for group in largest_task])
     with figure_style():
@@ -224,8 +224,8 @@ def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
         table = figure.subplots(len(groups_by_task), across, squeeze=False, height_ratios=list(heights.values()))
         for row, (name, groups) in zip(table, groups_by_task.items(), strict=True):
             for i, axes in enumerate(row):
-                if i < len(measures[name]):
-                    _draw_panel(axes, groups, measures[name][i], first=i == 0)
+                if i < len(metrics[name]):
+                    _draw_panel(axes, groups, metrics[name][i], first=i == 0)
                 else:
                     axes.set_axis_off()
             if len(groups_by_task) > 1:
@@ -240,10 +240,10 @@ def _figure_height(groups: Sequence[Group]) -> float:
     return 0.75 + sum(max(0.26, 0.075 * len(lines.styled_groups) + 0.08) for _, inside in lines.regions for _ in inside)
 
 
-def _draw_panel(axes: Axes, groups: Sequence[Group], measure: str, *, first: bool) -> None:
-    lines = _ChartRows(groups, measure)
+def _draw_panel(axes: Axes, groups: Sequence[Group], metric: str, *, first: bool) -> None:
+    lines = _ChartRows(groups, metric)
     count = len(lines.styled_groups)
-    scale = 100.0 if is_proportion(measure) else 1.0
+    scale = 100.0 if is_proportion(metric) else 1.0
     step, y = 0.8 / max(count, 4), 0.0
     ys, labels = [], []
     for number, (title, inside) in enumerate(lines.regions):
@@ -265,21 +265,21 @@ def _draw_panel(axes: Axes, groups: Sequence[Group], measure: str, *, first: boo
             axes.text(-0.02, begin - 0.42, title, transform=transform, ha="right", va="top", fontsize=6, color=color)
     axes.set_ylim(y - 0.5, -0.5)
     axes.set_yticks(ys, labels if first else [""] * len(ys), fontsize=6.5)
-    low, high = lines.axis_range(measure)
-    axes.set_xlim((-3, 103) if is_proportion(measure) else (low - 0.02 * (high - low), high + 0.04 * (high - low)))
-    axes.set_xlabel(metric_title(measure))
+    low, high = lines.axis_range(metric)
+    axes.set_xlim((-3, 103) if is_proportion(metric) else (low - 0.02 * (high - low), high + 0.04 * (high - low)))
+    axes.set_xlabel(metric_title(metric))
     axes.grid(axis="x", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
 
 
 def _draw_point(
-    axes: Axes, one: GroupAtCheckpoint, key: MetricKey, measure: str, y: float, style: Style, scale: float
+    axes: Axes, one: GroupAtCheckpoint, key: MetricKey, metric: str, y: float, style: Style, scale: float
 ) -> None:
-    values = [scale * value for value in one.values(key, measure)]
+    values = [scale * value for value in one.values(key, metric)]
     if not values:
         return
-    color, span = SERIES[style.color or 0], one.interval(key, measure)
+    color, span = SERIES[style.color or 0], one.interval(key, metric)
     if span is not None:
         axes.plot([scale * span[0], scale * span[1]], [y, y], color=color, linewidth=1.4, alpha=0.45)
     if len(values) > 1:

@@ -8,7 +8,7 @@ from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.claims import groups_with_valid_claims, invalid_claim_notes
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import join_names
-from numerate.reports.measures import (
+from numerate.reports.metrics import (
     EXACT_MATCH,
     METRIC_LABELS,
     GroupAtCheckpoint,
@@ -81,33 +81,33 @@ def part_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _clause(several: Sequence[GroupAtCheckpoint], key: MetricKey, measure: str) -> str:
+def _clause(several: Sequence[GroupAtCheckpoint], key: MetricKey, metric: str) -> str:
     """A metric of all groups: "exact match is 45.1 % for CE and 47.3 % for WAS"."""
-    known = [one for one in several if one.values(key, measure)]
+    known = [one for one in several if one.values(key, metric)]
     if not known:
         return ""
-    name = measure.removesuffix(CELL_MEAN_SUFFIX)
+    name = metric.removesuffix(CELL_MEAN_SUFFIX)
     if len(known) <= MAX_LISTED_GROUPS:
-        values = [f"{_value(one, key, measure)}{_for_group(one, several)}" for one in known]
+        values = [f"{_value(one, key, metric)}{_for_group(one, several)}" for one in known]
         return f"{_short(name)} is {join_names(values)}"
     lower_is_better = name in LOWER_IS_BETTER
-    ranked = sorted(known, key=lambda one: median(one.values(key, measure)), reverse=not lower_is_better)
-    values = [f"{_value(one, key, measure)} for {one.group.label}" for one in ranked[:2]]
-    last = f"{_value(ranked[-1], key, measure)} for {ranked[-1].group.label}"
+    ranked = sorted(known, key=lambda one: median(one.values(key, metric)), reverse=not lower_is_better)
+    values = [f"{_value(one, key, metric)} for {one.group.label}" for one in ranked[:2]]
+    last = f"{_value(ranked[-1], key, metric)} for {ranked[-1].group.label}"
     return (
         f"{_short(name)} is {'lowest' if lower_is_better else 'highest'}, of {len(known)}, with {join_names(values)} "
         f"(last: {last})"
     )
 
 
-def _short(measure: str) -> str:
-    return METRIC_LABELS[measure] if measure == EXACT_MATCH else measure
+def _short(metric: str) -> str:
+    return METRIC_LABELS[metric] if metric == EXACT_MATCH else metric
 
 
 def _for_group(one: GroupAtCheckpoint, several: Sequence[GroupAtCheckpoint]) -> str:
     return f" for {one.group.label}" if len(several) > 1 else ""
 
 
-def _value(one: GroupAtCheckpoint, key: MetricKey, measure: str) -> str:
-    middle, ends = format_median(one, key, measure)
-    return " ".join(filter(None, [f"{middle}{' %' * is_proportion(measure)}", ends]))
+def _value(one: GroupAtCheckpoint, key: MetricKey, metric: str) -> str:
+    middle, ends = format_median(one, key, metric)
+    return " ".join(filter(None, [f"{middle}{' %' * is_proportion(metric)}", ends]))

@@ -216,7 +216,7 @@ def _uncertainty_note(points: Sequence[Point], *, has_seed_lines: bool) -> str:
     """A note on the bands of curves."""
     seeds = sorted({len(point.seed_scores) for point in points})
     counts = sorted({point.count for point in points})
-    what = "questions" if all(point.metric == "exact" for point in points) else "rows"
+    what = "questions" if all(point.metric == "exact_match" for point in points) else "rows"
     questions = f"{counts[0]} {what}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} {what}"
     if seeds == [1]:
         return f"one seed; bands: 95 % Wilson intervals, {questions} per length"

@@ -28,12 +28,12 @@ class Cell:
     `coordinates` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution",
     "ood_validation", "ood_test" or "100+". `overlaps_training` cells have too few questions to hold any out and may
     overlap with training. `settings` are those changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} as
-    trained. `first_correct` counts the answers whose first token is correct, None where not recorded.
+    trained. `first_token_correct` counts the answers whose first token is correct, None where not recorded.
 
     `numbers` and `texts` are errors of decoded answers, None where not recorded. `labels` are those of a task with
-    labels, by position. `repeats` is the number of position offsets averaged over. `sees_future` says how the model
-    attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is what
-    `correct` counts, in rows' worth unless it is exact match.
+    labels, by position. `repeats` is the number of position offsets averaged over. `non_causal_reason` says how the
+    model attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is
+    what `correct` counts, in rows' worth unless it is exact match.
     """
 
     coordinates: Mapping[str, int]
@@ -44,21 +44,21 @@ class Cell:
     region: str
     overlaps_training: bool = False
     digit_accuracy: float | None = None
-    first_wrong: tuple[int, ...] | None = None
+    first_error_counts: tuple[int, ...] | None = None
     seed: int = 0
     checkpoint: str = "final"
     step: int = 0
     position_offset: int = 0
     method: str = "one pass"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    first_correct: int | None = None
+    first_token_correct: int | None = None
     labels: LabelCounts | None = None
     numbers: NumberScores | None = None
     texts: TextScores | None = None
     repeats: int = 1
-    sees_future: str | None = None
+    non_causal_reason: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    metric: Metric = "exact"
+    metric: Metric = "exact_match"
 
     @property
     def accuracy(self) -> float:
@@ -70,7 +70,7 @@ class Cell:
         Accuracy on unseen counts is that on all labels in a trained cell, and in one whose rows have no unseen ones. A
         cell without labels has exact match alone.
         """
-        if metric == "exact" or self.labels is None:
+        if metric == "exact_match" or self.labels is None:
             return self
         name = self.labels.effective_metric(metric, self.region)
         score = self.labels.score_with_interval(name)
@@ -90,10 +90,10 @@ class Cell:
 
     def with_first_token(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
-        if self.first_correct is None:
+        if self.first_token_correct is None:
             return None
-        low, high = wilson_interval(self.first_correct, self.count)
-        return replace(self, correct=self.first_correct, low=low, high=high, first_wrong=None)
+        low, high = wilson_interval(self.first_token_correct, self.count)
+        return replace(self, correct=self.first_token_correct, low=low, high=high, first_error_counts=None)
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Sample:
 
     coordinates: Mapping[str, int]
     question: str
-    target: str
+    correct_answer: str
     prediction: str
-    is_correct: bool
+    correct: bool
     model_text: str
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -225,7 +225,7 @@ class Records:
         return next(iter(self.settings()), {}) if settings is None else settings
 
     def split_metrics(self, name: str) -> list[Mapping[str, Any]]:
-        """The lines of metrics.jsonl about a split ("development", "beyond-development")."""
+        """The lines of metrics.jsonl about a split ("validation", "ood_validation")."""
         return [line for line in self.metrics if line.get("split") == name]
 
     def training_metrics(self) -> list[Mapping[str, Any]]:
@@ -245,8 +245,8 @@ def _mean_cell(cells: Sequence[Cell]) -> Cell:
     first_cell, num_offsets = cells[0], len(cells)
     correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
     low, high = wilson_interval(correct / num_offsets, count / num_offsets)
-    wrong = [cell.first_wrong for cell in cells if cell.first_wrong is not None]
-    first = [cell.first_correct for cell in cells if cell.first_correct is not None]
+    wrong = [cell.first_error_counts for cell in cells if cell.first_error_counts is not None]
+    first = [cell.first_token_correct for cell in cells if cell.first_token_correct is not None]
     return replace(
         first_cell,
         correct=correct,
@@ -254,8 +254,8 @@ def _mean_cell(cells: Sequence[Cell]) -> Cell:
         low=float(low),
         high=float(high),
         digit_accuracy=None,
-        first_wrong=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
-        first_correct=sum(first) if len(first) == num_offsets else None,
+        first_error_counts=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
+        first_token_correct=sum(first) if len(first) == num_offsets else None,
         labels=LabelCounts.merge_position_offsets([cell.labels for cell in cells if cell.labels is not None]),
         repeats=num_offsets,
     )
@@ -303,10 +303,10 @@ def read_run(folder: str | Path) -> Records:
         Sample(
             at := line.get("cell") or {},
             line["question"],
-            line.get("gold") or "",
-            line["said"],
-            line.get("right") or False,
-            line.get("as_written") or "",
+            line.get("correct_answer") or "",
+            line["prediction"],
+            line.get("correct") or False,
+            line.get("model_text") or "",
             names.get(tuple(at.items()), {}),
         )
         for line in sample_lines
@@ -332,7 +332,7 @@ def read_runs(folders: Sequence[str | Path]) -> list[Records]:
 
 def cell_from_record(line: Mapping[str, Any]) -> Cell:
     """The cell that a record of `evaluation.jsonl` is about, one of answers."""
-    wrong, digits = line.get("first_wrong"), line.get("digit_accuracy")
+    wrong, digits = line.get("first_error_counts"), line.get("digit_accuracy")
     return Cell(
         coordinates=line["cell"],
         correct=line["correct"],
@@ -340,36 +340,36 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
         low=line["low"],
         high=line["high"],
         region=line["region"],
-        overlaps_training=line["seen"],
+        overlaps_training=line["overlaps_training"],
         digit_accuracy=digits,
-        first_wrong=None if wrong is None else tuple(wrong),
+        first_error_counts=None if wrong is None else tuple(wrong),
         seed=line.get("seed") or 0,
         checkpoint=line["checkpoint"],
         step=line["step"],
         position_offset=line["position_offset"],
         method=line["method"],
         settings=line.get("settings") or {},
-        first_correct=_first_correct(line, line["count"]),
+        first_token_correct=_first_correct(line, line["count"]),
         labels=LabelCounts.from_record(line),
         numbers=NumberScores.from_record(line),
         texts=TextScores.from_record(line),
-        sees_future=line.get("sees_future"),
+        non_causal_reason=line.get("non_causal_reason"),
         names=line.get("names") or {},
     )
 
 
 def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
-    """How many first tokens are correct: as recorded, else from `first_wrong`."""
-    if line.get("first_correct") is not None:
-        return int(line["first_correct"])
-    wrong = line.get("first_wrong")
+    """How many first tokens are correct: as recorded, else from `first_error_counts`."""
+    if line.get("first_token_correct") is not None:
+        return int(line["first_token_correct"])
+    wrong = line.get("first_error_counts")
     return None if wrong is None else count - (int(wrong[0]) if wrong else 0)
 
 
 def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
-    """The metric to plot for a development split: label accuracy where all lines have it, else exact match."""
+    """The metric to plot for a validation split: label accuracy where all lines have it, else exact match."""
     lines = [line for split in splits for line in split]
-    return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact"
+    return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact_match"
 
 
 def settings_key(settings: Mapping[str, Any]) -> tuple[tuple[str, float, str], ...]:

@@ -58,7 +58,7 @@ def warning_html(text: str) -> str:
 
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Loss by step, and exact match (label accuracy for labels) on each development set by step."""
+    """Loss by step, and exact match (label accuracy for labels) on each validation set by step."""
     shown = groups_to_draw(unique_trainings(groups))
     styled = assign_styles([group.label for group in shown])
     losses = [
@@ -82,9 +82,9 @@ def training_charts(groups: Sequence[Group]) -> list[Chart]:
             split_lines = band_lines(
                 group.label, [metric_series(rows, what) for rows in evaluated], styled[group.label]
             )
-            is_single_run = len(evaluated) == 1 and split_lines and what == "exact"
+            is_single_run = len(evaluated) == 1 and split_lines and what == "exact_match"
             lines += [_with_interval(split_lines[0], evaluated[0])] if is_single_run else split_lines
-        measured = f"{METRICS['accuracy' if has_labels else 'exact']}, %"
+        measured = f"{METRICS['accuracy' if has_labels else 'exact_match']}, %"
         charts.append(Chart(f"Validation, {words}", lines, "step", measured, is_percent=True))
     return [chart for chart in charts if chart.lines]
 
@@ -108,10 +108,10 @@ def training_section(groups: Sequence[Group]) -> str:
 
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
-    """The development splits with their names on the pages of these groups."""
+    """The validation splits with their names on the pages of these groups."""
     if have_named_parts(groups):
-        return {"development": region_labels(groups)["in_distribution"]}
-    return {"development": REGION_LABELS["in_distribution"], "beyond-development": REGION_LABELS["ood_validation"]}
+        return {"validation": region_labels(groups)["in_distribution"]}
+    return {"validation": REGION_LABELS["in_distribution"], "ood_validation": REGION_LABELS["ood_validation"]}
 
 
 def unique_trainings(groups: Sequence[Group]) -> list[Group]:
@@ -158,7 +158,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         f"{common_metric_label(groups)}, %",
         "lowest to highest seed" if several else "95 % interval",
         "cells",
-        "questions" if common_metric(groups) in (None, "exact") else "labels or rows",
+        "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows",
     ]
     parts = have_named_parts(groups)
     header += ["each seed, %"] * several + [f"seeds at {format_percent(SOLVED_THRESHOLD)} %"] * (several and not parts)
@@ -188,8 +188,8 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _solved_seeds_text(group: Group, name: str) -> str:
-    """How many seeds reach `SOLVED_THRESHOLD` in a region; out of distribution, of those that do in distribution."""
-    if group.sees_future is not None:
+    """How many seeds reach `SOLVED_THRESHOLD` in a region; out of distribution, of those that reach it in distribution."""
+    if group.non_causal_reason is not None:
         return "no claim"
     found = [regions for regions in group.region_scores if name in regions]
     known = [one for one in found if "in_distribution" in one]
@@ -223,7 +223,7 @@ def region_table(groups: Sequence[Group]) -> str:
     floors = header[-1] == FLOOR_COLUMN
     note = (
         f"{REGIONS_NOTE} " * (not have_named_parts(groups))
-        + "The mean gives every cell the same weight. " * (common_metric(groups) in (None, "exact"))
+        + "The mean gives every cell the same weight. " * (common_metric(groups) in (None, "exact_match"))
         + "Every label of a region weighs the same. " * (common_metric(groups) in ("unseen", "accuracy"))
         + "Every row of a region weighs the same. " * (common_metric(groups) in ("last", "prefix"))
         + "Cells whose questions are too few to hold any out are not counted in it. "
@@ -292,9 +292,9 @@ def samples_table(run: Records) -> str:
         [
             escape(cell_label(sample.coordinates, run.operator, sample.names)),
             escape(sample.question),
-            escape(sample.target),
+            escape(sample.correct_answer),
             _highlight_errors(sample),
-            '<span class="right">correct</span>' if sample.is_correct else '<span class="wrong">wrong</span>',
+            '<span class="right">correct</span>' if sample.correct else '<span class="wrong">wrong</span>',
             escape(sample.model_text),
         ]
         for sample in run.samples[:MAX_SAMPLES]
@@ -307,18 +307,20 @@ def samples_table(run: Records) -> str:
 
 def marked_prediction(sample: Sample) -> str:
     """The prediction after a tick or a cross, which do not depend on colour."""
-    mark = '<span class="right">✓</span>' if sample.is_correct else '<span class="wrong">✗</span>'
+    mark = '<span class="right">✓</span>' if sample.correct else '<span class="wrong">✗</span>'
     return f"{mark} {_highlight_errors(sample)}"
 
 
 def _highlight_errors(sample: Sample) -> str:
     """The prediction with the letters that differ from the answer marked."""
-    if sample.is_correct:
+    if sample.correct:
         return escape(sample.prediction)
     if not sample.prediction:
         return "<mark>(nothing)</mark>"
     parts = []
-    for kind, _, _, start, end in SequenceMatcher(None, sample.target, sample.prediction, autojunk=False).get_opcodes():
+    for kind, _, _, start, end in SequenceMatcher(
+        None, sample.correct_answer, sample.prediction, autojunk=False
+    ).get_opcodes():
         text = escape(sample.prediction[start:end])
         parts.append(text if kind == "equal" else f"<mark>{text}</mark>" if text else "")
     return "".join(parts)

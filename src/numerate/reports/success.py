@@ -186,8 +186,8 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     for one in results:
         at = one.results_by_length
         cells = [at[n].text if n in at else "" for n in lengths]
-        if one.group.sees_future is not None:
-            cells = [f"{NO_CLAIM}: {one.group.sees_future}", *([""] * (len(lengths) - 1))] if lengths else []
+        if one.group.non_causal_reason is not None:
+            cells = [f"{NO_CLAIM}: {one.group.non_causal_reason}", *([""] * (len(lengths) - 1))] if lengths else []
         elif not one.scored_runs:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
@@ -232,7 +232,7 @@ def success_caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     floors = any(group.floor is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
-    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact"]: "held-out questions"}.get(words, words)
+    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}.get(words, words)
     return (
         f"A seed has converged with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution ({within}); "
         "converged seeds of all have Wilson's 95 % interval in per cent. By length n: the seeds with at least "
@@ -263,8 +263,8 @@ def success_table(groups: Sequence[Group]) -> str:
         interval_text = interval.replace(" ", "\N{NO-BREAK SPACE}")
         converged = f'{count} <span class="quiet">{interval_text}</span>'
         start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{converged}</td>'
-        if one.group.sees_future is not None:
-            why = escape(f"{NO_CLAIM}: {one.group.sees_future}")
+        if one.group.non_causal_reason is not None:
+            why = escape(f"{NO_CLAIM}: {one.group.non_causal_reason}")
             body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
         elif one.scored_runs:
             at = one.results_by_length

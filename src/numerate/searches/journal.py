@@ -81,10 +81,10 @@ class Journal:
     def get_or_set_definition(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
         """Notes what this search is about if nobody has, and returns what it is about."""
         with _file_lock(self.folder / "locks" / "ask"), self._quiet_optuna():
-            stored = self._storage.get_study_user_attrs(self._study_id).get("question")
+            stored = self._storage.get_study_user_attrs(self._study_id).get("definition")
             if stored is None:
                 stored = dict(definition)
-                self._storage.set_study_user_attr(self._study_id, "question", stored)
+                self._storage.set_study_user_attr(self._study_id, "definition", stored)
         return stored  # type: ignore[no-any-return]
 
     def trials(self) -> list[Trial]:
@@ -183,21 +183,23 @@ class Journal:
 
     def fail(self, number: int, error: str, trace: str | None = None) -> None:
         """A trial cannot be trained. To the sampler it is one that was stopped early, so that it looks elsewhere."""
-        self._finish(number, "PRUNED", {"error": error} | ({"trace": trace} if trace is not None else {}))
+        self._finish(number, "PRUNED", {"error": error} | ({"traceback": trace} if trace is not None else {}))
 
     def record_start(self, number: int, step: int) -> bool:
         """Notes that a trial was taken up at a step `step`. False where that is in vain: its process died there, each
         time, `MAX_STARTS` times."""
         with self._quiet_optuna():
-            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get("starts", {"times": 0, "at": step})
-            num_starts = starts["times"] + 1 if starts["at"] == step else 1
-            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"times": num_starts, "at": step})
+            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get(
+                "starts", {"count": 0, "step": step}
+            )
+            num_starts = starts["count"] + 1 if starts["step"] == step else 1
+            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": num_starts, "step": step})
         return num_starts <= MAX_STARTS
 
     def reset_starts(self, number: int) -> None:
         """A trial was stopped in good order: its next start is its first again."""
         with self._quiet_optuna():
-            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"times": 0, "at": -1})
+            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": 0, "step": -1})
 
     def fail_trial_of(self, worker: str, error: str) -> int | None:
         """A worker is gone and its trial cannot be trained (it took too long, or all memory); the trial's number."""
@@ -214,7 +216,7 @@ class Journal:
         states = load_optuna().trial.TrialState
         with self._quiet_optuna():
             self._storage.set_trial_user_attr(
-                self._trial_id(number), "found", disk.to_plain_data(dict(results), finite=True)
+                self._trial_id(number), "results", disk.to_plain_data(dict(results), finite=True)
             )
             self._study.tell(number, objective, state=states[state])
         self._lock_path(number).unlink(missing_ok=True)
@@ -258,7 +260,7 @@ class Journal:
 
 def _from_optuna(optuna_trial: Any) -> Trial:
     """Converts a trial of Optuna."""
-    results = optuna_trial.user_attrs.get("found", {})
+    results = optuna_trial.user_attrs.get("results", {})
     error = results.get("error") if optuna_trial.state.is_finished() else None
     states: dict[str, TrialState] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
     state = "failed" if error is not None else states.get(optuna_trial.state.name, "running")

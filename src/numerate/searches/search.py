@@ -1,4 +1,4 @@
-"""Searching for good settings of a recipe: trials that are ordinary runs, and the best of them on a development score.
+"""Searching for good settings of a recipe: trials that are ordinary runs, and the best of them on a validation score.
 
     runs/<search>/journal.log    what was tried and what came of it: see `numerate.searches.journal`
     runs/<search>/trials.jsonl   the same for other programs, one line per trial
@@ -52,7 +52,7 @@ def search(
     trials: int | None = None,
     workers: int = 1,
     executor: Executor | None = None,
-    metric: Metric = "beyond-development",
+    metric: Metric = "ood_validation",
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
     seed: int | None = None,
@@ -68,8 +68,8 @@ def search(
         numerate.train(found.best)
 
     `settings` are read by `Space.parse`. A trial's value is what its best checkpoint got right on OOD validation
-    (`beyond-development`; ties, and tasks without one, go by `development`), or another `metric`; of running
-    text it is its lowest `development_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
+    (`ood_validation`; ties, and tasks without one, go by `validation`), or another `metric`; of running
+    text it is its lowest `validation_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
     points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
     better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
 
@@ -87,9 +87,9 @@ def search(
         if value not in get_args(kind):
             allowed = get_args(kind)
             raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
-    if recipe.task.is_language_modeling and metric == "beyond-development":  # running text has no OOD validation
-        metric = "development_loss"
-    if metric == "development_loss" and not recipe.task.is_language_modeling:
+    if recipe.task.is_language_modeling and metric == "ood_validation":  # running text has no OOD validation
+        metric = "validation_loss"
+    if metric == "validation_loss" and not recipe.task.is_language_modeling:
         option = type(recipe.task).__name__
         raise UserError(
             f"metric: validation_loss needs a language modeling task, not {option}; for example metric=validation"
@@ -137,7 +137,7 @@ def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
 
 def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
     """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
-    definition = json.loads(json.dumps({"format": FORMAT, **plan.question(recipe)}))
+    definition = json.loads(json.dumps({"format": FORMAT, **plan.definition(recipe)}))
     key = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
     if (runs / title / "study.yaml").exists():
@@ -196,7 +196,7 @@ def _run_trials(
             for outcome in outcomes:
                 if outcome.failure is not None:
                     _handle_failure(outcome.failure, outcome.worker, journal)
-                    is_submitted = is_submitted or outcome.failure.kind == "not begun"
+                    is_submitted = is_submitted or outcome.failure.kind == "not started"
                 on_tick()
                 _check_failures_differ(journal)
 
@@ -222,12 +222,12 @@ def _handle_failure(failure: Failure, worker: str, journal: Journal) -> None:
     """Handles a failed worker: the trial of a worker that was stopped or died is started again."""
     if failure.kind in ("out of memory", "timeout"):
         journal.fail_trial_of(worker, failure.text)
-    elif failure.kind == "mistake":
+    elif failure.kind == "user error":
         raise UserError(failure.text)
-    elif failure.kind in ("fault", "error"):
+    elif failure.kind in ("operational error", "error"):
         error = OperationalError(failure.text)
-        if failure.trace is not None:
-            error.add_note(failure.trace)
+        if failure.traceback is not None:
+            error.add_note(failure.traceback)
         raise error
 
 

@@ -23,10 +23,10 @@ NUM_FRESH_SEEDS = 5
 
 _MAX_SHOWN = 10
 _METRIC_DESCRIPTIONS = {
-    "beyond-development": "ood_validation (OOD validation)",
-    "development": "validation (held-out questions in distribution)",
+    "ood_validation": "ood_validation (OOD validation)",
+    "validation": "validation (held-out questions in distribution)",
     "loss": "the last training loss",
-    "development_loss": "the lowest validation loss, in nats per token",
+    "validation_loss": "the lowest validation loss, in nats per token",
 }
 
 
@@ -106,8 +106,8 @@ class SearchResult:
         if any(trial.results["low"] is not None for trial in ranked):
             has_several_seeds = len(self.plan.seeds) > 1
             columns[f"of {len(self.plan.seeds)} seeds" if has_several_seeds else "95 % interval"] = self._interval_text
-        if metric_name == "beyond-development":
-            columns["development"] = lambda trial: value_text(median(_run_values(trial, "development")), metric)
+        if metric_name == "ood_validation":
+            columns["validation"] = lambda trial: value_text(median(_run_values(trial, "validation")), metric)
         for path, short in short_names(self.plan.space).items():
             columns[short] = lambda trial, path=path: parameter_text(trial.parameters[path])  # type: ignore[misc]
         columns["steps"] = lambda trial: ", ".join(dict.fromkeys(map(str, _run_values(trial, "steps"))))
@@ -181,7 +181,7 @@ def write_results(result: SearchResult) -> None:
 
 def value_text(value: float, metric: Metric) -> str:
     """A value of a trial as people read it: a share in per cent, a loss as it is."""
-    return f"{value:.4g}" if metric in ("loss", "development_loss") else f"{value:.1%}"
+    return f"{value:.4g}" if metric in ("loss", "validation_loss") else f"{value:.1%}"
 
 
 def short_names(space: Space) -> dict[str, str]:

@@ -20,7 +20,7 @@ from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, folder_name
 
-Metric = Literal["beyond-development", "development", "loss", "development_loss"]
+Metric = Literal["ood_validation", "validation", "loss", "validation_loss"]
 
 _TIE_BREAK_WEIGHT = 1e-6
 """What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
@@ -37,13 +37,13 @@ class SearchPlan:
     """
 
     space: Space
-    metric: Metric = "beyond-development"
+    metric: Metric = "ood_validation"
     sampling: SamplingPlan = SamplingPlan()
     pruner: Pruner = "none"
     seeds: tuple[int, ...] = (0,)
     timeout: float | None = None
 
-    def question(self, recipe: Recipe) -> dict[str, Any]:
+    def definition(self, recipe: Recipe) -> dict[str, Any]:
         """What must not change during a search, as plain data. How points are chosen, and how many, may."""
         names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
         return {
@@ -56,7 +56,7 @@ class SearchPlan:
 
     @property
     def minimize(self) -> bool:
-        return self.metric in ("loss", "development_loss")
+        return self.metric in ("loss", "validation_loss")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _TrialRunner:
                 self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
                 raise
             failure = failure_from_exception(error)
-            self.journal.fail(number, failure.text, failure.trace)
+            self.journal.fail(number, failure.text, failure.traceback)
 
     def _run_folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
@@ -205,15 +205,16 @@ class _TrainingMonitor:
 
     def on_record(self, kind: str, record: Mapping[str, Any]) -> None:
         is_language_modeling = kind == "evaluation" and "perplexity" in record
-        if not is_language_modeling and self.runner.plan.metric != "development_loss":
+        if not is_language_modeling and self.runner.plan.metric != "validation_loss":
             self._loss = record.get("loss", self._loss)
-        elif is_language_modeling and self.runner.plan.metric == "development_loss":
+        elif is_language_modeling and self.runner.plan.metric == "validation_loss":
             self._loss = record["loss"]
         if (reason := self.runner.stop_reason()) is not None:
             self._request_stop(reason)
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
-            self._scores[record["split"]] = record["accuracy"] if "accuracy" in record else record["exact"]
+            name = "token_accuracy" if is_language_modeling else "accuracy" if "accuracy" in record else "exact_match"
+            self._scores[record["split"]] = record[name]
             self._step = record["step"]
         elif self._scores:  # all splits of that step are in
             plan, journal, number = self.runner.plan, self.runner.journal, self.runner.trial.number
@@ -229,9 +230,9 @@ class _TrainingMonitor:
 
 def compute_objective(scores: Mapping[str, float], metric: Metric) -> float:
     """One number from the shares of an evaluation: that on OOD validation, ties settled by that in distribution."""
-    if metric == "development" or "beyond-development" not in scores:
-        return scores["development"]
-    return scores["beyond-development"] + _TIE_BREAK_WEIGHT * scores["development"]
+    if metric == "validation" or "ood_validation" not in scores:
+        return scores["validation"]
+    return scores["ood_validation"] + _TIE_BREAK_WEIGHT * scores["validation"]
 
 
 def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
@@ -247,15 +248,15 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
         if "split" in line:
             evaluations.setdefault(line["step"], {})[line["split"]] = line
     losses = [line for line in records if "loss" in line and "split" not in line]
-    if evaluations and metric == "development_loss":
+    if evaluations and metric == "validation_loss":
         return _language_result(folder, recipe, evaluations, losses, max(line["step"] for line in records))
     if not evaluations or (metric == "loss" and not losses):
         raise UserError("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
     accuracies = {
         step: {split: _accuracy(line) for split, line in by_split.items()} for step, by_split in evaluations.items()
     }
-    split = "beyond-development" if any("beyond-development" in each for each in accuracies.values()) else "development"
-    if metric == "development":
+    split = "ood_validation" if any("ood_validation" in each for each in accuracies.values()) else "validation"
+    if metric == "validation":
         split = metric
     best = max(accuracies, key=lambda step: (accuracies[step].get(split, -1.0), step))
     best_line = evaluations[best][split]
@@ -278,7 +279,7 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
 
 def _accuracy(line: Mapping[str, Any]) -> float:
     """The accuracy on a split; of running text the share of tokens that were top-1."""
-    return float(line["accuracy"] if "perplexity" in line else line["exact"])
+    return float(line["token_accuracy"] if "perplexity" in line else line["exact_match"])
 
 
 def _language_result(
@@ -288,10 +289,10 @@ def _language_result(
     losses: Sequence[Mapping[str, Any]],
     steps: int,
 ) -> dict[str, Any]:
-    """What is to be known of a run on running text: its lowest development loss, with the interval about the text.
+    """What is to be known of a run on running text: its lowest validation loss, with the interval about the text.
 
-    Raises `UserError` for a run that has no development loss."""
-    lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("development", {}))]
+    Raises `UserError` for a run that has no validation loss."""
+    lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("validation", {}))]
     if not lines:
         what = type(recipe.task).__name__
         raise UserError(
@@ -304,12 +305,12 @@ def _language_result(
         "value": best["loss"],
         "low": best.get("low"),
         "high": best.get("high"),
-        "metric": "development_loss",
+        "metric": "validation_loss",
         "objective": best["loss"],
         "best_step": best["step"],
         "steps": steps,
         "loss": losses[-1]["loss"] if losses else None,
-        "development": best["accuracy"],
+        "validation": best["token_accuracy"],
         "perplexity": best["perplexity"],
         "bits_per_byte": best.get("bits_per_byte"),
     }

@@ -80,7 +80,7 @@ class StudyProgress:
             if not runs or has_ended(state) or is_lost(state):
                 continue
             self._running.append(state)
-            self.print_worker_messages(state["worker"], state.get("said", ()))
+            self.print_worker_messages(state["worker"], state.get("messages", ()))
             for run in runs:
                 self._current_step[run] = int(state.get("step") or 0)
                 self._steps[run] = int(state.get("steps") or self._steps[run])
@@ -140,7 +140,7 @@ def _planned_steps(planned: PlannedRun) -> Any:
 
 
 def _last_message(state: Mapping[str, Any]) -> int:
-    return max((int(number) for number, _ in state.get("said", ())), default=0)
+    return max((int(number) for number, _ in state.get("messages", ())), default=0)
 
 
 def _without_numbers_and_paths(text: str) -> str:

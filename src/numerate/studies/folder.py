@@ -242,7 +242,7 @@ MAX_DEATHS = 3
 
 def is_done(record: Mapping[str, Any]) -> bool:
     """Whether a result says that nothing is left to do."""
-    return record.get("status") == "done" and record.get("why") != "minutes"
+    return record.get("status") == "done" and record.get("stop_reason") != "minutes"
 
 
 def is_failed(record: Mapping[str, Any]) -> bool:
@@ -250,11 +250,11 @@ def is_failed(record: Mapping[str, Any]) -> bool:
     `MAX_DEATHS` times without coming further."""
     if record.get("status") != "failed":
         return False
-    return not Failure(record.get("kind", "error"), "").is_transient or record.get("deaths", 0) >= MAX_DEATHS
+    return not Failure(record.get("failure", "error"), "").is_transient or record.get("worker_deaths", 0) >= MAX_DEATHS
 
 
 def _priority(record: Mapping[str, Any]) -> tuple[bool, float]:
-    return record["status"] == "done", (record.get("took") or {}).get("at") or 0.0
+    return record["status"] == "done", (record.get("timing") or {}).get("ended") or 0.0
 
 
 def _has_content(path: Path, content: bytes) -> bool:

@@ -69,7 +69,7 @@ class PlannedRun:
     label: str
     seed: int
     base: str
-    differs: Mapping[str, Any]
+    diff: Mapping[str, Any]
     base_tree: Mapping[str, Any]
     current: bool = True
     """Whether the last command requested it, or only an earlier one."""
@@ -77,7 +77,7 @@ class PlannedRun:
     @cached_property
     def tree(self) -> dict[str, Any]:
         """The recipe as plain data."""
-        tree: dict[str, Any] = apply_diff(self.base_tree, self.differs)
+        tree: dict[str, Any] = apply_diff(self.base_tree, self.diff)
         return tree
 
     @property
@@ -123,7 +123,7 @@ def _parse_run(record: Mapping[str, Any], base_trees: dict[str, Mapping[str, Any
     base = record["base"]
     if record.get("recipe") is not None:
         base_trees[base] = record["recipe"]
-    differences, tree, is_current = record.get("differs") or {}, base_trees.get(base, {}), record.get("current", True)
+    differences, tree, is_current = record.get("diff") or {}, base_trees.get(base, {}), record.get("current", True)
     return PlannedRun(
         record["run"], record["key"], record["label"], record["seed"], base, differences, tree, is_current
     )
@@ -138,8 +138,8 @@ def plan_lines(plan: Collection[PlannedRun]) -> bytes:
         if planned.base not in written_bases:
             written_bases.add(planned.base)
             line["recipe"] = planned.base_tree
-        if planned.differs:
-            line["differs"] = planned.differs
+        if planned.diff:
+            line["diff"] = planned.diff
         if not planned.current:
             line["current"] = False
         content.append(_json_line(line))
@@ -181,7 +181,7 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     names = {one.tree.get("name") for one in group}
     name = next(iter(names)) if len(names) == 1 else None
     label = labels.get(base, str(name or base))
-    paths = {path for one in group for path in one.differs if not _has_no_effect(path)}
+    paths = {path for one in group for path in one.diff if not _has_no_effect(path)}
     shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
     labels_by_run = {}
     for one in group:

@@ -32,7 +32,7 @@ _MAX_RETRY_SECONDS = 30.0  # up to so many
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run of a study ended: `path` of its folder, or `error`; `exit_status` as an exit status; `trace` of a
+    """How a run of a study ended: `path` of its folder, or `error`; `exit_status` as an exit status; `traceback` of a
     fault.
 
     `failure_kind` is that of its failure. `is_resumable` runs were stopped, never started, or their worker died: the
@@ -43,7 +43,7 @@ class RunOutcome:
     path: Path | None
     error: str | None = None
     exit_status: int = 0
-    trace: str | None = None
+    traceback: str | None = None
     is_resumable: bool = False
     failure_kind: str | None = None
 
@@ -127,7 +127,7 @@ class StudyRunner:
             StudyProgress(self.folder, shown_runs, self.done_results, self.on_message) as progress,
         ):
             self._save_results(
-                [failed_record(one, Failure("not begun", ""), self._worker_name, 0.0) for one in self._retried],
+                [failed_record(one, Failure("not started", ""), self._worker_name, 0.0) for one in self._retried],
                 progress,
             )
             items = self.items()
@@ -135,7 +135,7 @@ class StudyRunner:
             while not self._stop.requested and (items or self._busy_runs):
                 items = self._run_items(items, progress) if items else self._released_items(progress)
             for run in self._busy_runs:
-                self._interrupted[run] = Failure("not begun", "another process is training it", 130)
+                self._interrupted[run] = Failure("not started", "another process is training it", 130)
             self._remove_dead_states()
         return [self._outcome(planned) for planned in self.plan]
 
@@ -166,7 +166,7 @@ class StudyRunner:
             for job in item:
                 if (record := records.get(job.run)) is not None:
                     self._record_result(job.planned, record, progress)
-                elif outcome.failure is not None and outcome.failure.kind in ("stopped", "not begun"):
+                elif outcome.failure is not None and outcome.failure.kind in ("stopped", "not started"):
                     self._interrupted[job.run] = outcome.failure
                 elif len(item) > 1:
                     retries.append((job,))
@@ -184,7 +184,7 @@ class StudyRunner:
         self._busy_runs.pop(planned.run, None)
         if status == "full":
             self._stop_disk_full(str(record["error"]), progress)
-            self._interrupted[planned.run] = Failure("fault", str(record["error"]), 1)
+            self._interrupted[planned.run] = Failure("operational error", str(record["error"]), 1)
             return
         (self.done_results if status == "done" else self.failed_results)[planned.run] = record
         progress.finish_run(planned, record)
@@ -202,8 +202,8 @@ class StudyRunner:
         """How often its worker died in a row at the checkpoint that it has now."""
         last_step = max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
         old_result = self.folder.results().get(planned.result_key, {})
-        is_repeated = old_result.get("kind") == "died" and old_result.get("reached") == last_step
-        return {"reached": last_step, "deaths": 1 + (old_result.get("deaths", 0) if is_repeated else 0)}
+        is_repeated = old_result.get("failure") == "died" and old_result.get("last_step") == last_step
+        return {"last_step": last_step, "worker_deaths": 1 + (old_result.get("worker_deaths", 0) if is_repeated else 0)}
 
     def _save_results(self, records: Sequence[Mapping[str, Any]], progress: StudyProgress) -> None:
         try:
@@ -272,12 +272,18 @@ class StudyRunner:
             return RunOutcome(planned.display_name, self.folder.runs_dir / planned.run)
         if (record := self.failed_results.get(planned.run)) is not None:
             kind, is_resumable = str(record.get("kind")), not is_failed(record)
-            status = 2 if kind == "mistake" else 1
+            status = 2 if kind == "user error" else 1
             return RunOutcome(
-                planned.display_name, None, str(record.get("error")), status, record.get("trace"), is_resumable, kind
+                planned.display_name,
+                None,
+                str(record.get("error")),
+                status,
+                record.get("traceback"),
+                is_resumable,
+                kind,
             )
-        failure = self._interrupted.get(planned.run, Failure("not begun", "not begun", 130))
-        if self._disk_full_message is not None and failure.kind in ("stopped", "not begun"):
+        failure = self._interrupted.get(planned.run, Failure("not started", "not started", 130))
+        if self._disk_full_message is not None and failure.kind in ("stopped", "not started"):
             text = f"{failure.kind}, since the disk is full; the same command resumes"
             return RunOutcome(planned.display_name, None, text, 1, is_resumable=True, failure_kind=failure.kind)
         mentions_resuming = any(words in failure.text for words in ("same command", "keeps running"))
@@ -303,7 +309,7 @@ class StudyRunner:
 
 
 def _finished_at(record: Mapping[str, Any]) -> float:
-    return float(record.get("took", {}).get("at", 0.0))
+    return float(record.get("timing", {}).get("ended", 0.0))
 
 
 def order_items(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int = 1) -> list[Item]:

@@ -48,7 +48,7 @@ class WorkerStateFile:
     @contextlib.contextmanager
     def publish(self, **fields: Any) -> Iterator[None]:
         """Publishes a state while the body runs."""
-        self._fields = {**self._identity, **fields, "began": time.time()}
+        self._fields = {**self._identity, **fields, "started": time.time()}
         self._has_changed = True
         finished = threading.Event()
         thread = threading.Thread(target=self._write_heartbeats, args=(finished,), daemon=True)
@@ -103,7 +103,7 @@ class WorkerStateFile:
         if time.monotonic() - self._last_write < min_interval:
             return
         self._last_write, self._has_changed = time.monotonic(), False
-        content = {**self._fields, "beat": time.time(), "said": self._messages[-_MAX_WRITTEN_MESSAGES:]}
+        content = {**self._fields, "heartbeat": time.time(), "messages": self._messages[-_MAX_WRITTEN_MESSAGES:]}
         temporary_path = self.path.with_name(f".{self.path.name}")
         with contextlib.suppress(OSError):
             temporary_path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8", errors="replace")
@@ -112,4 +112,4 @@ class WorkerStateFile:
 
 def is_lost(state: Mapping[str, Any], now: float | None = None) -> bool:
     """Whether a worker has had no heartbeat for long."""
-    return (time.time() if now is None else now) - float(state["beat"]) > LOST_AFTER
+    return (time.time() if now is None else now) - float(state["heartbeat"]) > LOST_AFTER

@@ -93,9 +93,10 @@ def runs_of(state: Mapping[str, Any]) -> list[str]:
 
 def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether the runs of a worker's last state have ended since."""
-    began = state.get("began", 0.0)
+    began = state.get("started", 0.0)
     return all(
-        run in results and (results[run]["status"] == "done" or results[run].get("took", {}).get("at", 0.0) >= began)
+        run in results
+        and (results[run]["status"] == "done" or results[run].get("timing", {}).get("ended", 0.0) >= began)
         for run in runs_of(state)
     )
 
@@ -110,8 +111,8 @@ class RunDurations:
 
     def add(self, variant: str, record: Mapping[str, Any]) -> None:
         """Notes a run of a variant that was done."""
-        timing = record.get("took", {})
-        if timing.get("from") == 0 and isinstance(timing.get("seconds"), int | float):
+        timing = record.get("timing", {})
+        if timing.get("start_step") == 0 and isinstance(timing.get("seconds"), int | float):
             for label in (variant, ""):
                 seconds, count = self._sums.get(label, (0.0, 0))
                 self._sums[label] = (seconds + timing["seconds"], count + 1)
@@ -133,7 +134,7 @@ def time_left(
     runs of it lets expect, else as all runs do; it is shared equally, and lasts at least as long as the longest.
 
     >>> time_left(["a", "a", "a"], [], {"a": 10.0})  # nobody is at work
-    >>> running = [{"label": "a", "step": 5, "steps": 10, "began": 0}, {"label": "a", "step": 0, "began": 5}]
+    >>> running = [{"label": "a", "step": 5, "steps": 10, "started": 0}, {"label": "a", "step": 0, "started": 5}]
     >>> time_left(["a", "a", "a"], running, {"a": 10.0}, now=5)
     22.5
     """
@@ -142,7 +143,7 @@ def time_left(
         return 0.0 if not waiting else None
     expected_seconds, remaining_seconds = dict(mean_seconds), []
     for state in running:
-        elapsed, fraction_done = max(0.0, now - state.get("began", now)), _fraction_done(state)
+        elapsed, fraction_done = max(0.0, now - state.get("started", now)), _fraction_done(state)
         label, num_runs = str(state.get("label")), max(1, len(runs_of(state)))
         if label not in expected_seconds and fraction_done > 0.05:
             expected_seconds[label] = elapsed / fraction_done / num_runs
@@ -191,7 +192,7 @@ def status_text(status: StudyStatus) -> str:
             text_table(["running", "step", "loss", "for", "worker"], [_row(state) for state in status.running])
         )
     if status.lost:
-        since = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["beat"])) for state in status.lost]
+        since = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["heartbeat"])) for state in status.lost]
         parts.append(
             "\n".join(
                 f"no heartbeat since {at}: {state['worker']} at {_display_name(state)}"
@@ -227,7 +228,7 @@ def _row(state: Mapping[str, Any]) -> list[str]:
         _display_name(state),
         progress_text,
         f"{loss:.3g}" if isinstance(loss, int | float) else "",
-        format_duration(max(0.0, time.time() - state.get("began", time.time()))),
+        format_duration(max(0.0, time.time() - state.get("started", time.time()))),
         str(state["worker"]),
     ]
 

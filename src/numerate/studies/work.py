@@ -76,13 +76,15 @@ class RunWork(Work):
         return _Worker(self, context).run_item
 
     def to_json(self, result: WorkerReport) -> Any:
-        return {"records": result.records, "said": result.messages}
+        return {"records": result.records, "messages": result.messages}
 
     def from_json(self, data: Any) -> WorkerReport:
         for record in data["records"]:
             if not all(isinstance(record[name], str) for name in ("run", "key", "status")):
                 raise ValueError("not a record of a run")
-        return WorkerReport(tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["said"]))
+        return WorkerReport(
+            tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["messages"])
+        )
 
     def is_reusable(self, result: WorkerReport) -> bool:
         """Keeps results of an earlier start that are done, with the run there, or failed; not "full" or "busy"."""
@@ -109,7 +111,7 @@ class _Worker:
         num_messages_before, runs = self.state.num_messages, [job.planned for job in item]
         records: dict[str, Mapping[str, Any]] = {}
         state_fields = _initial_state(runs[0])
-        state_fields |= {"stack": len(runs), "runs": [one.run for one in runs]} if len(runs) > 1 else {}
+        state_fields |= {"stack_size": len(runs), "runs": [one.run for one in runs]} if len(runs) > 1 else {}
         with self.state.publish(**state_fields), _redirect_warnings(self._warn):
             for planned in runs:
                 if (result := self._existing_result(planned)) is not None:
@@ -212,22 +214,22 @@ class _Worker:
         progress = run.checkpoints("final")[0].state["progress"]
         metrics = run.folder.records("metrics.jsonl")
         target = recipe.training.target_accuracy
-        stop_reason = "budget" if target is None or progress.get("right", 0.0) < target else "target"
+        stop_reason = "budget" if target is None or progress.get("exact_match", 0.0) < target else "target"
         return {
             **_base_record(planned, "done"),
-            "why": "minutes" if trained.stop_reason == "minutes" else stop_reason,
+            "stop_reason": "minutes" if trained.stop_reason == "minutes" else stop_reason,
             "step": progress["step"],
             "examples": progress["examples"],
             "tokens": progress["tokens"],
             "flops": progress.get("flops"),
             "loss": _last_value(metrics, "loss"),
-            "development": _last_value(metrics, "exact", "development"),
-            "beyond-development": _last_value(metrics, "exact", "beyond-development"),
+            "validation_exact_match": _last_value(metrics, "exact_match", "validation"),
+            "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
             **_language_metrics(metrics),
             "best_step": progress["best"],
             "final": region_summaries(results_by_checkpoint["final"]),
             "best": region_summaries(results_by_checkpoint["best"]),
-            "took": timing(),
+            "timing": timing(),
         }
 
     # Several as one -----------------------------------------------------------------------------------------------
@@ -298,9 +300,9 @@ class _Worker:
         elif kind == "evaluation" and "perplexity" in record and self.work.verbose:
             text = f"validation loss {record['loss']:.4g}, perplexity {record['perplexity']:.4g}"
             self.state.add_message(f"{planned.display_name} step {record['step']}: {text}")
-        elif kind == "evaluation" and record["split"] == "development" and self.work.verbose:
+        elif kind == "evaluation" and record["split"] == "validation" and self.work.verbose:
             self.state.add_message(
-                f"{planned.display_name} step {record['step']}: {record['exact']:.1%} correct in distribution"
+                f"{planned.display_name} step {record['step']}: {record['exact_match']:.1%} correct in distribution"
             )
 
     def _add_message(self, text: str) -> None:
@@ -320,10 +322,10 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
     """The line of a run that has no result."""
     return {
         **_base_record(planned, "failed"),
-        "kind": failure.kind,
+        "failure": failure.kind,
         "error": failure.text,
-        "trace": failure.trace,
-        "took": _timing_record(seconds, worker, 1, 0),
+        "traceback": failure.traceback,
+        "timing": _timing_record(seconds, worker, 1, 0),
     }
 
 
@@ -340,8 +342,8 @@ def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
             for line in found
         }
     lines = [line for line in results.summary_lines() if not line["settings"]]
-    lines = [line for line in lines if not line["seen"] or "labels" in line] or lines
-    names = ("mean", "low", "high", "cells", "labels", "answers", "sees_future")
+    lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
+    names = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
 
 
@@ -371,23 +373,27 @@ def _initial_state(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int) -> dict[str, Any]:
-    """All that depends on the machine: the `seconds` of all starts, `from` which step this one began, and when it ended
-    (`at`, Unix time)."""
+    """All that depends on the machine: the `seconds` of all starts, the `start_step` of this one, and when it `ended`
+    (Unix time)."""
     return {
         "seconds": round(seconds, 3),
         "worker": worker,
-        "stack": stack_size,
-        "from": first_step,
-        "at": round(time.time(), 3),
+        "stack_size": stack_size,
+        "start_step": first_step,
+        "ended": round(time.time(), 3),
     }
 
 
 def _language_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For language modeling, the last validation metrics of training."""
-    names = {"development_loss": "loss", "development_perplexity": "perplexity", "development_bits": "bits_per_byte"}
+    names = {
+        "validation_loss": "loss",
+        "validation_perplexity": "perplexity",
+        "validation_bits_per_byte": "bits_per_byte",
+    }
     if not any("perplexity" in line for line in metrics):
         return {}
-    return {column: _last_value(metrics, name, "development") for column, name in names.items()}
+    return {column: _last_value(metrics, name, "validation") for column, name in names.items()}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:

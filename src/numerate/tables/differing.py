@@ -47,7 +47,7 @@ def _roots(plan: Sequence[PlannedRun]) -> list[str]:
     for base in bases[1:]:
         paths.update(dict.fromkeys(tree_diff(bases[0], base)))
     for planned in plan:
-        paths.update(dict.fromkeys(planned.differs))
+        paths.update(dict.fromkeys(planned.diff))
     if "" in paths:
         paths = dict.fromkeys(name for base in bases for name in base)
     roots = [path for path in paths if path and not any(above in paths for above in _parent_paths(path))]
@@ -63,9 +63,9 @@ def _parent_paths(path: str) -> Iterator[str]:
 
 def _setting_of_run(planned: PlannedRun, path: str) -> Any:
     """The setting of one run; most often it is what the plan says in so many words, or what the base has."""
-    if path in planned.differs:
-        return planned.differs[path]
-    near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.differs)
+    if path in planned.diff:
+        return planned.diff[path]
+    near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.diff)
     return _get_path(planned.tree if near else planned.base_tree, path)
 
 

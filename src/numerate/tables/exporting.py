@@ -194,7 +194,7 @@ def _result_column(name: str, values: list[Value], known: dict[str, Column]) -> 
     old = known.get(name)
     if old is not None and old.type is kind:
         return old
-    return Column(name, kind, "measure" if kind is float else "plain")
+    return Column(name, kind, "number" if kind is float else "plain")
 
 
 def _to_python(value: Any) -> Value:

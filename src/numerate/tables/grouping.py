@@ -248,7 +248,7 @@ class _GroupedTable(Generic[TableT]):
             columns += [Column(f"success{end}", float, "share") for end in ("", ".low", ".high")]
             columns += [Column("success.count", int, "count"), Column("success.of")]
         for column in (self.table.columns[i] for i in indices):
-            result = Column("", float, "share" if column.display_format == "share" else "measure")
+            result = Column("", float, "share" if column.display_format == "share" else "number")
             for end in suffixes:
                 kind = Column("", int, "count") if end == "count" else result
                 columns.append(replace(kind, name=f"{column.name}.{end}"))
@@ -268,8 +268,8 @@ class _GroupedTable(Generic[TableT]):
         failed = sum(row[status] == "failed" for row in group.rows)
         counts: list[Value] = [len(group.done_rows), failed, len(group.rows) - len(group.done_rows) - failed]
         if self.success_columns:
-            no_claim_index = names.index("no_claim") if "no_claim" in names else None
-            valid_rows = [row for row in group.done_rows if no_claim_index is None or row[no_claim_index] is None]
+            reason_index = names.index("non_causal_reason") if "non_causal_reason" in names else None
+            valid_rows = [row for row in group.done_rows if reason_index is None or row[reason_index] is None]
             scored = [result for row in valid_rows if (result := self._success_value(row)) is not None]
             values = [value for _, value in scored] + [0.0] * failed
             rate = success_rate(values, self.threshold) if values else None
@@ -330,7 +330,7 @@ class _GroupedTable(Generic[TableT]):
         value, low, high = (row[f"{column.name}.{end}"] for end in ends)
         if not isinstance(value, float):
             return ""
-        shown = column if column.display_format == "share" else replace(column, display_format="measure")
+        shown = column if column.display_format == "share" else replace(column, display_format="number")
         if row[f"{column.name}.count"] == 1 or not isinstance(low, float) or not isinstance(high, float):
             return format_value_with_interval(shown, value, None, None)
         return format_value_with_interval(shown, value, low, high)
@@ -348,8 +348,8 @@ class _GroupedTable(Generic[TableT]):
             notes.append(
                 f"{_STATISTIC_LABELS[self.statistic]} of the {runs} [95 % bootstrap interval over seeds].{more}"
             )
-        if "no_claim" in self.table.names:
-            reasons = dict.fromkeys(str(reason) for reason in self.table["no_claim"] if reason is not None)
+        if "non_causal_reason" in self.table.names:
+            reasons = dict.fromkeys(str(reason) for reason in self.table["non_causal_reason"] if reason is not None)
             notes += [f"no claim, and no success counted: {reason}" for reason in reasons]
         if self.success_columns:
             judged = [self._success_value(row) for group in self.groups for row in group.done_rows]

@@ -37,16 +37,16 @@ _TRAINING_COLUMNS = (
     Column("step", int, "count"),
     Column("examples", int, "count"),
     Column("tokens", int, "count"),
-    Column("flops", float, "measure"),
-    Column("loss", float, "measure"),
-    Column("development", float, "share"),
-    Column("beyond-development", float, "share"),
+    Column("flops", float, "number"),
+    Column("loss", float, "number"),
+    Column("validation_exact_match", float, "share"),
+    Column("ood_validation_exact_match", float, "share"),
     Column("best_step", int, "count"),
 )
 _LANGUAGE_TRAINING_COLUMNS = (
-    Column("development_loss", float, "measure"),
-    Column("development_perplexity", float, "measure"),
-    Column("development_bits", float, "measure"),
+    Column("validation_loss", float, "number"),
+    Column("validation_perplexity", float, "number"),
+    Column("validation_bits_per_byte", float, "number"),
 )
 """The last training metrics of language modeling runs, instead of accuracies."""
 _CHECKPOINTS = ("final", "best")
@@ -71,10 +71,9 @@ LANGUAGE_NOTE = (
     "loss is in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. "
     "Intervals (.low, .high) are about the text; group=label has what seeds differ by."
 )
-LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "likeliest")
-"""The measures of running text that have columns."""
+LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
+"""The metrics of running text that have columns."""
 _LANGUAGE_RECORD_KEYS = {
-    "likeliest": "accuracy",
     "loss.low": "low",
     "loss.high": "high",
     "bits_per_byte.low": "bits_low",
@@ -83,8 +82,8 @@ _LANGUAGE_RECORD_KEYS = {
 DEFAULT_ANSWER_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
 """The metrics of numbers and texts that people see first."""
 
-LABEL_METRICS = tuple(name for name in METRICS if name != "exact")
-"""The measures of labels that have columns of their own, behind exact match."""
+LABEL_METRICS = tuple(name for name in METRICS if name != "exact_match")
+"""The metrics of labels that have columns of their own, behind exact match."""
 
 
 def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> Table:
@@ -98,11 +97,11 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     runs), `label`, `seed`, `status`; `plan`, where some are of earlier ones; each setting in which runs differ, by its
     path; what training measured last; per region the mean exact match of the `final` and the `best` checkpoint with its
     interval about the questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); where answers are
-    labels also their measures with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
+    labels also their metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
     `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
     `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
-    `no_claim`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did after its
-    last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
+    `non_causal_reason`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did
+    after its last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
 
     Raises `UserError` where there is no such study.
     """
@@ -128,16 +127,16 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     ]
     identifier_columns = [(column, values) for column, values in columns if column.name != "status"]
     done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]
-    has_language_metrics = any("development_loss" in record for record in done_records)
+    has_language_metrics = any("validation_loss" in record for record in done_records)
     for column in (
         *_TRAINING_COLUMNS,
         *(_LANGUAGE_TRAINING_COLUMNS if has_language_metrics else ()),
         *_region_columns(done_records),
     ):
         columns.append((column, [column.cast(_lookup(record, column.name)) for record in done_records]))
-    reasons = [_no_claim_reason(record) for record in done_records]
+    reasons = [_non_causal_reason(record) for record in done_records]
     if any(reason is not None for reason in reasons):
-        columns.append((Column("no_claim", is_default=True), list(reasons)))
+        columns.append((Column("non_causal_reason", is_default=True), list(reasons)))
     for column, path in _STATUS_COLUMNS:
         columns.append((column, [column.cast(_lookup(record, path)) for record in run_records]))
     rows = list(zip(*(values for _, values in columns), strict=True)) if plan else []
@@ -149,10 +148,10 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
 
 
 _STATUS_COLUMNS = (
-    (Column("seconds", float, "measure"), "took.seconds"),
-    (Column("worker"), "took.worker"),
-    (Column("why"), "why"),
-    (Column("failure", categories=get_args(FailureKind)), "kind"),
+    (Column("seconds", float, "number"), "timing.seconds"),
+    (Column("worker"), "timing.worker"),
+    (Column("stop_reason"), "stop_reason"),
+    (Column("failure", categories=get_args(FailureKind)), "failure"),
     (Column("error"), "error"),
 )
 
@@ -214,19 +213,17 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
             # Of labels the best checkpoint has its headline alone: a row is wide enough.
             columns.append(Column(path, float, "share", is_default=not labelled or checkpoint == "final"))
             columns += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
-            for measure in LABEL_METRICS if labelled else ():
-                if any(measure in region.get("labels", {}) for region in regions):
-                    main = measure == ("accuracy" if name == "in_distribution" else "unseen")
-                    columns.append(Column(f"{path}.{measure}", float, "share", is_default=main))
-                    columns += [Column(f"{path}.{measure}.{end}", float, "share") for end in ("low", "high")]
+            for label_metric in LABEL_METRICS if labelled else ():
+                if any(label_metric in region.get("labels", {}) for region in regions):
+                    main = label_metric == ("accuracy" if name == "in_distribution" else "unseen")
+                    columns.append(Column(f"{path}.{label_metric}", float, "share", is_default=main))
+                    columns += [Column(f"{path}.{label_metric}.{end}", float, "share") for end in ("low", "high")]
                     floor = main and name != "in_distribution"
-                    columns.append(Column(f"{path}.{measure}.floor", float, "share", is_default=floor))
+                    columns.append(Column(f"{path}.{label_metric}.floor", float, "share", is_default=floor))
             for metric in answer_metrics.METRIC_NAMES:
                 if any(region.get("answers", {}).get(metric) is not None for region in regions):
-                    shown: Literal["share", "measure"] = (
-                        "share"
-                        if answer_metrics.base_metric(metric) in answer_metrics.PROPORTION_METRICS
-                        else "measure"
+                    shown: Literal["share", "number"] = (
+                        "share" if answer_metrics.base_metric(metric) in answer_metrics.PROPORTION_METRICS else "number"
                     )
                     main = checkpoint == "final" and metric in DEFAULT_ANSWER_METRICS
                     columns.append(Column(f"{path}.{metric}", float, shown, is_default=main))
@@ -239,16 +236,16 @@ def _language_columns(path: str) -> list[Column]:
     """The columns of language modeling below the name of a checkpoint and a context."""
     found = []
     for name in LANGUAGE_METRICS:
-        kind: Literal["share", "measure"] = "share" if name == "likeliest" else "measure"
-        found.append(Column(f"{path}.{name}", float, kind, is_default=name != "likeliest"))
+        kind: Literal["share", "number"] = "share" if name == "token_accuracy" else "number"
+        found.append(Column(f"{path}.{name}", float, kind, is_default=name != "token_accuracy"))
         found += [Column(f"{path}.{end}", float, kind) for end in _LANGUAGE_RECORD_KEYS if end.startswith(f"{name}.")]
     return found
 
 
-def _no_claim_reason(record: Mapping[str, Any]) -> str | None:
+def _non_causal_reason(record: Mapping[str, Any]) -> str | None:
     """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
-    return next((str(region["sees_future"]) for region in regions if region.get("sees_future")), None)
+    return next((str(region["non_causal_reason"]) for region in regions if region.get("non_causal_reason")), None)
 
 
 def _lookup(record: Mapping[str, Any], name: str) -> Any:
@@ -261,10 +258,10 @@ def _lookup(record: Mapping[str, Any], name: str) -> Any:
             return known["language"].get(_LANGUAGE_RECORD_KEYS.get(end, end))
         if answer_metrics.is_answer_metric(end.removesuffix(".low").removesuffix(".high")):
             return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
-        measure, _, end = end.partition(".") if end.partition(".")[0] in LABEL_METRICS else ("", "", end)
-        if measure:
+        metric, _, end = end.partition(".") if end.partition(".")[0] in LABEL_METRICS else ("", "", end)
+        if metric:
             labels = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})
-            return (labels.get(measure) or {}).get(end or "value")
+            return (labels.get(metric) or {}).get(end or "value")
         return ((record.get(checkpoint) or {}).get(region) or {}).get(end or "mean")
     value: Any = record
     for part in name.split("."):
@@ -289,8 +286,8 @@ def _default_view(table: Table) -> Table:
         if not is_language_modeling and any(name.rpartition(".")[2] in answer_metrics.ANSWER_METRICS for name in names)
         else []
     )
-    if "no_claim" in names:
-        notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["no_claim"]) if reason is not None]
+    if "non_causal_reason" in names:
+        notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["non_causal_reason"]) if reason is not None]
     if "plan" in names:
         earlier = sum(plan == "earlier" for plan in table["plan"])
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")
@@ -311,7 +308,7 @@ def _error_notes(table: Table, shown: Table) -> list[str]:
         if row["status"] == "failed":
             text = single_line(str(row["error"] or "no error message was recorded"))
             kind = row["failure"]
-            text = text if kind in ("mistake", "fault", "error", None) else f"{kind}: {text}"
+            text = text if kind in ("user error", "operational error", "error", None) else f"{kind}: {text}"
             identifiers = [
                 str(shown_row[i]) if names[i] == "label" else f"{names[i]} {shown_row[i]}" for i in identifying
             ]
@@ -332,12 +329,12 @@ _AXIS = re.compile(rb'"([^"]+)": ?')
 _CELL_COLUMNS = (
     (Column("correct", int, "count"), "correct"),
     (Column("count", int, "count"), "count"),
-    (Column("exact", float, "share", is_default=True), None),
+    (Column("exact_match", float, "share", is_default=True), None),
     (Column("low", float, "share"), "low"),
     (Column("high", float, "share"), "high"),
     (Column("digit_accuracy", float, "share"), "digit_accuracy"),
-    (Column("first_correct", int, "count"), "first_correct"),
-    (Column("seen", bool), "seen"),
+    (Column("first_token_correct", int, "count"), "first_token_correct"),
+    (Column("overlaps_training", bool), "overlaps_training"),
     (Column("method"), "method"),
 )
 """What is measured of a cell, with its name in a record."""
@@ -346,22 +343,22 @@ _LABEL_COLUMNS = tuple(
     for name in LABEL_METRICS
     for end in ("", ".floor")
 )
-"""What is measured of the labels of a cell beside, with the measure and whether it is its floor."""
+"""What is measured of the labels of a cell beside, with the metric and whether it is its floor."""
 _LANGUAGE_COLUMNS = (
-    (Column("loss", float, "measure", is_default=True), "loss"),
-    (Column("loss.low", float, "measure"), "low"),
-    (Column("loss.high", float, "measure"), "high"),
-    (Column("perplexity", float, "measure", is_default=True), "perplexity"),
-    (Column("bits_per_byte", float, "measure", is_default=True), "bits_per_byte"),
+    (Column("loss", float, "number", is_default=True), "loss"),
+    (Column("loss.low", float, "number"), "low"),
+    (Column("loss.high", float, "number"), "high"),
+    (Column("perplexity", float, "number", is_default=True), "perplexity"),
+    (Column("bits_per_byte", float, "number", is_default=True), "bits_per_byte"),
     (Column("tokens", int, "count"), "tokens"),
     (Column("bytes", int, "count"), "bytes"),
 )
-"""The measures of a portion of running text, instead of those of a cell."""
+"""The metrics of a portion of running text, instead of those of a cell."""
 _ANSWER_COLUMNS = tuple(
     Column(
         name,
         float,
-        "share" if name in answer_metrics.PROPORTION_METRICS else "measure",
+        "share" if name in answer_metrics.PROPORTION_METRICS else "number",
         is_default=name in DEFAULT_ANSWER_METRICS,
     )
     for name in answer_metrics.ANSWER_METRICS
@@ -393,7 +390,7 @@ def _cells_table(
     for row in run_rows:
         content = read_bytes(runs / str(row[0]) / "evaluation.jsonl")
         has_labels = has_labels or b'"labels":' in content
-        has_answers = has_answers or b'"measures":' in content
+        has_answers = has_answers or b'"metrics":' in content
         is_language_modeling = is_language_modeling or b'"language":' in content
         for name in _axis_names(content):
             axes.setdefault(name, Column(f"cell.{name}" if name in used_names else name, int, is_identifier=True))
@@ -452,12 +449,12 @@ def _label_values(record: Mapping[str, Any]) -> list[Value]:
 
 
 def _answer_values(record: Mapping[str, Any]) -> list[Value]:
-    measures = {name: value for kind in ("numbers", "texts") for name, value in _record_metrics(record, kind).items()}
-    return [column.cast(measures.get(column.name)) for column in _ANSWER_COLUMNS]
+    metrics = {name: value for kind in ("numbers", "texts") for name, value in _record_metrics(record, kind).items()}
+    return [column.cast(metrics.get(column.name)) for column in _ANSWER_COLUMNS]
 
 
 def _record_metrics(record: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return (record.get(kind) or {}).get("measures") or {}
+    return (record.get(kind) or {}).get("metrics") or {}
 
 
 def _axis_names(content: bytes) -> Iterator[str]:

@@ -15,14 +15,14 @@ from numerate.errors import UserError, did_you_mean
 
 Value = int | float | bool | str | None
 Row = tuple[Value, ...]
-DisplayFormat = Literal["plain", "share", "count", "measure"]
+DisplayFormat = Literal["plain", "share", "count", "number"]
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table: its name, and the type of its values where they are not missing.
 
-    `display_format` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "measure"
+    `display_format` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "number"
     with four digits. `is_identifier` is true of what tells rows apart (label, seed, settings), `is_default` of what
     people want to see first. `categories` are values that it may have although no row has.
     """

@@ -143,7 +143,7 @@ def format_value(column: Column, value: Value) -> str:
         return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
     if column.display_format == "count":
         return f"{value:,}"
-    if column.display_format == "measure":
+    if column.display_format == "number":
         return _format_number(value)
     return str(value)
 

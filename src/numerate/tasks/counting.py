@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
 from numerate.tasks.task import Task, can_be_split
@@ -46,7 +46,7 @@ class Counting(Task):
     without one keep all starts).
 
     The grid axis is `count`; a cell sets `eval_count`, trained or not. With `held_out_starts=6` six starts of each
-    trained count are held out, four for test and two for development: 300 in the published ranges, as published, but
+    trained count are held out, four for test and two for validation: 300 in the published ranges, as published, but
     chosen by a hash. (A held-out `65 a a a` is still a prefix of trained longer rows.) If letters are random and no
     starts are held out, rows of three or more are held out by their letters. All other rows up to the trained counts
     are seen; longer ones are new.
@@ -242,7 +242,7 @@ class Counting(Task):
         >>> [format_question(questions, row) for row in (0, 1)]
         [('a a', '1 2'), ('a a a', '1 2 3')]
         """
-        if split == "beyond-development":
+        if split == "ood_validation":
             ood_task = self.ood_validation_task()
             return None if ood_task is None else ood_task.all_questions()
         if self.symbol == "different":
@@ -255,7 +255,10 @@ class Counting(Task):
         is_in_split = self._split_indices(count, start) == (_SPLIT_NAMES.index(split) if split in _SPLIT_NAMES else 0)
         is_in_split_or_unsplit = is_in_split | ~self._has_held_out_starts(count)
         questions = self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
-        return replace(questions, random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(questions)))
+        return replace(
+            questions,
+            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(questions)),
+        )
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every distinct training row with its probability; None for random letters."""
@@ -277,7 +280,7 @@ class Counting(Task):
         return self.build_rows(count.repeat(2), start.repeat(2), before)
 
     def _split_indices(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int8]:
-        """0 for rows of training, 1 for those held out for test, 2 for development."""
+        """0 for rows of training, 1 for those held out for test, 2 for validation."""
         if not self.held_out_starts:
             return np.zeros(len(count), dtype=np.int8)
         table = held_out_splits(Span.from_value(self.count), self.allowed_starts, self.held_out_starts)
@@ -404,7 +407,7 @@ def check_prefix(prefix: str, symbols: Sequence[str], advice: str) -> None:
 MIN_HELD_OUT_LETTERS = next(count for count in range(1, 9) if can_be_split(len(ascii_lowercase) ** count))
 """Rows of fewer random letters are too few to hold any out."""
 
-_SPLIT_NAMES = ("train", "test", "development")
+_SPLIT_NAMES = ("train", "test", "validation")
 
 
 def _letter_indices(symbol_index: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:

@@ -37,7 +37,7 @@ PREPARED_CORPORA = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
 
 _TOKEN_SUFFIXES = (".bin", ".npy")
-_SPLITS = ("train", "development", "test")
+_SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class LanguageModeling(Task):
         return _open_cached_corpus(_file_stamps(path), str(path), tokenizer.fingerprint, _Uncached(tokenizer))
 
     def corpus(self, split: str) -> Corpus:
-        """The shards of a split: `train`, or `development` and `test`, which are both the held-out shards.
+        """The shards of a split: `train`, or `validation` and `test`, which are both the held-out shards.
 
         Opened once per task, so that the data of a run does not change. Raises `UserError` as `open_corpus` does."""
         if split not in _SPLITS:
@@ -193,7 +193,7 @@ class LanguageModeling(Task):
     def chunk_order(self, split: str, seed: int = 0, rank: int = 0) -> ChunkOrder:
         """The order in which a split is read; only the published one depends on `rank`.
 
-        `test` is read sequentially. So is `development`, except in the published order, which uses its first pass.
+        `test` is read sequentially. So is `validation`, except in the published order, which uses its first pass.
         """
         sizes = self.corpus(split).shard_sizes
         if split == "train" and self.order != "published" and max(sizes) <= self.context_length:
@@ -201,7 +201,7 @@ class LanguageModeling(Task):
                 f"context_length: {self.context_length:,} must be at most {max(sizes) - 1:,}, as the longest shard of "
                 f"{self.train} has {max(sizes):,} tokens; or use more text"
             )
-        order = self.order if split == "train" or (split, self.order) == ("development", "published") else "sequential"
+        order = self.order if split == "train" or (split, self.order) == ("validation", "published") else "sequential"
         return _cached_order(order, sizes, self.context_length, seed, rank if split == "train" else 0)
 
     def num_chunks(self, split: str) -> int:

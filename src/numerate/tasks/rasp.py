@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
@@ -179,14 +179,15 @@ class RaspCounting(Task):
 
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every block once, by its first and then by its second number; None for a stream."""
-        if split == "beyond-development":
+        if split == "ood_validation":
             ood_task = self.ood_validation_task()
             return None if ood_task is None else ood_task.all_questions()
         if self.packed:
             return None
         pairs = _list_pairs(self._eval_span, 1, self.max_number)
         return replace(
-            self.build_blocks(pairs), random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(pairs))
+            self.build_blocks(pairs),
+            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(pairs)),
         )
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:

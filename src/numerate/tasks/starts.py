@@ -101,9 +101,9 @@ def feasible_cells(training_span: Span, max_count: int) -> list[tuple[int, ...]]
 
 @lru_cache(maxsize=32)
 def held_out_splits(counts: Span, starts: Starts, num_held_out: int) -> NDArray[np.int8]:
-    """Per count and start, 0 for training, 1 for test, 2 for development: `[counts.high + 1, starts.most + 1]`.
+    """Per count and start, 0 for training, 1 for test, 2 for validation: `[counts.high + 1, starts.most + 1]`.
 
-    Of each count `num_held_out` starts are held out, those with the smallest hashes, a third of them for development. A
+    Of each count `num_held_out` starts are held out, those with the smallest hashes, a third of them for validation. A
     count that has not more than `num_held_out` starts has none.
     """
     split = np.zeros((counts.high + 1, starts.max_number + 1), dtype=np.int8)
@@ -130,7 +130,7 @@ def cell_hashes(
 
 def move_into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDArray[np.uint64]:
     """The hashes moved into the interval of the split of each, which a task's examples are divided by."""
-    intervals = [SPLITS[name] for name in ("train", "test", "development")]
+    intervals = [SPLITS[name] for name in ("train", "test", "validation")]
     low = np.array([np.ceil(one * 2.0**32) for one, _ in intervals], dtype=np.uint64)[split]
     width = np.array([np.floor(other * 2.0**32) for _, other in intervals], dtype=np.uint64)[split] - low
     half = np.uint64(32)

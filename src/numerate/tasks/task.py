@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import file_sha256, shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example
 from numerate.tasks.questions import Numbers as Numbers
@@ -24,14 +24,14 @@ TEST_FRACTION, VALIDATION_FRACTION, OOD_VALIDATION_FRACTION = 0.05, 0.025, 0.025
 
 SPLITS: dict[str, tuple[float, float]] = {
     "test": (0.0, TEST_FRACTION),
-    "development": (TEST_FRACTION, TEST_FRACTION + VALIDATION_FRACTION),
-    "beyond-development": (
+    "validation": (TEST_FRACTION, TEST_FRACTION + VALIDATION_FRACTION),
+    "ood_validation": (
         TEST_FRACTION + VALIDATION_FRACTION,
         TEST_FRACTION + VALIDATION_FRACTION + OOD_VALIDATION_FRACTION,
     ),
     "train": (TEST_FRACTION + VALIDATION_FRACTION + OOD_VALIDATION_FRACTION, 1.0),
 }
-"""Per split, the interval that a question's hash, as a fraction of one, falls in. `beyond-development` is that of
+"""Per split, the interval that a question's hash, as a fraction of one, falls in. `ood_validation` is that of
 OOD validation, drawn from the band just beyond (`Task.ood_validation_task`), the others from the task itself."""
 
 MIN_SPLIT_SIZE = 100
@@ -229,8 +229,8 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return split != "train" and (space is None or can_be_split(space))
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
-        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell is
-        "seen": every split draws from all of it."""
+        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell
+        overlaps with training: every split draws from all of it."""
         return np.full(len(questions), self.is_held_out("test"))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
@@ -240,10 +240,10 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         if split not in SPLITS:
             raise UserError(f"split: must be one of {', '.join(SPLITS)}, not {split!r}." + did_you_mean(split, SPLITS))
         task: Task = self
-        if split == "beyond-development":
+        if split == "ood_validation":
             ood_task = self.ood_validation_task()
             if ood_task is None:
-                raise UserError(f"split: {type(self).__name__} has no OOD validation ('beyond-development')")
+                raise UserError(f"split: {type(self).__name__} has no OOD validation ('ood_validation')")
             task = ood_task
         block_size = self.block_size if split == "train" else EVAL_BLOCK_SIZE
         blocks = []
@@ -275,7 +275,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
             # are right for training, one in twenty for a test.
             candidates_per_question = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
-            rng = CounterRNG(random_key(self, split, seed, block_index, attempt))
+            rng = CounterRNG(random_key(self, hashed_split(split), seed, block_index, attempt))
             candidates = self._draw_attempt(
                 rng, np.repeat(block_index * block_size + missing_positions, candidates_per_question), split, seed
             )

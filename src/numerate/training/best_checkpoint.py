@@ -12,7 +12,7 @@ BestMetric = Literal["accuracy", "loss"]
 
 
 class ValidationScore(NamedTuple):
-    """The score of a step: its `value` on `split`, and the development `loss` where that decides among equals."""
+    """The score of a step: its `value` on `split`, and the validation `loss` where that decides among equals."""
 
     metric: BestMetric
     split: str
@@ -22,9 +22,9 @@ class ValidationScore(NamedTuple):
 
 @dataclass(frozen=True)
 class BestStepRule:
-    """How the best step is chosen: the highest accuracy, or the lowest development loss; of equals the later step.
+    """How the best step is chosen: the highest accuracy, or the lowest validation loss; of equals the later step.
 
-    Accuracy is that of OOD validation where there is one. With `loss_breaks_ties` the lower development loss decides
+    Accuracy is that of OOD validation where there is one. With `loss_breaks_ties` the lower validation loss decides
     between steps of the same accuracy before the later one does.
     """
 
@@ -42,7 +42,7 @@ class BestStepRule:
 
     @property
     def needs_loss(self) -> bool:
-        """Whether it needs the development loss."""
+        """Whether it needs the validation loss."""
         return self.metric == "loss" or self.loss_breaks_ties
 
     def score(self, accuracy: Mapping[str, float], loss: float | None) -> ValidationScore:
@@ -50,8 +50,8 @@ class BestStepRule:
         finite_loss = None if loss is None else loss if math.isfinite(loss) else sys.float_info.max
         if self.metric == "loss":
             assert finite_loss is not None, "the loss must be computed"
-            return ValidationScore("loss", "development", finite_loss)
-        split = "beyond-development" if "beyond-development" in accuracy else "development"
+            return ValidationScore("loss", "validation", finite_loss)
+        split = "ood_validation" if "ood_validation" in accuracy else "validation"
         return ValidationScore("accuracy", split, accuracy[split], finite_loss if self.loss_breaks_ties else None)
 
     def is_improvement(self, new: ValidationScore, best: ValidationScore | None) -> bool:

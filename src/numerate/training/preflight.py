@@ -57,22 +57,22 @@ def validation_splits(
     """The splits evaluated during training: validation, and OOD validation where the model can read it. And
     warnings."""
     if recipe.task.is_language_modeling:  # the files say what is held out
-        return ["development"], []
+        return ["validation"], []
     warnings = []
-    if not recipe.task.splittable_mask(recipe.task.examples("development", 0, 0, 64)).any():
+    if not recipe.task.splittable_mask(recipe.task.examples("validation", 0, 0, 64)).any():
         warnings.append(
             "task: all sizes have too few questions to hold any out: validation scores include questions "
             "of the training set"
         )
     ood_task = recipe.task.ood_validation_task()
     if ood_task is None:
-        return ["development"], warnings
+        return ["validation"], warnings
     try:
         model.check_tokens(evaluation_data.longest_rows(ood_task).to(device))
     except UserError as error:
         warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {error}")
-        return ["development"], warnings
-    return ["development", "beyond-development"], warnings
+        return ["validation"], warnings
+    return ["validation", "ood_validation"], warnings
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:

@@ -14,6 +14,8 @@ from numerate.training.run_folder import RunFolder
 from numerate.training.training_state import TrainingState
 from numerate.training.validation import round_significant
 
+_SPELLED_OUT = {"loss": "loss", "grad_norm": "gradient norm"}
+
 
 class MetricSums:
     """Sums by name, with no wait for the device until a line is logged or a checkpoint written."""
@@ -39,7 +41,7 @@ class MetricSums:
         for name, value in new_sums.items():
             totals[name] = totals.get(name, 0.0) + value
         non_finite_name = next(
-            (name for name in ("loss", "gradient norm") if not math.isfinite(totals.get(name, 0.0))), None
+            (name for name in ("loss", "grad_norm") if not math.isfinite(totals.get(name, 0.0))), None
         )
         if non_finite_name is not None:
             steps_with_checkpoint = checkpoint.list_steps(folder.checkpoints) if folder else []
@@ -47,9 +49,8 @@ class MetricSums:
             if folder and steps_with_checkpoint:
                 last_folder = checkpoint.step_folder(steps_with_checkpoint[-1])
                 checkpoint_text = f"the last good checkpoint is {last_folder} in {folder.checkpoints}"
-            raise OperationalError(
-                f"step {step}: the {non_finite_name} is not finite; {checkpoint_text}. {self._advice(step)}"
-            )
+            what = _SPELLED_OUT[non_finite_name]
+            raise OperationalError(f"step {step}: the {what} is not finite; {checkpoint_text}. {self._advice(step)}")
 
     def _advice(self, step: int) -> str:
         """What may help where a loss is not finite; before the first update nothing that changes updates."""
@@ -69,7 +70,7 @@ class MetricSums:
         )
 
 
-LAYER_PREFIX = "gradient norm of "
+LAYER_PREFIX = "grad_norm of "
 """What the sum of a layer's gradient norms is called, before its name."""
 
 
@@ -88,8 +89,8 @@ def metrics_record(sums: Mapping[str, float], state: TrainingState, learning_rat
         "flops": state.flops,
         "loss": round_significant(sums["loss"] / num_steps),
         **{name: round_significant(value / num_steps) for name, value in sums.items() if name.startswith("loss ")},
-        "rate": round_significant(learning_rate),
-        "gradient_norm": round_significant(sums["gradient norm"] / num_steps),
-        **({"gradient_norms": layers} if layers else {}),
-        "padding": round(1 - sums["real tokens"] / sums["padded tokens"], 4),
+        "learning_rate": round_significant(learning_rate),
+        "grad_norm": round_significant(sums["grad_norm"] / num_steps),
+        **({"layer_grad_norms": layers} if layers else {}),
+        "padding": round(1 - sums["real_tokens"] / sums["padded_tokens"], 4),
     }

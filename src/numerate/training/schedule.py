@@ -59,7 +59,7 @@ class Schedule(ABC):
         """The factor at a progress from `warmup_end` (the end of warm-up) to 1."""
 
     def monitored_metric(self) -> Literal["loss", "score"] | None:
-        """The metric of the development split that it depends on; None for none."""
+        """The metric of the validation split that it depends on; None for none."""
         return None
 
     def update_state(self, state: Mapping[str, float], metric: float) -> dict[str, float]:
@@ -147,7 +147,7 @@ class Plateau(Schedule):
     After more than `patience` evaluations in a row that are not better than the best, the rate is multiplied by
     `factor`, and counting starts again: PyTorch's ReduceLROnPlateau. Better is lower by more than `threshold` of the
     best for the loss, higher by as much for the score; a loss that is not finite is not better. It is measured on the
-    development split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations,
+    validation split every `training.evaluate_every` steps, so that a rate is a function of the run's own evaluations,
     which a resumed run has kept.
 
     As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:

@@ -21,8 +21,8 @@ class Timings:
 
     `tokens_per_second` and `flops_per_second` are those of all processes together while they train: what passes in
     evaluations and in writing checkpoints counts in `seconds` only. Tokens are real ones; operations are counted as in
-    budgets, padding included. `share_of_limit` is of what all devices can do (see `numerate.training.peak_flops`), left
-    out where that is not known. `peak_bytes` is the most memory so far.
+    budgets, padding included. `flops_utilization` is the share of `peak`, what all devices can do (see
+    `numerate.training.peak_flops`), left out where that is not known. `peak_memory_bytes` is the most memory so far.
     """
 
     def __init__(self, world: World, matmul_precision: MatmulPrecision) -> None:
@@ -55,20 +55,20 @@ class Timings:
             "training_seconds": round(training, 3),
             "flops_per_second": float(f"{flops:.4g}"),
         }
-        limit = peak_flops(self.world.device, self.matmul_precision)
-        if limit is not None:
-            record["share_of_limit"] = float(f"{flops / (limit.flops * self.world.size):.3g}")
-            record["limit"] = {
-                "flops_per_second": float(f"{limit.flops:.4g}"),
-                "of": self.matmul_precision,
-                "is": limit.source,
+        peak = peak_flops(self.world.device, self.matmul_precision)
+        if peak is not None:
+            record["flops_utilization"] = float(f"{flops / (peak.flops * self.world.size):.3g}")
+            record["peak"] = {
+                "flops_per_second": float(f"{peak.flops:.4g}"),
+                "precision": self.matmul_precision,
+                "source": peak.source,
             }
-        if (peak := peak_bytes(self.world.device)) is not None:
-            record["peak_bytes"] = peak
+        if (memory := peak_memory_bytes(self.world.device)) is not None:
+            record["peak_memory_bytes"] = memory
         return record
 
 
-def peak_bytes(device: torch.device) -> int | None:
+def peak_memory_bytes(device: torch.device) -> int | None:
     """The most memory so far, in bytes: allocated by torch on a CUDA device, else by the system for this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
@@ -83,12 +83,12 @@ def peak_bytes(device: torch.device) -> int | None:
 def format_throughput(record: Mapping[str, Any]) -> str:
     """A line as it is shown beside a run.
 
-    >>> format_throughput({"tokens_per_second": 12345, "share_of_limit": 0.312})
-    '12.3k tokens/s (31% of limit)'
+    >>> format_throughput({"tokens_per_second": 12345, "flops_utilization": 0.312})
+    '12.3k tokens/s (31% of peak)'
     """
     tokens = record["tokens_per_second"]
     count = (
         f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
     )
-    mfu = record.get("share_of_limit")
-    return f"{count} tokens/s" + ("" if mfu is None else f" ({mfu:.{0 if mfu >= 0.01 else 1}%} of limit)")
+    mfu = record.get("flops_utilization")
+    return f"{count} tokens/s" + ("" if mfu is None else f" ({mfu:.{0 if mfu >= 0.01 else 1}%} of peak)")

@@ -150,16 +150,16 @@ class Trainer:
     @property
     def is_new(self) -> bool:
         """Whether nothing of the run is evaluated or written yet."""
-        return self.state.step == 0 and self.state.best is None and not self.state.due
+        return self.state.step == 0 and self.state.best is None and not self.state.pending
 
     def has_reached_target(self) -> bool:
         """Whether the last evaluation reached the target."""
-        return self.training.target_accuracy is not None and self.state.right >= self.training.target_accuracy
+        return self.training.target_accuracy is not None and self.state.exact_match >= self.training.target_accuracy
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do: no step, and nothing that a stop left due after the last one."""
-        return (self.is_budget_spent() or self.has_reached_target()) and not self.state.due
+        return (self.is_budget_spent() or self.has_reached_target()) and not self.state.pending
 
     # Resuming -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Trainer:
         resumed: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
         if self.world.is_main_process:
             resumed = checkpoint.resume(self.folder.checkpoints)
-            step, pending = (resumed[0].step, resumed[0].state["progress"].get("due")) if resumed[0] else (0, "")
+            step, pending = (resumed[0].step, resumed[0].state["progress"].get("pending")) if resumed[0] else (0, "")
             self.folder.truncate_metrics(step, is_evaluated=pending != "evaluation")
             remove_later_samples(self.folder, step)
         last_checkpoint, warnings = self.world.broadcast(resumed)
@@ -228,7 +228,7 @@ class Trainer:
         self._stop_reason, self._exit_status = "target" if self.has_reached_target() else "budget", 0
         if self.state.step == 0:
             check_finite_weights(self.model, self.world)
-        if self.state.due or (self.is_new and (self.is_budget_spent() or self.training.evaluate_at_start)):
+        if self.state.pending or (self.is_new and (self.is_budget_spent() or self.training.evaluate_at_start)):
             self._evaluate()
             self.save()
             self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
@@ -303,10 +303,10 @@ class Trainer:
             for start in range(progress.examples, progress.examples + num_examples, training.min_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
-        counts: dict[str, int] = {"real tokens": 0, "padded tokens": 0, "flops": 0}
+        counts: dict[str, int] = {"real_tokens": 0, "padded_tokens": 0, "flops": 0}
         for batch in micro_batches:
-            counts["real tokens"] += batch.num_input_tokens
-            counts["padded tokens"] += num_padded_tokens(batch)
+            counts["real_tokens"] += batch.num_input_tokens
+            counts["padded_tokens"] += num_padded_tokens(batch)
             counts["flops"] += self.budget.batch_flops(batch, step_context)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
@@ -329,14 +329,14 @@ class Trainer:
         self.scaler.update()
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
-        self.add_metric("gradient norm", grad_norm)
-        self.count_step(num_examples, counts["real tokens"], counts["padded tokens"], counts["flops"])
+        self.add_metric("grad_norm", grad_norm)
+        self.count_step(num_examples, counts["real_tokens"], counts["padded_tokens"], counts["flops"])
 
     def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
         schedule, progress = self.recipe.schedule, self.state
         multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.evaluation_factor(
-            progress.judged
+            progress.schedule_state
         )
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
@@ -348,8 +348,8 @@ class Trainer:
         progress.examples += num_examples
         progress.tokens += num_tokens
         progress.flops += flops
-        self.add_metric("real tokens", num_tokens)
-        self.add_metric("padded tokens", num_padded_tokens)
+        self.add_metric("real_tokens", num_tokens)
+        self.add_metric("padded_tokens", num_padded_tokens)
         self.add_metric("steps", 1)
         self.on_event("step", {"step": progress.step, "steps": self.total_steps, "tokens": num_tokens})
 
@@ -396,10 +396,10 @@ class Trainer:
         """Evaluates this step and generates its samples, or what of both is due. After a stop the rest stays due."""
         progress = self.state
         with contextlib.suppress(Stopped):
-            if progress.due != "samples":
-                progress.due = "evaluation"
+            if progress.pending != "samples":
+                progress.pending = "evaluation"
                 self._validate()
-                progress.due = "samples"
+                progress.pending = "samples"
             step = progress.step
             is_scheduled = step == 0 or step % self.training.evaluate_every == 0
             if self.sample_generator.is_due(
@@ -408,7 +408,7 @@ class Trainer:
                 with self.timings.pause(), self.parallel_strategy.generation_mode() as model:
                     folder = self.folder if self.world.is_main_process else None
                     self.sample_generator.generate(model, step, folder, self._stop_requested)
-            progress.due = ""
+            progress.pending = ""
 
     def _stop_requested(self) -> bool:
         """Whether a stop is requested in any process. Every process must call it."""
@@ -428,14 +428,14 @@ class Trainer:
             self._append_record("metrics.jsonl", "evaluation", dict(record))
         if self.validator.criterion.is_improvement(result.score, progress.best_step_score):
             progress.best = progress.step
-            progress.best_by, progress.best_split, progress.best_score, progress.best_loss = result.score
-        progress.right = result.accuracy
+            progress.best_metric, progress.best_split, progress.best_score, progress.best_loss = result.score
+        progress.exact_match = result.accuracy
         step = progress.step
         is_scheduled = (
             step > 0 and step % self.training.evaluate_every == 0
         )  # not only because a budget ends or starts here
         if result.monitored_value is not None and is_scheduled:
-            progress.judged = self.recipe.schedule.update_state(progress.judged, result.monitored_value)
+            progress.schedule_state = self.recipe.schedule.update_state(progress.schedule_state, result.monitored_value)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the first writes."""

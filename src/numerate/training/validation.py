@@ -30,7 +30,7 @@ class ValidationResult:
     """The evaluation of a step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
-    development split; `monitored_value` is the metric that the schedule watches, None where it watches nothing.
+    validation split; `monitored_value` is the metric that the schedule watches, None where it watches nothing.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -41,7 +41,7 @@ class ValidationResult:
 
 @dataclass(frozen=True)
 class _ValidationShard:
-    """A process's share of a development split: one batch, read in `num_rounds` pieces, as many in every process."""
+    """A process's share of a validation split: one batch, read in `num_rounds` pieces, as many in every process."""
 
     split: str
     batch: Batch
@@ -56,7 +56,7 @@ class _ValidationShard:
 
 
 class Validator:
-    """Evaluates the development splits: the same questions each time, each process its share of them.
+    """Evaluates the validation splits: the same questions each time, each process its share of them.
 
     Only the first position offset is evaluated.
     """
@@ -97,16 +97,16 @@ class Validator:
         """
         likelihoods = self._likelihoods(model, on_batch)
         metrics = likelihoods.record()
-        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "accuracy")
-        record = {"step": step, "split": "development"} | {name: metrics[name] for name in names if name in metrics}
-        accuracy = {"development": likelihoods.accuracy}
+        names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "token_accuracy")
+        record = {"step": step, "split": "validation"} | {name: metrics[name] for name in names if name in metrics}
+        accuracy = {"validation": likelihoods.token_accuracy}
         monitored_metric = self.recipe.schedule.monitored_metric()
         monitored_value = (
             None
             if monitored_metric is None
             else likelihoods.loss
             if monitored_metric == "loss"
-            else likelihoods.accuracy
+            else likelihoods.token_accuracy
         )
         record["tokens"] = likelihoods.tokens
         return ValidationResult([record], self.criterion.score(accuracy, likelihoods.loss), 0.0, monitored_value)
@@ -117,7 +117,7 @@ class Validator:
         with autocast(self.world.device, self.recipe.training.precision):
             for start, count in self._batches():
                 on_batch()
-                questions = self.recipe.task.examples("development", self.recipe.seed, start, count)
+                questions = self.recipe.task.examples("validation", self.recipe.seed, start, count)
                 row_index = np.arange(rank, len(questions), size)
                 # Every process calls the model equally often: one with a shorter share reads an extra row.
                 padded_index = row_index if len(row_index) * size >= len(questions) else np.append(row_index, 0)
@@ -155,7 +155,7 @@ class Validator:
             if evaluation.validation_batches is None
             else evaluation.validation_batches * rows
         )
-        return split_into_portions(min(num_requested, num_chunks(self.recipe.task, "development")), rows)
+        return split_into_portions(min(num_requested, num_chunks(self.recipe.task, "validation")), rows)
 
     def _evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """Exact match.
@@ -175,7 +175,7 @@ class Validator:
             record = {
                 "step": step,
                 "split": split,
-                "exact": round_significant(exact_match[split]),
+                "exact_match": round_significant(exact_match[split]),
                 "low": round_significant(float(low)),
                 "high": round_significant(float(high)),
                 "correct": counts["correct"],
@@ -184,8 +184,8 @@ class Validator:
                 if counts["digits"]
                 else None,
             }
-            if loss is not None and split == "development":
-                record["development_loss"] = round_significant(loss)
+            if loss is not None and split == "validation":
+                record["validation_loss"] = round_significant(loss)
             if counts["labels"]:
                 accuracy[split] = counts["labels right"] / counts["labels"]
                 record["accuracy"] = round_significant(accuracy[split])
@@ -193,10 +193,10 @@ class Validator:
                 record["unseen"] = round_significant(counts["unseen right"] / counts["unseen"])
             records.append(record)
         monitored_value = (
-            None if monitored_metric is None else loss if monitored_metric == "loss" else accuracy["development"]
+            None if monitored_metric is None else loss if monitored_metric == "loss" else accuracy["validation"]
         )
         return ValidationResult(
-            records, self.criterion.score(accuracy, loss), exact_match["development"], monitored_value
+            records, self.criterion.score(accuracy, loss), exact_match["validation"], monitored_value
         )
 
     def _counts(self, model: Model, shard: _ValidationShard, on_batch: BatchCallback) -> dict[str, int]:
@@ -219,10 +219,10 @@ class Validator:
 
     @torch.no_grad()
     def _loss(self, model: Model, shards: Sequence[_ValidationShard], on_batch: BatchCallback) -> float:
-        """The training loss on the development split: the same forwards as those of step 0, without dropout.
+        """The training loss on the validation split: the same forwards as those of step 0, without dropout.
 
         Every process must call it; the sums of all are divided by the counts of all."""
-        shard = next(share for share in shards if share.split == "development")
+        shard = next(share for share in shards if share.split == "validation")
         counts = self.world.sum_counts(self.objective.counts(shard.batch))
         sums: dict[str, float] = {}
         for piece, is_counted in shard.padded_rounds():
@@ -250,7 +250,7 @@ class Validator:
         }
 
     def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
-        """The questions of the development splits, drawn once: one for each process at least."""
+        """The questions of the validation splits, drawn once: one for each process at least."""
         task, count = self.recipe.task, self.recipe.evaluation.validation_examples
         for split in self.splits[len(self._shards) :]:
             on_batch()

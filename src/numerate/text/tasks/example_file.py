@@ -12,7 +12,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, mix_bits
+from numerate.tasks.counter_rng import CounterRNG, hashed_split, mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
@@ -43,7 +43,7 @@ class ExampleFile(Task):
     shuffling. One row in ten is held out by a hash of its question, the same as in the task `Arithmetic`, so repeated
     questions are never in two splits. This is decided for the whole file: a cell of a grid has its held-out rows; where
     there are none, all its rows, which training may contain. A file of which fewer than 10 rows would be left for the
-    test or for development is seen as a whole by every split.
+    test or for validation is seen as a whole by every split.
 
     `numerate evaluate latest task.path=other.txt` evaluates on the rows of another file, except those whose question
     the run was trained on.
@@ -105,11 +105,12 @@ class ExampleFile(Task):
             raise UserError(
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
-        if split == "beyond-development":
-            raise UserError("split: rows of a file have no OOD validation ('beyond-development')")
+        if split == "ood_validation":
+            raise UserError("split: rows of a file have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("written", split, seed)), random_bits=draw_random_bits(index, split, seed)
+            self._questions(split, index, ("written", hashed_split(split), seed)),
+            random_bits=draw_random_bits(index, split, seed),
         )
 
     def _questions(self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:
@@ -160,7 +161,7 @@ class ExampleFile(Task):
         return _FileScan.cached(self.row_file, self._without_size_filters())
 
     def is_held_out(self, split: str) -> bool:
-        if split in ("train", "beyond-development") or not (scan := self._file_scan).has_held_out_rows:
+        if split in ("train", "ood_validation") or not (scan := self._file_scan).has_held_out_rows:
             return False
         return bool((scan.split_index[self._row_indices(split)] == list(SPLITS).index(split)).all())
 
@@ -228,7 +229,7 @@ class ExampleFile(Task):
 
 
 MIN_SPLIT_ROWS = 10
-"""The rows that test and development have at least, or else every split is the whole file."""
+"""The rows that test and validation have at least, or else every split is the whole file."""
 
 SIZE_AXES = ("first_digits", "second_digits", "question_length")
 """The sizes of rows, which are grid axes."""
@@ -256,7 +257,7 @@ class _FileScan:
                 sizes = self.sizes.setdefault(axis, np.zeros(rows.count, dtype=np.uint16))
                 sizes[block] = np.minimum(values, 2**16 - 1)
         rows_per_split = np.bincount(self.split_index[self.split_index >= 0], minlength=len(SPLITS))
-        held_out_splits = ("test", "development") if training_hashes is None else ("test",)
+        held_out_splits = ("test", "validation") if training_hashes is None else ("test",)
         min_rows = MIN_SPLIT_ROWS if training_hashes is None else 1
         self.has_held_out_rows = all(rows_per_split[list(SPLITS).index(name)] >= min_rows for name in held_out_splits)
         self.axes: tuple[str, ...] = SIZE_AXES[:2] if self._has_every_pair() else SIZE_AXES[2:]

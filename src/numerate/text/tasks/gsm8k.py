@@ -51,7 +51,7 @@ class GSM8K(TextTask):
     """GSM8K math word problems (Cobbe et al., 2021) with solutions, `... so she sold 24 clips.\\n#### 72`.
 
     "Training Verifiers to Solve Math Word Problems", https://arxiv.org/abs/2110.14168: 7,473 problems of training, of
-    which 15 % (1,120) are development, and 1,319 of the test. The marks of the calculator are removed, and numbers
+    which 15 % (1,120) are validation, and 1,319 of the test. The marks of the calculator are removed, and numbers
     written one way: `1,000` and `1 000` are 1000, `.5` is 0.5. (The published program replaces every `.5` of a text,
     also that of 12.5, which becomes 120.5; nothing of that here.)
 

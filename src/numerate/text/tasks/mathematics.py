@@ -56,8 +56,8 @@ class Mathematics(TextTask):
 
     "Analysing Mathematical Reasoning Abilities of Neural Models", https://arxiv.org/abs/1904.01557. Modules, splits and
     tests by default as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: of each file of training the last
-    0.05 % of a shuffled order are development; the parts of the test are the modules trained on, then the modules of
-    the extrapolation test. Of the v1.0 files that is 25,986,948 rows of training, 13,026 of development, 130,000 and
+    0.05 % of a shuffled order are validation; the parts of the test are the modules trained on, then the modules of
+    the extrapolation test. Of the v1.0 files that is 25,986,948 rows of training, 13,026 of validation, 130,000 and
     70,000 of the tests, less the rows of training whose question is in another split (`keep_duplicates` keeps them).
     With other files, sizes follow what there is.
 
@@ -184,7 +184,7 @@ def _read_modules(
 
 
 def split_sizes(count: int, train: int | None, validation: int | None, validation_fraction: float) -> tuple[int, int]:
-    """How many rows of a file of so many are trained, and development.
+    """How many rows of a file of so many are trained, and validation.
 
     >>> split_sizes(666_666, None, None, 0.0005), split_sizes(1000, 33_333, 1000, 0.0005)
     ((666332, 334), (971, 29))

@@ -40,9 +40,10 @@ class MultiRC(TextTask):
     `Question: ...`, the answer the correct options with ` | ` between them. 5,131 questions of training, 953 of
     validation.
 
-    The official test has no answers. (The published preparation tests on 1,820 empty ones.) So validation is the test
-    here, and the share `validation_fraction` of the training passages, with all their questions, is development; with
-    `validation_fraction=0` validation is both. Where the test file has answers, validation is development.
+    The official test has no answers. (The published preparation tests on 1,820 empty ones.) So the validation file
+    is the test here, and the share `validation_fraction` of the training passages, with all their questions, is the
+    validation split; with `validation_fraction=0` that file is both. Where the test file has answers, that file is the
+    validation split.
 
     Too long rows lose the beginning of their passage, which keeps the question at their end. The published program
     truncates the end: `truncation_side="right"` (118 of the 953 rows of validation then have no question, or half of

@@ -21,9 +21,9 @@ class RJokes(TextTask):
     """Joke scores from 0 to 11: the r/Jokes dataset (Weller and Seppi, 2020).
 
     https://aclanthology.org/2020.lrec-1.753/; the score is the natural logarithm of the votes, plus one of them,
-    rounded to a whole number. Training, development and test have files of their own (`train.tsv`, `dev.tsv`,
+    rounded to a whole number. Training, validation and test have files of their own (`train.tsv`, `dev.tsv`,
     `test.tsv`: score, tab, joke; or `.jsonl` of question and answer, as the published program prepares them): 345,965,
-    43,246 and 43,246 rows. Many jokes stand there several times: those of development and test are left out of
+    43,246 and 43,246 rows. Many jokes stand there several times: those of validation and test are left out of
     training, unless `keep_duplicates`.
     """
 

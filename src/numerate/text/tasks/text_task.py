@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, InMemorySource
@@ -122,7 +122,7 @@ class DatasetSplits:
         test: SplitRows,
         keep_duplicates: bool,
     ) -> "DatasetSplits":
-        """Splits that have no question in common: development has each once, and no question of a test; training has
+        """Splits that have no question in common: validation has each once, and no question of a test; training has
         none of either. With `keep_duplicates` they stay as they are."""
         if keep_duplicates:
             return cls(tuple(part_names), num_trained_parts, train, validation, test)
@@ -133,14 +133,14 @@ class DatasetSplits:
         is_duplicate = train.source.question_mask(test_questions | validation_questions)[train.rows]
         emptied_by = {}
         if len(unique) and not len(kept_validation):
-            emptied_by["development"] = "the test"
+            emptied_by["validation"] = "the test"
         if len(train) and is_duplicate.all():
             covering_splits = [
                 name
-                for name, texts in (("development", validation_questions), ("the test", test_questions))
+                for name, texts in (("validation", validation_questions), ("the test", test_questions))
                 if train.source.question_mask(texts)[train.rows].all()
             ]
-            emptied_by["train"] = covering_splits[0] if covering_splits else "development or the test"
+            emptied_by["train"] = covering_splits[0] if covering_splits else "validation or the test"
         return cls(
             tuple(part_names),
             num_trained_parts,
@@ -152,7 +152,7 @@ class DatasetSplits:
         )
 
     def get(self, name: str) -> SplitRows:
-        return {"train": self.train, "development": self.validation, "test": self.test}[name]
+        return {"train": self.train, "validation": self.validation, "test": self.test}[name]
 
     @property
     def sources(self) -> list[FileSource]:
@@ -166,7 +166,7 @@ class DatasetSplits:
 
     def summary(self) -> str:
         """The sizes of the splits, for people."""
-        parts = [f"train {len(self.train):,}", f"development {len(self.validation):,}"]
+        parts = [f"train {len(self.train):,}", f"validation {len(self.validation):,}"]
         for number, name in enumerate(self.part_names, start=1):
             parts.append(f"test {name} {int((self.test.part_numbers == number).sum()):,}")
         if self.num_duplicates_removed:
@@ -182,7 +182,7 @@ class TextTask(Task):
     """Questions of files, every row once in each pass, in an order that is a function of (seed, split, pass).
 
     A task gives `splits`, and a field of the name `axis` that pins the part. A part that is tested alone trains on
-    what all the others train on. No question of a test or of development is trained on.
+    what all the others train on. No question of a test or of validation is trained on.
     """
 
     has_ood_sizes: ClassVar[bool] = False
@@ -239,16 +239,17 @@ class TextTask(Task):
             raise UserError(
                 f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
             )
-        if split == "beyond-development":
-            raise UserError("split: files have no OOD validation ('beyond-development')")
+        if split == "ood_validation":
+            raise UserError("split: files have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("texts", split, seed)), random_bits=draw_random_bits(index, split, seed)
+            self._questions(split, index, ("texts", hashed_split(split), seed)),
+            random_bits=draw_random_bits(index, split, seed),
         )
 
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every row of a split once, in the order of the files; None for more than 65,536."""
-        if split == "beyond-development":
+        if split == "ood_validation":
             return None
         stock = self._split_rows(split)
         return None if len(stock) > _MAX_LISTED_ROWS else stock.questions(np.arange(len(stock)), self.axis)
@@ -271,11 +272,11 @@ class TextTask(Task):
         )
         return [
             f"task: {holdings.num_duplicates_removed:,} of {whole:,} rows of training are left out, since their "
-            f"question stands in development or a test too{keep} ({holdings.summary()})"
+            f"question stands in validation or a test too{keep} ({holdings.summary()})"
         ]
 
     def is_held_out(self, split: str) -> bool:
-        return split in ("test", "development") and not getattr(self, "keep_duplicates", False)
+        return split in ("test", "validation") and not getattr(self, "keep_duplicates", False)
 
     def axes(self) -> tuple[str, ...]:
         return (self.axis,)
@@ -335,7 +336,7 @@ def question_from_text(text: str, answer: str, truncation_side: TruncationSide =
 def split_indices(
     count: int, sizes: tuple[int, int], key_parts: Sequence[object]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of training and of development: of an order of 0 .. count - 1 that is a function of the name, the first
+    """Rows of training and of validation: of an order of 0 .. count - 1 that is a function of the name, the first
     `sizes[0]` and the next `sizes[1]`, each set in the order of the file."""
     first, second = sizes
     validation_indices = permute(np.arange(first, min(count, first + second)), count, random_key(*key_parts))

@@ -9,7 +9,7 @@ from numerate.reports.charts import assign_styles
 from numerate.reports.drawing import breakable_html, collapsible, inline_marker
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw
-from numerate.reports.measures import (
+from numerate.reports.metrics import (
     CHECKPOINTS,
     EXACT_MATCH,
     METRIC_LABELS,
@@ -59,10 +59,10 @@ def metric_tables_caption(groups_at_checkpoint: Sequence[GroupAtCheckpoint], gro
     if counts != {1}:
         parts.append("Medians over seeds; in brackets the lowest and the highest seed.")
     elif any(
-        one.interval(key, "exact")
+        one.interval(key, "exact_match")
         for one in groups_at_checkpoint
-        for _, measures in one.metrics_by_seed
-        for key in measures
+        for _, metrics in one.metrics_by_seed
+        for key in metrics
     ):
         parts.append("In brackets the 95 % interval over questions.")
     there = computed_metrics(groups_at_checkpoint)
@@ -84,7 +84,7 @@ def metric_tables_caption(groups_at_checkpoint: Sequence[GroupAtCheckpoint], gro
 
 def _tables_of_metric(
     groups_at_checkpoint: Sequence[GroupAtCheckpoint],
-    measure: str,
+    metric: str,
     named: Mapping[str, list[tuple[MetricKey, str]]],
     words: Mapping[str, str],
     groups: Sequence[Group],
@@ -93,8 +93,8 @@ def _tables_of_metric(
     styled = assign_styles([group.label for group in groups_to_draw(groups, MAX_POINT_GROUPS)])
     tables = []
     for region, parts in named.items():
-        columns = [("all", MetricKey(region), measure), ("mean", MetricKey(region), f"{measure}{CELL_MEAN_SUFFIX}")]
-        columns = [*((name, key, measure) for key, name in parts), *(columns if len(parts) > 1 else [])]
+        columns = [("all", MetricKey(region), metric), ("mean", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}")]
+        columns = [*((name, key, metric) for key, name in parts), *(columns if len(parts) > 1 else [])]
         for begin, end in _column_ranges(len(columns)):
             cut = columns[begin:end]
             head = "".join(f'<th class="num">{breakable_html(name)}</th>' for name, _, _ in cut)
@@ -112,8 +112,8 @@ def _tables_of_metric(
                 quiet = f'<td class="quiet">{one.checkpoint}</td>' * has_several_checkpoints
                 rows.append(f'<tr><td class="marked">{first}</td>{quiet}{cells}</tr>')
             tables.append(_table(words[region], head, rows))
-    title, body = escape(metric_title(measure)), f'<div class="tables">{"".join(tables)}</div>'
-    if measure in charted_metrics(groups_at_checkpoint):
+    title, body = escape(metric_title(metric)), f'<div class="tables">{"".join(tables)}</div>'
+    if metric in charted_metrics(groups_at_checkpoint):
         return f'<h3 class="measure">{title}</h3>{body}'
     return f"<details><summary>{title}</summary>{body}</details>"
 
@@ -143,7 +143,7 @@ def _table_of_group(
         rows = []
         for name, key, suffix in lines:
             for i, one in enumerate(several):
-                cells = "".join(_cell(one, key, f"{measure}{suffix}") for measure in cut)
+                cells = "".join(_cell(one, key, f"{metric}{suffix}") for metric in cut)
                 label = escape(name) if suffix or key.part is None else breakable_html(name)
                 kind = ' class="whole"' * (key.part is None)
                 quiet = f'<td class="quiet">{one.checkpoint}</td>' * has_several_checkpoints
@@ -152,10 +152,10 @@ def _table_of_group(
     return "".join(tables)
 
 
-def _head(measure: str) -> str:
+def _head(metric: str) -> str:
     """The column header of a metric: its name in commands."""
-    words = METRIC_LABELS[measure] if measure == EXACT_MATCH else measure
-    return breakable_html(words) + ", %" * is_proportion(measure)
+    words = METRIC_LABELS[metric] if metric == EXACT_MATCH else metric
+    return breakable_html(words) + ", %" * is_proportion(metric)
 
 
 def _column_ranges(count: int) -> list[tuple[int, int]]:
@@ -168,8 +168,8 @@ def _column_ranges(count: int) -> list[tuple[int, int]]:
     return list(pairwise(count * i // pieces for i in range(pieces + 1)))
 
 
-def _cell(one: GroupAtCheckpoint, key: MetricKey, measure: str) -> str:
-    middle, ends = format_median(one, key, measure)
+def _cell(one: GroupAtCheckpoint, key: MetricKey, metric: str) -> str:
+    middle, ends = format_median(one, key, metric)
     return f'<td class="num">{middle}{f"<br><span class=quiet>{ends}</span>" if ends else ""}</td>'
 
 
@@ -184,23 +184,23 @@ def _table(title: str, head: str, rows: Sequence[str]) -> str:
 def metric_tables_text(groups: Sequence[Group]) -> str:
     """The tables of parts for a terminal, for each metric with a chart and every few groups."""
     tables = []
-    for measure in charted_metrics(groups_at_checkpoints(groups)):
+    for metric in charted_metrics(groups_at_checkpoints(groups)):
         for begin in range(0, len(groups), MAX_TERMINAL_GROUPS):
-            text = text_table(*metric_rows(groups[begin : begin + MAX_TERMINAL_GROUPS], measure))
-            tables.append(f"{metric_title(measure)}\n{text}")
+            text = text_table(*metric_rows(groups[begin : begin + MAX_TERMINAL_GROUPS], metric))
+            tables.append(f"{metric_title(metric)}\n{text}")
     return "\n\n".join(tables)
 
 
-def metric_rows(groups: Sequence[Group], measure: str = "exact") -> tuple[list[str], list[list[str]]]:
+def metric_rows(groups: Sequence[Group], metric: str = "exact_match") -> tuple[list[str], list[list[str]]]:
     """A metric as text: a row per part and per region, a column per group."""
     several = [one for one in groups_at_checkpoints(groups) if one.metrics_by_seed and one.checkpoint != "best"]
     named, words = named_parts(groups), region_labels(groups)
     header = [part_axis(groups), "region", *(f"{one.group.label}" for one in several)]
     rows = []
     for region, parts in named.items():
-        lines = [(name, key, measure) for key, name in parts]
+        lines = [(name, key, metric) for key, name in parts]
         if len(parts) > 1:
-            lines += [("all", MetricKey(region), measure), ("mean", MetricKey(region), f"{measure}{CELL_MEAN_SUFFIX}")]
+            lines += [("all", MetricKey(region), metric), ("mean", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}")]
         for name, key, what in lines:
             rows.append(
                 [name, words[region], *(" ".join(filter(None, format_median(one, key, what))) for one in several)]

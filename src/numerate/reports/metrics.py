@@ -19,7 +19,7 @@ from numerate.reports.grid import REGION_LABELS, axis_label, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.records import Cell
 
-EXACT_MATCH = "exact"
+EXACT_MATCH = "exact_match"
 """Exact match, beside the metrics of numbers and texts."""
 
 METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
@@ -83,7 +83,7 @@ class GroupAtCheckpoint:
 
     def values(self, key: MetricKey, metric: str) -> list[float]:
         """One metric, seed by seed."""
-        found = (measures.get(key, {}).get(metric) for _, measures in self.metrics_by_seed)
+        found = (metrics.get(key, {}).get(metric) for _, metrics in self.metrics_by_seed)
         return [value for value in found if value is not None]
 
     def interval(self, key: MetricKey, metric: str) -> tuple[float, float] | None:
@@ -158,7 +158,7 @@ def named_parts(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]
 
 def computed_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
     """Which metrics were computed."""
-    known = [measures for one in several for _, each in one.metrics_by_seed for measures in each.values()]
+    known = [metrics for one in several for _, each in one.metrics_by_seed for metrics in each.values()]
     return available_metrics(METRIC_ORDER, known)
 
 
