@@ -103,12 +103,12 @@ def evaluate_cell(
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
 
-    An answer is `correct` if all of it is, the end token included: one that is longer or shorter is wrong, for
-    every task. `low` and `high` are the 95 % Wilson interval of the share. `first_token_correct` counts the answers
-    whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
+    An answer is `correct` if all of it is, the end token included: one that is longer or shorter is wrong, for every
+    task. `low` and `high` are the 95 % Wilson interval of the share. `first_token_correct` counts the answers whose
+    first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
     answers are scored. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
-    token is there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing, by
-    decoding behind the model's own tokens.
+    token is there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing,
+    by decoding behind the model's own tokens.
 
     If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
     there were. `overlaps_training` is whether training may have met them, as they are too few to hold any out.

@@ -44,8 +44,8 @@ class LabelCounts:
     """Counts of labels and of correct predictions at each position of some rows.
 
     `targets_by_position[t]` of the rows have a label at position t (from 0), and `correct_by_position[t]` of those are
-    predicted. `exact_match` rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of the
-    share of labels before the first wrong one. `max_training_labels` is the most labels that a row of training has,
+    predicted. `exact_match` rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of
+    the share of labels before the first wrong one. `max_training_labels` is the most labels that a row of training has,
     None if unknown. `target_counts` counts how often each label is the target, under "unseen" beyond the trained
     positions and under "last" at the end.
     `num_offsets` is how often each row was evaluated, at other position offsets.

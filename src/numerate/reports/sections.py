@@ -188,7 +188,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _solved_seeds_text(group: Group, name: str) -> str:
-    """How many seeds reach `SOLVED_THRESHOLD` in a region; out of distribution, of those that reach it in distribution."""
+    """How many seeds reach `SOLVED_THRESHOLD` in a region; out of distribution, of those that do in distribution."""
     if group.non_causal_reason is not None:
         return "no claim"
     found = [regions for regions in group.region_scores if name in regions]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, mix_bits, random_key
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 
@@ -84,12 +84,10 @@ class BitwiseOr(Task):
         index = np.arange(block_index * block_size, (block_index + 1) * block_size)
         row_indices = np.empty(block_size, dtype=np.int64)
         for epoch in range(int(index[0]) // len(split_rows), int(index[-1]) // len(split_rows) + 1):
-            order = CounterRNG(random_key(self, hashed_split(split), seed, "turn", epoch)).permutation(len(split_rows))
+            order = CounterRNG(random_key(self, split, seed, "turn", epoch)).permutation(len(split_rows))
             is_in_epoch = index // len(split_rows) == epoch
             row_indices[is_in_epoch] = order[index[is_in_epoch] % len(split_rows)]
-        random_bits = CounterRNG(random_key(self, hashed_split(split), seed, "chance", block_index)).random_words(
-            block_size
-        )
+        random_bits = CounterRNG(random_key(self, split, seed, "chance", block_index)).random_words(block_size)
         return replace(self._build_questions(split_rows[row_indices]), random_bits=random_bits)
 
     def all_questions(self, split: str = "test") -> Questions | None:
@@ -105,7 +103,7 @@ class BitwiseOr(Task):
             return None
         return replace(
             self._build_questions(split_rows),
-            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(split_rows)),
+            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(split_rows)),
         )
 
     def _rows_in_split(self, split: str) -> QuestionRows:

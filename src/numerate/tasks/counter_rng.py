@@ -34,15 +34,6 @@ def random_key(*values: Any) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
-_HASHED_SPLITS = {"validation": "development", "ood_validation": "beyond-development"}
-# hashed: renamed with the identities
-
-
-def hashed_split(split: str) -> str:
-    """The text that stands for a split in random keys."""
-    return _HASHED_SPLITS.get(split, split)
-
-
 def _to_plain_data(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value

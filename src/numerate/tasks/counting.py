@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
 from numerate.tasks.task import Task, can_be_split
@@ -257,7 +257,7 @@ class Counting(Task):
         questions = self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
         return replace(
             questions,
-            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(questions)),
+            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(questions)),
         )
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:

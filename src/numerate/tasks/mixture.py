@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, mix_bits, random_key
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
@@ -64,7 +64,7 @@ class Mixture(Task):
         """With `auxiliary` the task of an index is that of every attempt: the one that holds rows out loses none."""
         if not self.auxiliary:
             return self.draw(rng, indices)
-        (word,) = CounterRNG(random_key("member", self, hashed_split(split), seed)).random_words(1)
+        (word,) = CounterRNG(random_key("member", self, split, seed)).random_words(1)
         return self._draw_from_tasks(
             rng, indices, mix_bits(mix_bits(indices.astype(np.uint64) + word) ^ word) >> np.uint64(32)
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible_cells, ood_counts
@@ -66,7 +66,7 @@ class _StartAndCountTask(Task):
             return None
         return replace(
             self.build_rows(*cells.T),
-            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(cells)),
+            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(cells)),
         )
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]]:

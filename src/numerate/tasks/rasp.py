@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
@@ -187,7 +187,7 @@ class RaspCounting(Task):
         pairs = _list_pairs(self._eval_span, 1, self.max_number)
         return replace(
             self.build_blocks(pairs),
-            random_bits=CounterRNG(random_key(self, hashed_split(split), "whole")).random_words(len(pairs)),
+            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(pairs)),
         )
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import file_sha256, shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY as EMPTY
 from numerate.tasks.questions import Example as Example
 from numerate.tasks.questions import Numbers as Numbers
@@ -275,7 +275,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
             # are right for training, one in twenty for a test.
             candidates_per_question = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
-            rng = CounterRNG(random_key(self, hashed_split(split), seed, block_index, attempt))
+            rng = CounterRNG(random_key(self, split, seed, block_index, attempt))
             candidates = self._draw_attempt(
                 rng, np.repeat(block_index * block_size + missing_positions, candidates_per_question), split, seed
             )

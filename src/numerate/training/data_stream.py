@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Layout
 from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
@@ -135,9 +135,7 @@ class BatchStream:
             count = self.window * self.batch_size
             rows = self._window_rows(window_index, count)
             by_length = np.argsort(rows.lengths, kind="stable")
-            order = CounterRNG(random_key("window", self.seed, hashed_split(self.split), window_index)).permutation(
-                self.window
-            )
+            order = CounterRNG(random_key("window", self.seed, self.split, window_index)).permutation(self.window)
             self._window = _Window(window_index, rows.take(by_length), window_index * count + by_length, order)
         return self._window
 

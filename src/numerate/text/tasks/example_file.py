@@ -12,7 +12,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, mix_bits
+from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
@@ -109,7 +109,7 @@ class ExampleFile(Task):
             raise UserError("split: rows of a file have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("written", hashed_split(split), seed)),
+            self._questions(split, index, ("written", split, seed)),
             random_bits=draw_random_bits(index, split, seed),
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, mix_bits, random_key
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 
 
 def permute(indices: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
@@ -47,5 +47,5 @@ def shuffled_row_indices(index: NDArray[np.int64], count: int, key_parts: Sequen
 
 def draw_random_bits(index: NDArray[np.int64], split: str, seed: int) -> NDArray[np.uint64]:
     """The `chance` of the example at each index of a split."""
-    (word,) = CounterRNG(random_key("chance", hashed_split(split), seed)).random_words(1)
+    (word,) = CounterRNG(random_key("chance", split, seed)).random_words(1)
     return mix_bits(mix_bits(index.astype(np.uint64) + word) ^ word)

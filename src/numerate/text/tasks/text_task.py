@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, hashed_split, random_key
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, InMemorySource
@@ -243,7 +243,7 @@ class TextTask(Task):
             raise UserError("split: files have no OOD validation ('ood_validation')")
         index = np.arange(start, start + count)
         return replace(
-            self._questions(split, index, ("texts", hashed_split(split), seed)),
+            self._questions(split, index, ("texts", split, seed)),
             random_bits=draw_random_bits(index, split, seed),
         )
 
