@@ -190,7 +190,7 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     record = evaluate_cell(Memoriser(exam, batch, 4), exam, {"count": 7}, count=50)
     assert (record["correct"], record["count"], record["overlaps_training"]) == (0, 3, False)
     found = record["labels"]
-    assert (found["trained"], found["targets_by_position"], found["correct_by_position"]) == (
+    assert (found["max_training_labels"], found["targets_by_position"], found["correct_by_position"]) == (
         4,
         [3] * 7,
         [3] * 4 + [0] * 3,

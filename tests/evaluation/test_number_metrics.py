@@ -221,7 +221,7 @@ def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
     assert read.metrics() == pytest.approx(scores.metrics(), rel=1e-8)
     assert NumberScores.from_record({"correct": 1}) is None
     with pytest.raises(KeyError):
-        NumberScores.from_record({"numbers": {"asked": 1}})
+        NumberScores.from_record({"numbers": {"count": 1}})
 
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:

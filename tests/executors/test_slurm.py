@@ -450,7 +450,7 @@ def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_qu
     assert diary.count("checkpoint: go") == 1
     assert diary.count("begun: quick") == 1
     lines = read_records(tmp_path / "slurm/1/tasks/0000.jsonl", TASK)
-    assert [next(iter(line)) for line in lines[:6]] == ["began", "item", "left", "began", "item", "item"]
+    assert [next(iter(line)) for line in lines[:6]] == ["started", "item", "signal", "started", "item", "item"]
 
 
 def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
         "evaluation.examples_per_cell=2",
     ]
     run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
-    assert run.evaluate("51").records[0]["labels"]["trained"] == 50
+    assert run.evaluate("51").records[0]["labels"]["max_training_labels"] == 50
 
 
 def test_the_studies_have_five_seeds_of_each_scheme() -> None:

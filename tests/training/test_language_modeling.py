@@ -121,6 +121,6 @@ def test_a_stop_leaves_the_validation_between_two_batches(stop_at: Callable[[int
     due = []
     for nth in (7, 8, 100):  # it looks before each of the six steps, then before each batch of the evaluation
         parted = train(small("shuffled", 6), runs_dir=folder / "parted", quiet=True, stop=stop_at(nth))
-        due.append(parted.run.checkpoints()[0].state["progress"]["due"])
+        due.append(parted.run.checkpoints()[0].state["progress"]["pending"])
     assert due == ["evaluation", "samples", ""]
     assert (parted.run.path / "metrics.jsonl").read_bytes() == (whole.run.path / "metrics.jsonl").read_bytes()

@@ -235,7 +235,7 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_res
         parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)
         if parted.stop_reason != "stopped":
             break
-        undone.add(parted.run.checkpoints()[0].state["progress"]["due"])
+        undone.add(parted.run.checkpoints()[0].state["progress"]["pending"])
     assert undone >= {"evaluation", "samples"}
     assert all(read), "a batch was read after the stop"
     for file in ("metrics.jsonl", "samples.jsonl"):

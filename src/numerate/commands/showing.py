@@ -39,7 +39,9 @@ def show_evaluation(results: Results) -> None:
         key = (record["checkpoint"], record["step"], record["position_offset"], words)
         groups.setdefault(key, []).append(cell_from_record(record))
     has_settings = any(key[3] for key in groups)
-    has_unseen_labels = all("labels" in record and record["labels"]["trained"] is not None for record in results)
+    has_unseen_labels = all(
+        "labels" in record and record["labels"]["max_training_labels"] is not None for record in results
+    )
     metric: Metric = "unseen" if has_unseen_labels else "exact_match"
     metric_text = f", {METRICS[metric]}" if has_unseen_labels else ""
     plotted: list[PlotGrid] = []

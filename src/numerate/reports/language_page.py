@@ -155,9 +155,7 @@ def _field_text(line: Mapping[str, Any], name: str) -> str:
 
 
 def _continuation_html(line: Mapping[str, Any]) -> str:
-    """The continuation, under any of its names in records."""
-    found = next((_field_text(line, name) for name in ("text", "said", "continuation") if line.get(name)), "")
-    return escape(found).replace("\n", "<br>")
+    return escape(_field_text(line, "text")).replace("\n", "<br>")
 
 
 def _generated_texts_by_group(groups: Sequence[Group]) -> str:

@@ -147,7 +147,7 @@ class _Stack:
         step = self._next_step()
         for group in self._groups(step):
             self._compute_gradients(step, group)
-        self._add_metric("gradient norm", self.flat_parameters.clip_grad_norm(self.max_norms))
+        self._add_metric("grad_norm", self.flat_parameters.clip_grad_norm(self.max_norms))
         self.flat_parameters.step(self.specs, learning_rates)
         for trainer, batch, flops in zip(self.trainers, step.batches, step.flops, strict=True):
             rows, time = batch.tokens.ids.shape
@@ -225,7 +225,7 @@ class _Stack:
         self._add_metric("loss", total.detach(), group)
         if len(loss_terms) > 1:
             for term, mean in loss_terms.items():
-                self._add_metric(f"loss {term}", mean.detach(), group)
+                self._add_metric(f"loss_{term}", mean.detach(), group)
 
     def _forward_member(self, step: _StackedStep, member: int) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of one member, as it would compute them by itself."""

@@ -60,9 +60,9 @@ def warn_number_coverage(recipe: Recipe, objective: ObjectiveModule) -> list[str
 
 def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]) -> list[str]:
     """Warns where a loss over number tokens is above cross-entropy in a line of metrics."""
-    if _find_number_table(objective) is None or not {"loss number", "loss cross_entropy"} <= record.keys():
+    if _find_number_table(objective) is None or not {"loss_number", "loss_cross_entropy"} <= record.keys():
         return []
-    number, cross_entropy = (objective.weights[term] * record[f"loss {term}"] for term in ("number", "cross_entropy"))
+    number, cross_entropy = (objective.weights[term] * record[f"loss_{term}"] for term in ("number", "cross_entropy"))
     squash_hint = next((" or objective.loss.squash_factor=20" for part in objective.modules() if _can_squash(part)), "")
     remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g}){squash_hint}"
     return [

@@ -88,7 +88,7 @@ def metrics_record(sums: Mapping[str, float], state: TrainingState, learning_rat
         "tokens": state.tokens,
         "flops": state.flops,
         "loss": round_significant(sums["loss"] / num_steps),
-        **{name: round_significant(value / num_steps) for name, value in sums.items() if name.startswith("loss ")},
+        **{name: round_significant(value / num_steps) for name, value in sums.items() if name.startswith("loss_")},
         "learning_rate": round_significant(learning_rate),
         "grad_norm": round_significant(sums["grad_norm"] / num_steps),
         **({"layer_grad_norms": layers} if layers else {}),

@@ -366,7 +366,7 @@ class Trainer:
         self.add_metric("loss", total.detach())
         if len(loss_terms) > 1:
             for term, mean in loss_terms.items():
-                self.add_metric(f"loss {term}", mean.detach())
+                self.add_metric(f"loss_{term}", mean.detach())
 
     # Records ------------------------------------------------------------------------------------------------------
 
