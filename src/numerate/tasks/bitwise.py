@@ -31,7 +31,7 @@ class BitwiseOr(Task):
     in epochs, each once per epoch in an order of its own; evaluation samples them without replacement. With
     `max_examples=100` training has 100 of those of `digits` x `digits` (the published `--max`), the same for every
     seed, and the other splits have those that are not among them in either order of the operands. Without it training
-    has them all, and only lengths beyond `digits` are new to it. Development and test have the same questions: there
+    has them all, and only lengths beyond `digits` are new to it. Validation and test have the same questions: there
     are too few to hold some out.
     """
 
