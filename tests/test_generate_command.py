@@ -105,7 +105,7 @@ def test_prompts_come_from_files_and_from_standard_input(
     for name, message in (
         ("empty.txt", "is empty"),
         ("broken.txt", "must be UTF-8 text"),
-        ("broken.jsonl", "line 2: has no prompt"),
+        ("broken.jsonl", "line 2: must be an object with a prompt"),
         ("none.txt", "cannot be read"),
     ):
         status, _, err = call(capsys, str(run.path), f"prompts={tmp_path / name}")

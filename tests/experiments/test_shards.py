@@ -201,7 +201,7 @@ def test_a_piece_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     work = Measuring.from_request(EvaluationRequest.from_run(run, "1:4", None, "one pass", "all", ()))
     keys = [item_key(work, piece) for piece in before]
     run.evaluate("1:2", checkpoint="all")
-    run.evaluate("equal:1:4", checkpoint="8")
+    run.evaluate("diagonal:1:4", checkpoint="8")
     again = load(run.path)
     after = {piece.number: piece for piece in cut(again, "1:4", 2)}
     assert sum(len(share.remaining) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
