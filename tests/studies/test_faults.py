@@ -112,7 +112,7 @@ def test_what_failed_is_listed_and_tried_again_only_on_request(
     study = Study("s", "?", (moody, tiny))
     _, done = run_study(study, runs_dir=tmp_path / "runs", executor=here)
     assert "ValueError in mine.py, line 36: not today" in str(done[0].error)
-    assert "line" in str(done[0].trace)
+    assert "line" in str(done[0].traceback)
     (tmp_path / "mood").unlink()
     started = (tmp_path / "runs" / ".starts").read_text()
     page, again = run_study(study, runs_dir=tmp_path / "runs", executor=here)

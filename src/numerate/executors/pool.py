@@ -265,7 +265,7 @@ class Pool:
 
     def _cancel_waiting(self) -> None:
         while self._waiting:
-            failure = Failure("not started", "not begun; the same command resumes", self.stop.status or 130)
+            failure = Failure("not started", "not started; the same command resumes", self.stop.status or 130)
             self._fail_item(self._waiting.popleft(), failure)
         for worker, state in self._workers.items():
             self._request_stop(worker, state)

@@ -158,7 +158,7 @@ class Slurm(Executor):
                 new = []
         for index in new:
             yield ItemOutcome(
-                index, failure=Failure("not started", "not begun; the same command resumes", stop.status or 130)
+                index, failure=Failure("not started", "not started; the same command resumes", stop.status or 130)
             )
         yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
 
