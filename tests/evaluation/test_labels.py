@@ -182,7 +182,7 @@ class Memoriser(Model):
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     """Trained on 1 to 4, with 7 symbols from each start that ends at most at 10: three rows."""
-    task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
+    task = Counting(count=Span(1, 4), start_number="before", starts=Span(1, 5), max_number=10)
     exam = EvaluationData(task, Words(), TokenClassification())
     (batch,) = make_batches(
         exam, cell_questions(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.all_questions()), 0)
