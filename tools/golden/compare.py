@@ -5,7 +5,8 @@ of the first batch, initial weights, logits, gradients, the losses and gradient 
 final weights, and the final weights of the base's run when it is resumed here in its middle.
 
 The base is recorded by its own `tools/golden`, with its own names of settings; a commit that does not have that folder
-is recorded by the first version of it.
+is recorded by the first version of it. Identities were made anew with version 0.2, so commits before it draw other
+data and differ in every layer.
 """
 
 import argparse
