@@ -122,7 +122,7 @@ def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
 
 
 def test_labels_are_shown_at_their_positions() -> None:
-    task = Counting(count=Span(1, 5), number="before", helper="pad")
+    task = Counting(count=Span(1, 5), start_number="before", helper="pad")
     exam = EvaluationData(task, Words(add_bos_token=True), TokenClassification(blocked_tokens=("<pad>",)))
     model = Decoder(hidden_size=16).build(exam.vocabulary, 0).eval()
     (sample,) = sample_answers(model, exam, task.parse_question("5 <pad> a <pad>"))

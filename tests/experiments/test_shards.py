@@ -164,7 +164,7 @@ def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
     ]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
-    assert [(p.number, p.of) for p in found] == [(number, 18) for number in range(1, 19)]
+    assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
 
 
 def test_pieces_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:

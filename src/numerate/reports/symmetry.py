@@ -17,7 +17,7 @@ def has_equal_states(recipe: Mapping[str, Any]) -> bool:
     task, model, tokenizer = (recipe.get(name) for name in ("task", "model", "tokenizer"))
     if not isinstance(task, Mapping) or not isinstance(model, Mapping):
         return False
-    required_settings = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"}
+    required_settings = {"kind": "Counting", "symbol": "same", "start_number": "none", "prefix": "", "helper": "none"}
     if any(task.get(name) != value for name, value in required_settings.items()):
         return False
     if isinstance(tokenizer, Mapping) and tokenizer.get("add_bos_token"):
