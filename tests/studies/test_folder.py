@@ -252,7 +252,7 @@ def test_done_is_worth_more_than_failed_and_later_more_than_earlier(tmp_path: Pa
     found = StudyFolder(tmp_path).results()
     assert found["x", "k"]["status"] == "done"
     assert found["y", "k"]["step"] == 7
-    assert found["z", "k"]["kind"] == "b"
+    assert found["z", "k"]["failure"] == "b"
 
 
 def test_what_was_read_is_not_read_again_and_a_line_is_taken_when_it_is_whole(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class StudyRunner:
             for one in plan
             if one.run not in self.done_results and one.result_key in results and is_failed(results[one.result_key])
         }
-        self._runs_that_died = {one.run for one in plan if results.get(one.result_key, {}).get("kind") == "died"}
+        self._runs_that_died = {one.run for one in plan if results.get(one.result_key, {}).get("failure") == "died"}
         self._retried = [one for one in plan if one.run in failed] if retry else []
         self.failed_results = {} if retry else failed
         self.remaining = [
@@ -271,7 +271,7 @@ class StudyRunner:
         if planned.run in self.done_results:
             return RunOutcome(planned.display_name, self.folder.runs_dir / planned.run)
         if (record := self.failed_results.get(planned.run)) is not None:
-            kind, is_resumable = str(record.get("kind")), not is_failed(record)
+            kind, is_resumable = str(record.get("failure")), not is_failed(record)
             status = 2 if kind == "user error" else 1
             return RunOutcome(
                 planned.display_name,

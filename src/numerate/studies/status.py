@@ -64,7 +64,7 @@ def study_status(folder: StudyFolder) -> StudyStatus:
             failed.append((planned, record))
         else:
             remaining.append(planned)
-            if planned.run not in running_runs and record is not None and record.get("kind") == "died":
+            if planned.run not in running_runs and record is not None and record.get("failure") == "died":
                 died.append((planned, record))
     waiting = [planned.label for planned in remaining if planned.run not in running_runs]
     return StudyStatus(
