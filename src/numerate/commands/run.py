@@ -77,7 +77,7 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
     if any(not one.is_resumable for one in failed):
         runs_dir_text = f" runs_dir={runs_dir}" if runs_dir is not None else ""
         print(
-            f"numerate: retry=true tries failed runs again; `numerate status {study.title}{runs_dir_text}`",
+            f"numerate: retry=true runs failed ones again; `numerate status {study.title}{runs_dir_text}`",
             file=sys.stderr,
         )
     resumable = [one for one in outcomes if one.is_resumable]
