@@ -31,10 +31,10 @@ MAX_SAMPLE_FLOPS = 1e10
 class EvaluationEstimate:
     """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
-    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (placements,
+    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (position offsets,
     checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (for language modeling,
-    chunks), `flops` (floating-point operations of their forwards) and `seconds` are those of what is left;
-    `num_sampled_cells` cells were tried for it.
+    chunks), `flops` (floating-point operations of their forward passes) and `seconds` are for the remaining
+    evaluations; the time is estimated from `num_sampled_cells` cells.
     """
 
     num_cells: int
@@ -116,9 +116,9 @@ def _estimate_seconds(missing: MissingRequests, cell_costs: Mapping[int, Mapping
         way, one, _ = requests_with_costs[cost_range[len(cost_range) // 2]]
         small_model = _with_few_questions(way, one.cell)
         if loaded_model_id != way.model_id:
-            model = None  # its memory is free before the next one takes some
+            model = None  # free its memory before loading the next one
             model, loaded_model_id = way.run.load_model(way.checkpoint), way.model_id
-            _evaluate_once(small_model, model, one)  # the first forward of a model takes longer than the others
+            _evaluate_once(small_model, model, one)  # warm-up: the first forward pass of a model is slower
         assert model is not None
         start_time = time.perf_counter()
         _evaluate_once(small_model, model, one)
@@ -136,7 +136,7 @@ def _cost(cost: Cost, request: CellRequest) -> float:
 
 
 def _with_few_questions(evaluated_model: EvaluatedModel, cell: Cell) -> EvaluatedModel:
-    """The same with so few questions per cell that it runs in a fraction of a second."""
+    """The same model with few enough questions per cell to run in a fraction of a second."""
     plan: EvaluationPlan = evaluated_model.plan
     count = plan.num_questions(evaluated_model.run, cell)
     fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, plan.costs(evaluated_model.run, [cell])[cell].score)

@@ -1,4 +1,4 @@
-"""Several runs of one shape trained as one model, each in its own folder."""
+"""Runs with models of the same shape, trained together as one model, each in its own folder."""
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from numerate.training.stopping import Stop
 from numerate.training.trainer import TrainingResult
 
 SHARED_SETTINGS = ("batch_size", "precision", "threads")
-"""Of the settings of training, those that runs of one stack have in common."""
+"""Settings of `training` that all runs of a stack share."""
 
 
 def stack_key(recipe: Recipe) -> Hashable | None:
-    """What runs that can be trained as one have in common; None for a run that cannot be stacked.
+    """A key that runs share if they can be trained together; None for a run that cannot be stacked.
 
     They may differ in seed, initialization, optimizer, schedule, budget, logging, evaluation and checkpoint intervals,
     and in their names.
@@ -102,12 +102,11 @@ def train_stacked(
     stop: Stop | None = None,
     command: str | None = None,
 ) -> list[TrainedRun | Exception]:
-    """Trains recipes with one `stack_key` as one model: for each what `train` gives, or the error that it raises.
+    """Trains recipes with the same `stack_key` as one model. Returns for each the result of `train`, or its error.
 
-    Every run has its folder, under its lock, as if it were trained alone, and either way of training resumes what the
-    other started. An error of one run (a locked folder, a loss that is not finite) ends that one; the others continue.
-    `on_record` is called with the index of the run. Raises `UserError` for recipes that are not one stack, and whatever
-    the step of all raises.
+    Every run has its own folder and lock, as if it were trained alone, and can be resumed by `train` and vice versa. An
+    error of one run (a locked folder, a non-finite loss) ends only that run. `on_record` is called with the index of
+    the run. Raises `UserError` for recipes that cannot be stacked, and any error of the common training step.
     """
     if not recipes:
         return []
@@ -158,7 +157,7 @@ def _check_stackable(recipes: Sequence[Recipe]) -> None:
 
 
 def _start_run(index: int, start: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
-    """Starts a run; False where there is nothing to do, or it failed."""
+    """Starts a run; returns False if there is nothing left to train, or if it failed."""
     with _capture_error(outcomes, index):
         if start.start():
             return True
@@ -184,7 +183,7 @@ def _with_run_index(
 
 
 def _find_dropout(spec: Any, path: str) -> str | None:
-    """Where something is dropped in training: the path of a setting `...dropout` above 0."""
+    """The path of the first setting `...dropout` above 0, or None."""
     for field in fields(spec):
         value, setting_path = getattr(spec, field.name), f"{path}{field.name}"
         if field.name.endswith("dropout") and value:

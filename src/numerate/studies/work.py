@@ -333,9 +333,9 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
 
 
 def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
-    """The regions of an evaluation with the settings of training: those with held-out questions, or all if none has
-    any. Regions of label tasks are always included: their cells in distribution rarely have more than one question, so
-    nothing is held out."""
+    """The regions of an evaluation with the settings of training, at the first position offset: those with held-out
+    questions, or all if none has any. For label tasks, all regions, averaged over position offsets: their trained cells
+    rarely have more than one row, so that nothing can be held out."""
     lines = [line for line in results.summary_lines() if not line["settings"]]
     if results.is_language_modeling:  # one line per context length; the trained one is named in_distribution
         return {
