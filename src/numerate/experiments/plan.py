@@ -135,7 +135,7 @@ class EvaluationPlan:
         context length has a cell for each portion of its chunks."""
         cells = self.grid.cells()
         if run.recipe.task.is_language_modeling:
-            cells = [part for cell in cells for part in self._portions(run, cell)]
+            cells = [portion for cell in cells for portion in self._portions(run, cell)]
         if shard_spec is None:
             return cells
         shard_number, num_shards = parse_shard(shard_spec)
@@ -149,9 +149,9 @@ class EvaluationPlan:
     def _portions(self, run: StoredRun, cell: Cell) -> list[Cell]:
         """The portions of a corpus, each as the cell with the index of its first chunk."""
         task = run.recipe.task.at_cell(**dict(cell))
-        found = [((*cell, (CHUNK_AXIS, first)), count) for first, count in evaluation_portions(task, self.count)]
-        self.cell_counts.update(found)
-        return [one for one, _ in found]
+        counts = {(*cell, (CHUNK_AXIS, first)): count for first, count in evaluation_portions(task, self.count)}
+        self.cell_counts.update(counts)
+        return list(counts)
 
     def costs(self, run: StoredRun, cells: Sequence[Cell]) -> dict[Cell, Cost]:
         """The cost of each cell: forward passes of all its rows, padded to the longest (including loop iterations and
@@ -178,7 +178,7 @@ class EvaluationPlan:
     def num_questions(self, run: StoredRun, cell: Cell) -> int:
         """The number of questions of a cell."""
         if cell not in self.cell_counts and run.recipe.task.is_language_modeling:
-            self._portions(run, tuple(part for part in cell if part[0] != CHUNK_AXIS))
+            self._portions(run, tuple(axis_value for axis_value in cell if axis_value[0] != CHUNK_AXIS))
         if cell not in self.cell_counts:
             self.cell_counts[cell] = num_cell_questions(run.evaluation_data.task, dict(cell), self.count)
         return self.cell_counts[cell]
@@ -200,10 +200,13 @@ class EvaluationPlan:
         for cell in self.grid.cells():
             if len({value for _, value in cell}) == 1:
                 cells_by_region.setdefault(self.region(cell), []).append(cell)
-        trained = cells_by_region.get("in_distribution", [])
+        trained_cells = cells_by_region.get("in_distribution", [])
         ood_cells = [cell for name in ("ood_validation", "ood_test", "100+") for cell in cells_by_region.get(name, [])]
         selected = (
-            trained[-1:] + ood_cells[:1] + ood_cells[len(ood_cells) // 2 : len(ood_cells) // 2 + 1] + ood_cells[-1:]
+            trained_cells[-1:]
+            + ood_cells[:1]
+            + ood_cells[len(ood_cells) // 2 : len(ood_cells) // 2 + 1]
+            + ood_cells[-1:]
         )
         return list(dict.fromkeys(selected)) or self.grid.cells()[:1]
 
@@ -305,7 +308,9 @@ class ProgressReporter:
     """Reports progress: of `total` cells, all but the missing ones are done at the start."""
 
     def __init__(self, on_progress: ProgressCallback | None, total: int, missing: MissingRequests) -> None:
-        num_remaining = sum(one.needs_score + one.needs_predictions for _, pending in missing for one in pending)
+        num_remaining = sum(
+            request.needs_score + request.needs_predictions for _, pending in missing for request in pending
+        )
         self._on_progress, self._total, self._num_done_before, self._num_done = (
             on_progress,
             total,
@@ -355,20 +360,22 @@ class EvaluationRequest:
             (run_with_settings, EvaluationPlan.from_run(run_with_settings, grid, count, method))
             for run_with_settings in runs
         ]
-        for one, plan in plans:
-            plan.check(one)
+        for run_with_settings, plan in plans:
+            plan.check(run_with_settings)
         checkpoints = run.checkpoints(checkpoint)
         label = checkpoint if checkpoint in ("final", "best") else None
         models = [
-            EvaluatedModel(one, plan, plan_index, label or f"step {stored_checkpoint.step}", stored_checkpoint)
-            for plan_index, (one, plan) in enumerate(plans)
+            EvaluatedModel(
+                run_with_settings, plan, plan_index, label or f"step {stored_checkpoint.step}", stored_checkpoint
+            )
+            for plan_index, (run_with_settings, plan) in enumerate(plans)
             for stored_checkpoint in checkpoints
         ]
         return cls(tuple(plans), tuple(checkpoints), tuple(models))
 
     def steps_by_label(self) -> dict[str, int]:
         """The step of each label."""
-        return {way.label: way.step for way in self.models}
+        return {evaluated_model.label: evaluated_model.step for evaluated_model in self.models}
 
     def cells(self, shard_spec: str | None = None) -> list[Cell]:
         run, plan = self.plans[0]
@@ -393,11 +400,13 @@ class EvaluationRequest:
                     pending.append(CellRequest(cell, position_offset, needs_score, needs_predictions))
                 requested_keys.add(key)
             pending_by_model.append((evaluated_model, pending))
-        return [(way, pending) for way, pending in pending_by_model if pending]
+        return [(evaluated_model, pending) for evaluated_model, pending in pending_by_model if pending]
 
     def num_work_units(self, cells: Sequence[Cell], predictions: bool) -> int:
         """Number of all work units: cells to score, and to answer."""
-        return sum(len(way.cells_with_offsets(cells)) for way in self.models) * (1 + predictions)
+        return sum(len(evaluated_model.cells_with_offsets(cells)) for evaluated_model in self.models) * (
+            1 + predictions
+        )
 
     def score_missing(self, missing: MissingRequests, store: EvaluationStore, progress: ProgressReporter) -> None:
         """Scores the missing cells in this process."""

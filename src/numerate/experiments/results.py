@@ -215,7 +215,7 @@ def _sort_by_region(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def _label_metrics(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
     """Per metric of a region's records: value, interval and floor; metrics without targets are left out."""
     labels = replace(
-        LabelCounts.merge(found for record in records if (found := LabelCounts.from_record(record))),
+        LabelCounts.merge(counts for record in records if (counts := LabelCounts.from_record(record))),
         num_offsets=repeats,
     )
     values_by_metric = {name: labels.score_with_interval(name) for name in METRICS}

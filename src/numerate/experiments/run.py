@@ -101,11 +101,11 @@ class Run(StoredRun):
                 for run, plan in request.plans:
                     if (
                         not plan.settings and not run.evaluation_data.is_language_modeling
-                    ):  # of running text samples are drawn in training
+                    ):  # for language modeling, samples are generated during training
                         _write_samples(run, plan, request.checkpoints[-1])
             store.finalize()
             store.remove_worker_folders(gathered_keys)
-        results = [store.records[key] for way in request.models for key in way.keys(cells)]
+        results = [store.records[key] for evaluated_model in request.models for key in evaluated_model.keys(cells)]
         return Results(results, request.checkpoints, self._best_checkpoint())
 
     def script(
@@ -199,9 +199,13 @@ class Run(StoredRun):
         max_answer_tokens = (
             self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
         )
-        spare = max(0, max_answer_tokens - batch.target_ids.shape[1])
+        extra_tokens = max(0, max_answer_tokens - batch.target_ids.shape[1])
         return sample_answers(
-            self.load_model(checkpoint), self.evaluation_data, questions, extra_tokens=spare, are_answers_known=False
+            self.load_model(checkpoint),
+            self.evaluation_data,
+            questions,
+            extra_tokens=extra_tokens,
+            are_answers_known=False,
         )[0]
 
     def generate(

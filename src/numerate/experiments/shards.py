@@ -61,11 +61,13 @@ class GridShard:
     shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
-        left = [(request.cell, share.step) for share in self.shares for request in share.remaining]
-        steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
-        some = sorted({tuple(size for _, size in cell) for cell, _ in left})
-        shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
-        return f"shard {self.number} of {self.total} ({_pluralize(len(left), 'cell')}: {shown} at step {steps})"
+        remaining = [(request.cell, share.step) for share in self.shares for request in share.remaining]
+        steps = ", ".join(map(str, dict.fromkeys(step for _, step in remaining)))
+        all_sizes = sorted({tuple(size for _, size in cell) for cell, _ in remaining})
+        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + (
+            ", ..." if len(all_sizes) > 4 else ""
+        )
+        return f"shard {self.number} of {self.total} ({_pluralize(len(remaining), 'cell')}: {shown} at step {steps})"
 
 
 def make_shards(
@@ -85,17 +87,23 @@ def make_shards(
         evaluated_model.plan_index: evaluated_model.plan.costs(evaluated_model.run, cells)
         for evaluated_model in request.models[:: len(request.checkpoints)]
     }
-    for way in request.models:
+    for evaluated_model in request.models:
         costs_by_cell = {
-            cell: cost.score + cost.predict * predictions for cell, cost in cell_costs[way.plan_index].items()
+            cell: cost.score + cost.predict * predictions
+            for cell, cost in cell_costs[evaluated_model.plan_index].items()
         }
-        for one in interleave_by_cost(way.cells_with_offsets(cells), lambda one, own=costs_by_cell: own[one[0]]):  # type: ignore[misc]
-            model_cells.append((way, one))
-            costs.append(costs_by_cell[one[0]])
+        for cell, position_offset in interleave_by_cost(
+            evaluated_model.cells_with_offsets(cells),
+            lambda cell_with_offset, costs=costs_by_cell: costs[cell_with_offset[0]],  # type: ignore[misc]
+        ):
+            model_cells.append((evaluated_model, (cell, position_offset)))
+            costs.append(costs_by_cell[cell])
     num_shards = min(workers * max(SHARDS_PER_WORKER, len(request.models)), round(sum(costs) / MIN_SHARD_FLOPS))
     ranges = split_by_cost(costs, max(1, num_shards))
     requests_by_key = {
-        (*way.model_id, one.cell, one.position_offset): one for way, cell_requests in missing for one in cell_requests
+        (*evaluated_model.model_id, cell_request.cell, cell_request.position_offset): cell_request
+        for evaluated_model, cell_requests in missing
+        for cell_request in cell_requests
     }
     shards = [
         GridShard(
@@ -113,9 +121,9 @@ def _group_by_model(
     model_cells: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]],
     requests_by_key: Mapping[tuple[int, str, Cell, int], CellRequest],
 ) -> Iterator[ModelShare]:
-    for (plan, label), group in groupby(model_cells, lambda one: one[0].model_id):
+    for (plan, label), group in groupby(model_cells, lambda model_cell: model_cell[0].model_id):
         models, cells = zip(*group, strict=True)
-        pending = tuple(requests_by_key[key] for one in cells if (key := (plan, label, *one)) in requests_by_key)
+        pending = tuple(requests_by_key[key] for cell in cells if (key := (plan, label, *cell)) in requests_by_key)
         yield ModelShare(plan, label, models[0].step, cells, pending)
 
 
@@ -152,7 +160,7 @@ class Measuring(Work):
     @classmethod
     def from_request(cls, request: EvaluationRequest) -> "Measuring":
         run, _ = request.plans[0]
-        plans = tuple((one.changes, replace(plan, cell_counts={})) for one, plan in request.plans)
+        plans = tuple((run.changes, replace(plan, cell_counts={})) for run, plan in request.plans)
         return cls(str(run.path.absolute()), run.device, plans)
 
     def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
@@ -298,7 +306,9 @@ def _jobs_folder(store: EvaluationStore) -> Path:
 def _failed_shards_error(
     failed: Sequence[tuple[GridShard, Failure]], request: EvaluationRequest, store: EvaluationStore
 ) -> UserError | OperationalError:
-    grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
+    grid_shard, failure = min(
+        failed, key=lambda shard_failure: (shard_failure[1].is_transient, shard_failure[0].number)
+    )
     resume = "; the same command resumes"
     others = f"; {_pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
     text = (
@@ -317,7 +327,7 @@ def _num_cells(grid_shard: GridShard) -> int:
 
 def _num_recorded(grid_shard: GridShard, request: EvaluationRequest, store: EvaluationStore) -> int:
     """The number of cells of a shard that are recorded."""
-    models_by_id = {way.model_id: way for way in request.models}
+    models_by_id = {evaluated_model.model_id: evaluated_model for evaluated_model in request.models}
     num_recorded = 0
     for share in grid_shard.shares:
         for cell, position_offset, needs_score, needs_predictions in share.remaining:
@@ -344,7 +354,7 @@ class _LineCounter:
         for path in self.store.worker_files():
             with open(path, "rb") as file:
                 file.seek(self._read_bytes.get(path, 0))
-                new = file.read()
-            self._num_lines += new.count(b"\n")
-            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(new)
+                new_bytes = file.read()
+            self._num_lines += new_bytes.count(b"\n")
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(new_bytes)
         return self._num_lines

@@ -84,8 +84,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "layout.blocked_tokens: blocked keys are not supported in a stack"
     if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.has_number_values:
         return "tokenizer.number_format: number values are not supported in a stack"
-    if (where := _find_dropout(recipe, "")) is not None:
-        return f"{where}: dropout is not supported in a stack; must be 0"
+    if (dropout_path := _find_dropout(recipe, "")) is not None:
+        return f"{dropout_path}: dropout is not supported in a stack; must be 0"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
     if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer):
@@ -117,10 +117,10 @@ def train_stacked(
         if world.size > 1:
             raise UserError("stack: a stack must be trained by one process, not by torchrun")
         provenance_info = provenance.provenance()
-        starts: dict[int, TrainingSession] = {}
+        sessions: dict[int, TrainingSession] = {}
         for index, recipe in enumerate(recipes):
             with _capture_error(outcomes, index):
-                start = TrainingSession(
+                session = TrainingSession(
                     recipe,
                     world,
                     runs,
@@ -130,38 +130,38 @@ def train_stacked(
                     command=command,
                     provenance_info=provenance_info,
                 )
-                starts[index] = resources.enter_context(start)
-        running = [index for index, start in starts.items() if _start_run(index, start, outcomes)]
+                sessions[index] = resources.enter_context(session)
+        running = [index for index, session in sessions.items() if _start_run(index, session, outcomes)]
 
         def on_finished(position: int, outcome: TrainingResult | Exception) -> None:
             index = running[position]
             if isinstance(outcome, Exception):
                 outcomes[index] = outcome
-                starts[index].__exit__()
+                sessions[index].__exit__()
                 return
             with _capture_error(outcomes, index):
-                outcomes[index] = starts[index].finish(outcome)
+                outcomes[index] = sessions[index].finish(outcome)
 
         if running:
             with stop:
-                StackedTrainer([starts[index].trainer for index in running]).train(stop, on_finished)
+                StackedTrainer([sessions[index].trainer for index in running]).train(stop, on_finished)
     return [outcomes[index] for index in range(len(recipes))]
 
 
 def _check_stackable(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
-        if (why := why_not_stacked(recipe)) is not None:
-            raise UserError(f"stack: {why}")
+        if (reason := why_not_stacked(recipe)) is not None:
+            raise UserError(f"stack: {reason}")
     if len({stack_key(recipe) for recipe in recipes}) > 1:
         raise UserError("stack: the runs may only differ in seed, optimizer, schedule, initialization and budget")
 
 
-def _start_run(index: int, start: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
+def _start_run(index: int, session: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
     """Starts a run; returns False if there is nothing left to train, or if it failed."""
     with _capture_error(outcomes, index):
-        if start.start():
+        if session.start():
             return True
-        outcomes[index] = start.finish_untrained()
+        outcomes[index] = session.finish_untrained()
     return False
 
 
@@ -188,6 +188,6 @@ def _find_dropout(spec: Any, path: str) -> str | None:
         value, setting_path = getattr(spec, field.name), f"{path}{field.name}"
         if field.name.endswith("dropout") and value:
             return setting_path
-        if is_dataclass(value) and (found := _find_dropout(value, f"{setting_path}.")) is not None:
-            return found
+        if is_dataclass(value) and (dropout_path := _find_dropout(value, f"{setting_path}.")) is not None:
+            return dropout_path
     return None

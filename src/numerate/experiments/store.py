@@ -205,8 +205,8 @@ class EvaluationStore:
             return json.dumps([line.get(field) for field in key_fields], sort_keys=True)
 
         replaced = {shared_fields(line) for line in lines}
-        kept, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
-        self.folder.write(name, kept + json_lines(lines).encode())
+        kept_lines, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
+        self.folder.write(name, kept_lines + json_lines(lines).encode())
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:
