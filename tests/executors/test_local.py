@@ -446,7 +446,7 @@ def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Pat
         workers = workers_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         lines = [process.stdout.readline().strip() for _ in range(2)]
-        assert sorted(lines) == ["0 stopped 130", "2 not begun 130"]
+        assert sorted(lines) == ["0 stopped 130", "2 not started 130"]
         assert ended.exists()
         time.sleep(0.2)  # a terminal's own repetition within 0.1 s does not count
         os.killpg(process.pid, signal.SIGINT)
