@@ -8,8 +8,7 @@ SEEDS = 5
 
 
 def abacus_laptop() -> Study:
-    """Reversed addition of 1 to 6 digits: six position encodings, five seeds each, evaluated up to three times the
-    length."""
+    """Reversed addition of 1 to 6 digits: six position encodings, five seeds each, evaluated up to 3x the length."""
     return comparison_study(
         "abacus_laptop",
         "How far beyond 6 digits do small models add, depending on the position encoding of digits, and how much does "

@@ -48,8 +48,7 @@ def number_loss_laptop() -> Study:
 
 
 def number_loss_laptop_stand_in() -> Study:
-    """`number_loss_laptop` on generated questions, for users without its files: a stand-in, not results on the
-    dataset."""
+    """`number_loss_laptop` on generated questions, a stand-in for users without the files of the dataset."""
     return comparison_study(
         "number_loss_laptop_stand_in",
         "Do number token losses, or other number formats, answer generated questions better than plain "
