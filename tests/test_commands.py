@@ -370,7 +370,7 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN shard=half", ("shard", "1/4")),
     ("evaluate RUN method=guessing", ("method", "decoding")),
     ("evaluate RUN predictions=perhaps", ("predictions", "true or false")),
-    ("evaluate RUN grid=equal:101:160", ("grid", "equal:101:160", "64 positions", "max_position_embeddings=162")),
+    ("evaluate RUN grid=diagonal:101:160", ("grid", "diagonal:101:160", "64 positions", "max_position_embeddings=162")),
     ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
     ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "these settings change the weights")),
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),

@@ -91,7 +91,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
-        "numerate evaluate latest grid=equal:101:160+equal:200:1000:100   (equal lengths; + joins; :100 is a step)\n"
+        "numerate evaluate latest grid=diagonal:101:160+diagonal:200:1000:100   (equal lengths; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (other settings at inference, same weights)\n"
         "numerate evaluate latest method=decoding predictions=true\n"
         "numerate evaluate stories grid=256+512+1024   (text: the validation split at three context lengths)",

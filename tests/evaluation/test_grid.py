@@ -87,10 +87,10 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
         ("1.5x2", r"^grid: .*a grid reads like 1:12x1:12"),
         ("-3:2x1:2", r"^grid: '-3:2x1:2' has a negative size"),
         ("1:9:0", r"^grid: '1:9:0' has a step of 0; 1:100:5 takes every fifth value"),
-        ("equal:1:5x1:5", r"^grid: .*ties all axes to one value, so it has one span: equal:101:160"),
-        ("equal:", r"^grid: .*a grid reads like 1:12x1:12"),
+        ("diagonal:1:5x1:5", r"^grid: .*ties all axes to one value, so it has one span: diagonal:101:160"),
+        ("diagonal:", r"^grid: .*a grid reads like 1:12x1:12"),
         ("1:5+", r"^grid: .*a grid reads like 1:12x1:12"),
-        ("1:20,30:40", r"^grid: '1:20,30:40': parts are joined by \+, as in 1:12x1:12\+equal:20:40"),
+        ("1:20,30:40", r"^grid: '1:20,30:40': parts are joined by \+, as in 1:12x1:12\+diagonal:20:40"),
         ("larg", r"Did you mean 'large'\?"),
         ("1:99999999999999999999", r"^grid: .* has a size above 1,000,000"),
         ("1:9999x1:9999", r"^grid: .* has 99,980,001 cells; at most 1,000,000"),
@@ -148,14 +148,14 @@ def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
 
 
 def test_equal_lengths_tie_all_axes_and_a_cell_still_names_them_all() -> None:
-    grid = Grid.parse("equal:101:160", AXES)
+    grid = Grid.parse("diagonal:101:160", AXES)
     assert [dict(cell) for cell in grid.cells()[:2]] == [
         {"first_digits": 101, "second_digits": 101},
         {"first_digits": 102, "second_digits": 102},
     ]
     assert len(grid.cells()) == 60
-    assert places("equal:200:1000:100") == [(n, n) for n in range(200, 1001, 100)]
-    assert places("equal:3:4", ("length",)) == [(3,), (4,)]
+    assert places("diagonal:200:1000:100") == [(n, n) for n in range(200, 1001, 100)]
+    assert places("diagonal:3:4", ("length",)) == [(3,), (4,)]
 
 
 def test_a_step_takes_every_so_many_th_size() -> None:
@@ -164,8 +164,8 @@ def test_a_step_takes_every_so_many_th_size() -> None:
 
 
 def test_parts_are_joined_and_no_cell_comes_twice() -> None:
-    assert places("1:2+equal:2:3+9x1") == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (9, 1)]
-    grid = Grid.parse("1:2x5+equal:2:9:3", AXES)
+    assert places("1:2+diagonal:2:3+9x1") == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (9, 1)]
+    grid = Grid.parse("1:2x5+diagonal:2:9:3", AXES)
     assert Grid.parse(str(grid), AXES) == grid
     assert grid.corners() == [tuple(zip(AXES, place, strict=True)) for place in ((2, 5), (8, 8))]
     assert grid.spans == (Span(1, 8), Span(2, 8))
@@ -174,7 +174,9 @@ def test_parts_are_joined_and_no_cell_comes_twice() -> None:
 def test_a_joined_grid_can_stand_in_a_recipe_without_making_a_sweep() -> None:
     from numerate.config import expand_sweep
 
-    assert expand_sweep(["evaluation.grid=1:20x1:20+equal:101:160"]) == [["evaluation.grid=1:20x1:20+equal:101:160"]]
+    assert expand_sweep(["evaluation.grid=1:20x1:20+diagonal:101:160"]) == [
+        ["evaluation.grid=1:20x1:20+diagonal:101:160"]
+    ]
 
 
 def published(shared: Path, name: str) -> Any:
@@ -211,7 +213,7 @@ def test_twenty_pieces_cover_the_published_grid_and_cost_the_same(shared: Path) 
     [
         (Arithmetic(), Continuation(), "1:100x1:100", 0.01),
         (Arithmetic("x"), Continuation(), "1:40x1:40", 1e-9),
-        (Arithmetic(), Continuation(), "equal:101:401", 0.02),
+        (Arithmetic(), Continuation(), "diagonal:101:401", 0.02),
         (Arithmetic(), Continuation(), "7x1:300", 0.01),
         (Sorting(), TokenClassification(), "1:30x1:30", 0.05),
     ],

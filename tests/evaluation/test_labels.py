@@ -120,7 +120,7 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
 
 def test_a_cell_of_few_starts_has_each_once_and_one_of_many_so_many_draws() -> None:
     """140 starts can be counted on by 60 up to 200, but only 5 by 195."""
-    task = Counting(count=50, number="before", starts=Span(1, 199), max_number=200)
+    task = Counting(count=50, start_number="before", starts=Span(1, 199), max_number=200)
     for count, rows, each_once in ((195, 5, True), (60, 100, False)):
         found = cell_questions(task, {"count": count}, count=100)
         assert len(found) == rows
@@ -182,7 +182,7 @@ class Memoriser(Model):
 
 def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
     """Trained on 1 to 4, with 7 symbols from each start that ends at most at 10: three rows."""
-    task = Counting(count=Span(1, 4), number="before", starts=Span(1, 5), max_number=10)
+    task = Counting(count=Span(1, 4), start_number="before", starts=Span(1, 5), max_number=10)
     exam = EvaluationData(task, Words(), TokenClassification())
     (batch,) = make_batches(
         exam, cell_questions(task, {"count": 7}, count=50), Memoriser(exam, exam.batch(task.all_questions()), 0)
@@ -223,5 +223,5 @@ def test_a_model_that_looks_ahead_is_named_with_labels_and_refused_without() -> 
     record = evaluate_cell(model, counting, {"count": 6}, count=4)
     assert "Zooming" in record["non_causal_reason"]
     adding = EvaluationData(Arithmetic(digits=2), Characters(), Continuation())
-    with pytest.raises(UserError, match="cannot answer by continuing a text"):
+    with pytest.raises(UserError, match="cannot generate token by token"):
         evaluate_cell(spec.build(adding.vocabulary, 0).eval(), adding, {}, count=4)

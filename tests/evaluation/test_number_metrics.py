@@ -255,12 +255,12 @@ def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int
 @given(st.lists(st.tuples(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40)), max_size=8))
 def test_sums_are_those_of_whole_numbers(pairs: list[tuple[int, int]]) -> None:
     moments = Moments.from_pairs((Decimal(a), Decimal(b)) for a, b in pairs)
-    assert moments.error == sum(abs(a - b) for a, b in pairs)
-    assert moments.squared == sum((a - b) ** 2 for a, b in pairs)
+    assert moments.absolute_error == sum(abs(a - b) for a, b in pairs)
+    assert moments.squared_error == sum((a - b) ** 2 for a, b in pairs)
     assert moments.product == sum(a * b for a, b in pairs)
     spread = len(pairs) * sum(b * b for _, b in pairs) - sum(b for _, b in pairs) ** 2
     if spread:
-        assert moments.r2() == float(1 - Fraction(len(pairs) * int(moments.squared), spread))
+        assert moments.r2() == float(1 - Fraction(len(pairs) * int(moments.squared_error), spread))
     else:
         assert moments.r2() is None
 

@@ -152,7 +152,7 @@ def test_a_run_of_labels_has_a_report(run: Run) -> None:
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
     zooming = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
-    with pytest.raises(UserError, match=r"Zooming.*cannot answer by continuing a text"):
+    with pytest.raises(UserError, match=r"Zooming.*cannot generate token by token"):
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "not causal: " in str(seen)

@@ -211,7 +211,7 @@ def test_a_loop_goes_round_more_often_and_attention_gets_sharper(tmp_path: Path)
     )
     run = train(looped, runs_dir=tmp_path, quiet=True).run
     sweep = ["model.backbone.num_loops=2,3", "model.mixer.logit_scale=1,1.4,log"]
-    results = run.evaluate("equal:1:3", settings=sweep)
+    results = run.evaluate("diagonal:1:3", settings=sweep)
     assert settings_of(results) == [
         {},
         {"model.mixer.logit_scale": 1.4},
@@ -247,8 +247,8 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
 
     positions = (Learned(position_ids=DigitIndex(max_offset=3), max_position_embeddings=12),)
     run = train(replace(SMALL, model=Decoder(hidden_size=16, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+equal:101:160: .*max_position_embeddings=162$"):
-        run.evaluate("1:2+equal:101:160")
+    with pytest.raises(UserError, match=r"^grid: 1:2x1:2\+diagonal:101:160: .*max_position_embeddings=162$"):
+        run.evaluate("1:2+diagonal:101:160")
     assert not run.folder.file("evaluation.jsonl").exists()
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
 

@@ -200,7 +200,7 @@ def test_a_shard_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     work = Measuring.from_request(EvaluationRequest.from_run(run, "1:4", None, "one pass", "all", ()))
     keys = [item_key(work, shard) for shard in before]
     run.evaluate("1:2", checkpoint="all")
-    run.evaluate("equal:1:4", checkpoint="8")
+    run.evaluate("diagonal:1:4", checkpoint="8")
     again = load(run.path)
     after = {shard.number: shard for shard in cut(again, "1:4", 2)}
     assert sum(len(share.remaining) for shard in after.values() for share in shard.shares) == 32 - 4 - 4 - 2

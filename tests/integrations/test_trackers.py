@@ -104,7 +104,7 @@ def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
         "log_table",
         "finish",
     ]
-    assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/rate": 1e-3})
+    assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/learning_rate": 1e-3})
     assert tracker.calls[2][1:] == (500, {"validation/exact_match": 0.75})
     assert tracker.calls[3][1:3] == (500, "heat map")
     assert tracker.calls[3][3].startswith(b"\x89PNG")

@@ -235,8 +235,8 @@ def test_the_most_labels_of_a_training_row(name: str) -> None:
     known = main.question_distribution()
     rows = main.examples("train", 0, 0, 2000) if known is None else known[0]
     assert rows.labels is not None
-    sums = isinstance(main, Counting) and main.number in ("behind", "both") and main.helper == "none"
-    helped = isinstance(main, Counting) and main.number == "behind" and main.helper != "none"
+    sums = isinstance(main, Counting) and main.start_number in ("after", "both") and main.helper == "none"
+    helped = isinstance(main, Counting) and main.start_number == "after" and main.helper != "none"
     most = int((rows.labels >= 0).sum(axis=1).max()) - (sums or helped)  # the last of them is the addend's sum
     assert most == task.max_training_labels() == main.max_training_labels()
 

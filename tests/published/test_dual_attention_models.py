@@ -399,7 +399,7 @@ def test_attention_s_output_is_dropped_of_twice_as_published_and_once_as_mended(
 def test_dropout_of_the_stream_is_behind_the_first_post_norm_alone(vocabulary: Vocabulary) -> None:
     model: Any = published(norm_first=False, hidden_size=16, num_layers=1, dropout=0.5).build(vocabulary, 0).train()
     block = model.backbone.blocks[0]
-    assert block.dropout_on == "stream"
+    assert block.dropout_on == "residual_stream"
     x = torch.randn(4, 5, 16)
     after = block._add_mixer_output(x, torch.zeros_like(x), block.mixer_norm)
     assert (after == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)

@@ -226,13 +226,13 @@ def test_the_grid_fits_the_tables(name: str) -> None:
     model = recipe.model.build(exam.vocabulary, 0)
     text = recipe.evaluation.grid
     assert text is not None
-    for wanted in (text, *(["equal:101:160"] if name.startswith("addition") else [])):
+    for wanted in (text, *(["diagonal:101:160"] if name.startswith("addition") else [])):
         for corner in Grid.parse(wanted, recipe.task.axes()).corners():
             model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
 
 
 def test_a_grid_beyond_the_table_is_refused_before_any_work(tmp_path: Path) -> None:
-    recipe = override(debug(made("addition_lt_abacus_1x16")), ["evaluation.grid=equal:500:520"])
+    recipe = override(debug(made("addition_lt_abacus_1x16")), ["evaluation.grid=diagonal:500:520"])
     with pytest.raises(UserError, match=r"evaluation\.grid.*out of range for Learned, which has 512 positions"):
         train(recipe, runs_dir=tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())

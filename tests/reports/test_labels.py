@@ -393,7 +393,7 @@ BLIND = Decoder()
         (BLIND, replace(ALIKE, prefix="0"), Words(), False),
         (BLIND, replace(ALIKE, symbol="different"), Words(), False),
         (BLIND, replace(ALIKE, helper="pad"), Words(), False),
-        (BLIND, Counting(number="before"), Words(), False),
+        (BLIND, Counting(start_number="before"), Words(), False),
         (BLIND, ALIKE, Words(add_bos_token=True), False),
     ],
 )

@@ -24,7 +24,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.training.run_folder import header_yaml
 
-MODULAR, SHIFTED = Counting(modulus=10), Counting(count=50, number="before")
+MODULAR, SHIFTED = Counting(modulus=10), Counting(count=50, start_number="before")
 ITEMS = SelectiveCounting(num_symbols=10)
 
 Make = Callable[..., Group]
@@ -138,7 +138,7 @@ def test_what_is_trained_on_and_how_it_is_written_is_no_other_task(make: Make, o
 @pytest.mark.parametrize(
     ("one", "other", "names"),
     [
-        (MODULAR, SHIFTED, ["Counting(number=none, modulus=10)", "Counting(number=before)"]),
+        (MODULAR, SHIFTED, ["Counting(start_number=none, modulus=10)", "Counting(start_number=before)"]),
         (
             ITEMS,
             SelectiveCounting(num_symbols=5),

@@ -380,9 +380,9 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
         "mod: learned": ([record(1.0, 0.5), record(1.0, 0.7)], group("mod: learned", learned, modulus=10)),
         "shifted: zoom": (
             [record(1.0, 1.0, non_causal_reason="it sees")],
-            group("shifted: zoom", learned, number="before"),
+            group("shifted: zoom", learned, start_number="before"),
         ),
-        "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, number="before")),
+        "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, start_number="before")),
     }
     text = variants_table(
         "mine", {label: one for label, (one, _) in found.items()}, {label: one for label, (_, one) in found.items()}

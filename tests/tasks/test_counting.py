@@ -17,8 +17,8 @@ from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.starts import Starts
 from numerate.tasks.task import SPLITS, Task
 
-VANILLA = Counting(number="behind", held_out_starts=6)
-FIFTY = Counting(count=50, number="before", starts=Span(1, 50))
+VANILLA = Counting(start_number="after", held_out_starts=6)
+FIFTY = Counting(count=50, start_number="before", starts=Span(1, 50))
 
 
 def cells_of(questions: Questions) -> list[tuple[int, int]]:
@@ -35,17 +35,17 @@ def cells_of(questions: Questions) -> list[tuple[int, int]]:
     [
         (Counting(), "a a a", "1 2 3"),
         (Counting("different"), "s w c", "1 2 3"),
-        (Counting("different", number="behind"), "s w c b s 4", "1 2 3 4 5 9"),
+        (Counting("different", start_number="after"), "s w c b s 4", "1 2 3 4 5 9"),
         (FIFTY, "65 a a", ". 66 67"),
-        (Counting(number="both"), "a a 5", "1 2 7"),
-        (Counting(number="both"), "5 a a", ". 6 7"),
-        (Counting(number="behind", helper="pad"), "a <pad> a <pad> 7", ". 1 . 2 9"),
-        (Counting(number="before", helper="pad"), "51 <pad> a <pad>", ". 51 . 52"),
-        (Counting(number="both", helper="blank"), "a <blk> 7", ". 1 8"),
-        (Counting(number="both", helper="blank"), "7 <blk> a <blk>", ". 7 . 8"),
+        (Counting(start_number="both"), "a a 5", "1 2 7"),
+        (Counting(start_number="both"), "5 a a", ". 6 7"),
+        (Counting(start_number="after", helper="pad"), "a <pad> a <pad> 7", ". 1 . 2 9"),
+        (Counting(start_number="before", helper="pad"), "51 <pad> a <pad>", ". 51 . 52"),
+        (Counting(start_number="both", helper="blank"), "a <blk> 7", ". 1 8"),
+        (Counting(start_number="both", helper="blank"), "7 <blk> a <blk>", ". 7 . 8"),
         (Counting(modulus=3), "a a a a", "1 2 3 1"),
         (Counting(modulus=10, prefix="0"), "0 a a", ". 1 2"),
-        (Counting(number="before", prefix="0"), "0 0 a", ". . 1"),
+        (Counting(start_number="before", prefix="0"), "0 0 a", ". . 1"),
         (Counting(modulus=2, helper="pad"), "a <pad> a <pad> a <pad>", ". 1 . 2 . 1"),
         (Counting(prefix="<bos>", helper="blank"), "<bos> a <blk>", ". . 1"),
         (NumberLine(), "7 8 9", "8 9 10"),
@@ -80,8 +80,8 @@ def test_six_starts_of_each_count_are_held_out_of_training_and_two_thirds_of_the
     "task",
     [
         VANILLA,
-        Counting("different", number="both", held_out_starts=6),
-        Counting(number="before", held_out_starts=6, helper="pad"),
+        Counting("different", start_number="both", held_out_starts=6),
+        Counting(start_number="before", held_out_starts=6, helper="pad"),
     ],
 )
 def test_a_cell_of_trained_counts_asks_for_what_is_held_out_and_one_beyond_for_everything(task: Counting) -> None:
@@ -130,9 +130,9 @@ def test_a_cell_has_every_start_that_the_published_tests_have() -> None:
         assert cells_of(whole) == [(count, start) for start in range(1, min(50, 100 - count) + 1)]
     total = sum(len(VANILLA.at_cell(count=count).all_questions() or ()) for count in range(51, 100))
     assert total == 1225
-    both = Counting(number="both", held_out_starts=6)
+    both = Counting(start_number="both", held_out_starts=6)
     assert sum(len(both.at_cell(count=count).all_questions() or ()) for count in range(51, 100)) == 2450
-    ending = Counting(number="before", starts=Span(1, 50), end=51)
+    ending = Counting(start_number="before", starts=Span(1, 50), end=51)
     assert cells_of(ending.at_cell(count=20).all_questions() or ending.parse_question("1 a")) == [(20, 31)]
     assert (60, 40) in cells_of(ending.at_cell(count=60).all_questions() or ending.parse_question("1 a"))
 
@@ -143,7 +143,7 @@ def test_counts_go_as_far_as_the_numbers_do() -> None:
         "9",
         "10",
     ]
-    far = Counting(count=50, number="before", starts=Span(0, 150), max_number=200)
+    far = Counting(count=50, start_number="before", starts=Span(0, 150), max_number=200)
     assert (
         format_question(far.at_cell(count=200).all_questions() or far.parse_question("1 a"), 0)[1].split()[-1] == "200"
     )
@@ -170,7 +170,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
     ("settings", "message"),
     [
         ({"modulus": 1}, "^modulus: "),
-        ({"modulus": 10, "number": "before"}, "^modulus: "),
+        ({"modulus": 10, "start_number": "before"}, "^modulus: "),
         ({"modulus": 10_001}, "^modulus: must be at most 10000, .*not 10001"),
         ({"count": 0}, "^count: must be at least 1, not 0"),
         ({"count": 101}, "^count: must be at most 100 with starts from 0 .*, not 101; or set max_number=101"),
@@ -181,13 +181,13 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"prefix": "a\tb"}, "^prefix: "),
         ({"prefix": "[BOS]"}, r"^prefix: \[BOS\] is a special token"),
         (
-            {"starts": 200, "number": "before"},
+            {"starts": 200, "start_number": "before"},
             "^starts: must be at most 99 with max_number=100, not 200",
         ),
         ({"end": 101}, "^end: 101 is not from 1 to max_number=100"),
-        ({"end": 0, "number": "before"}, "^end: 0 is not from 1 to max_number=100"),
-        ({"end": 101, "number": "before"}, "^end: 101 is not from 1 to max_number=100"),
-        ({"end": 100, "number": "before", "starts": 1}, "^end: no count of 1:50 from a start of 1.* 2 to 51"),
+        ({"end": 0, "start_number": "before"}, "^end: 0 is not from 1 to max_number=100"),
+        ({"end": 101, "start_number": "before"}, "^end: 101 is not from 1 to max_number=100"),
+        ({"end": 100, "start_number": "before", "starts": 1}, "^end: no count of 1:50 from a start of 1.* 2 to 51"),
         ({"held_out_starts": 1}, "^held_out_starts: "),
         ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
         ({"helper": "null"}, "^helper: "),
@@ -207,7 +207,7 @@ def test_the_largest_modulus_says_its_own_number() -> None:
 
 
 def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
-    task = Counting(number="before", starts=Span(1, 50), end=51)
+    task = Counting(start_number="before", starts=Span(1, 50), end=51)
     assert len(task.at_cell(count=60).all_questions() or ()) == 40
     with pytest.raises(UserError, match=r"^count: must be at most 99 "):
         task.at_cell(count=100)

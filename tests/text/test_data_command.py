@@ -70,7 +70,7 @@ def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> No
 def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_them(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["data", "write", "Counting", "number=before", "held_out_starts=6"]
+    words = ["data", "write", "Counting", "start_number=before", "held_out_starts=6"]
     whole = {}
     for split in ("train", "test", "validation"):
         assert main([*words, f"split={split}", f"out={split}"]) == 0
@@ -93,7 +93,7 @@ def test_the_few_rows_of_a_labelled_task_are_written_once_unless_count_draws_the
 @pytest.mark.parametrize(
     "task",
     [
-        ["Counting", "number=before", "prefix=<bos>", "helper=pad"],
+        ["Counting", "start_number=before", "prefix=<bos>", "helper=pad"],
         ["SelectiveCounting", "num_symbols=4", "max_count=null", "modulus=4"],
         ["counting_samesymbol_plain3_addbigram_nullseq"],
         ["RaspCounting", "tokenizer.add_bos_token=true"],

@@ -26,7 +26,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("folders")
     for form in ("text", "memmap", "both"):
         write_rows(RowSource("Arithmetic", Arithmetic(), Characters(), 60), place / "sums" / form, form)  # type: ignore[arg-type]
-        labelled = RowSource("Counting", Counting(number="before"), Words(), 60)
+        labelled = RowSource("Counting", Counting(start_number="before"), Words(), 60)
         write_rows(labelled, place / "labels" / form, form)  # type: ignore[arg-type]
     return place
 

@@ -138,7 +138,7 @@ def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
 
 
 def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
-    task = Counting(count=3, number="before", helper="pad")
+    task = Counting(count=3, start_number="before", helper="pad")
     folder = write_rows(RowSource("name", task, Words(), 20), tmp_path / "rows")
     found, lines = open_rows(folder), (folder / "rows.txt").read_text().splitlines()
     for row, line in enumerate(lines):

@@ -227,11 +227,16 @@ def test_without_a_sound_checkpoint_there_is_none_and_a_warning(tmp_path: Path) 
         select_checkpoints(tmp_path, "final")
 
 
-def test_a_later_format_is_refused_and_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("written", "message"), [(4, r"format 4.*update numerate"), (1, r"was written by numerate 0\.1")]
+)
+def test_another_format_is_refused_and_not_set_aside(
+    written: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "FORMAT_VERSION", 2)
+        patched.setattr(checkpoint, "FORMAT", written)
         put(tmp_path, 100)
-    with pytest.raises(UserError, match=r"format 2.*update numerate"):
+    with pytest.raises(UserError, match=message):
         resume(tmp_path)
     assert list_steps(tmp_path) == [100]
 

@@ -279,7 +279,10 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
 def test_init_from_another_task_is_refused_that_names_both_and_leaves_no_folder(
     finished: TrainedRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"^init_from: .* was trained on Arithmetic with \d+ tokens.* of Sorting here"):
+    with pytest.raises(
+        UserError,
+        match=r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
+    ):
         trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
     assert not any(tmp_path.rglob("recipe.yaml"))
 

@@ -5,7 +5,8 @@ of the first batch, initial weights, logits, gradients, the losses and gradient 
 final weights, and the final weights of the base's run when it is resumed here in its middle.
 
 The base is recorded by its own `tools/golden`, with its own names of settings; a commit that does not have that folder
-is recorded by the first version of it.
+is recorded by the first version of it. Identities were made anew with version 0.2, so commits before it draw other
+data and differ in every layer.
 """
 
 import argparse
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
+RENAMED = {"development": "validation", "beyond-development": "ood_validation"}
+"""What records of another commit call a split, and what it is called here."""
+
 LAYERS = ("batch", "weights", "logits", "gradients", "losses", "evaluation", "final")
 
 
@@ -47,9 +51,11 @@ def base_tree(base: str, place: Path, *more: str) -> Path:
 
 
 def nameless(value: Any) -> Any:
-    """A record without the names of its entries, which may have been changed."""
+    """A record without the names of its entries, which may have been changed; splits by today's names."""
     if isinstance(value, dict):
         return [nameless(item) for item in value.values()]
+    if isinstance(value, str):
+        return RENAMED.get(value, value)
     return [nameless(item) for item in value] if isinstance(value, list) else value
 
 

@@ -80,7 +80,7 @@ CASES: tuple[str, ...] = (
     f"train {SUMS} training.steps=800 name=sums",
     "evaluate sums grid=1:4x1:4 count=20",
     "evaluate sums grid=1:4x1:4 count=20 checkpoint=best predictions=true",
-    "evaluate sums grid=equal:1:6 count=10 method=decoding",
+    "evaluate sums grid=diagonal:1:6 count=10 method=decoding",
     "evaluate sums grid=1:6x1:6 count=10 workers=2",
     "evaluate sums grid=1:20x1:20 shard=1/4 --dry-run",
     "evaluate sums grid=1:20x1:20 executor=slurm executor.partition=cpu --dry-run",

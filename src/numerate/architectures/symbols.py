@@ -92,9 +92,9 @@ class SymbolicAttention(Symbols):
     normalized: bool = setting(
         False, "whether it reads the normalized input of the mixer; false: the residual stream before the norm"
     )
-    initialization: Literal["model", "spread"] = setting(
+    initialization: Literal["model", "uniform"] = setting(
         "model",
-        "initialization of the query projection: the model's, or spread: U(-b, b), b = 1 / sqrt(hidden_size)",
+        "initialization of the query projection: the model's, or uniform: U(-b, b), b = 1 / sqrt(hidden_size)",
     )
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class SymbolicAttentionPart(TokenSymbols):
     def __init__(self, spec: SymbolicAttention, width: int) -> None:
         super().__init__()
         self.heads, self.scale, self.normalized = spec.num_heads, spec.scale, spec.normalized
-        self.q_proj, self.spread = nn.Linear(width, width), spec.initialization == "spread"
+        self.q_proj, self.is_uniform = nn.Linear(width, width), spec.initialization == "uniform"
         self.template_features = nn.Parameter(torch.randn(spec.num_symbols, width))
         symbols = torch.randn(spec.num_symbols, width)
         if spec.trainable:
@@ -176,7 +176,7 @@ class SymbolicAttentionPart(TokenSymbols):
         return asking, templates, symbols
 
     def self_initialized_parameters(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if self.spread or not name.startswith("q_proj.")}
+        return {name for name, _ in self.named_parameters() if self.is_uniform or not name.startswith("q_proj.")}
 
     def flops(self, time: int) -> int:
         return 2 * time * (self.q_proj.weight.numel() + 2 * self.template_features.numel())

@@ -36,7 +36,7 @@ class Evaluation:
 
     grid: str | None = setting(
         None,
-        "cells to evaluate, such as 1:12x1:12 or equal:1:18; null: the training sizes and as many larger ones",
+        "cells to evaluate, such as 1:12x1:12 or diagonal:1:18; null: the training sizes and as many larger ones",
         identity=False,
     )
     examples_per_cell: int = setting(100, "examples per cell; for files at most their rows", identity=False)

@@ -26,7 +26,7 @@ NAMED_GRIDS = {
     "up_to_40": "31:40x1:40+1:30x31:40",
     "up_to_50": "41:50x1:50+1:40x41:50",
     "big": "1:100x1:100",
-    "extended": "equal:101:160+equal:200:1000:100",
+    "extended": "diagonal:101:160+diagonal:200:1000:100",
     "pos_arth": "1:25x1:25",
     "pos_arth_ood": "26:40x1:40+1:25x26:40",
     "mul": "1:25x1:25",
@@ -59,7 +59,9 @@ class GridPart:
 
     def __str__(self) -> str:
         return (
-            f"equal:{_format_range(self.values[0])}" if self.is_diagonal else "x".join(map(_format_range, self.values))
+            f"diagonal:{_format_range(self.values[0])}"
+            if self.is_diagonal
+            else "x".join(map(_format_range, self.values))
         )
 
 
@@ -70,7 +72,7 @@ class Grid:
     >>> grid = Grid.parse("1:2x1:3", ("first_digits", "second_digits"))
     >>> len(grid.cells()), dict(grid.cells()[0])
     (6, {'first_digits': 1, 'second_digits': 1})
-    >>> [tuple(dict(cell).values()) for cell in Grid.parse("equal:200:600:200+7x1", grid.axes).cells()]
+    >>> [tuple(dict(cell).values()) for cell in Grid.parse("diagonal:200:600:200+7x1", grid.axes).cells()]
     [(200, 200), (400, 400), (600, 600), (7, 1)]
     """
 
@@ -83,8 +85,9 @@ class Grid:
 
         - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
         - `low:high:step` takes every step-th value from low on: `1:100:5x1:100:5`.
-        - `equal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `equal:200:1000:100` with a step.
-        - Several parts are joined by `+`: `1:20x1:20+equal:101:160`. A cell that is in two of them is evaluated
+        - `diagonal:101:160` ties all axes to one value: the cells 101+101, 102+102, ...; `diagonal:200:1000:100` has a
+          step.
+        - Several parts are joined by `+`: `1:20x1:20+diagonal:101:160`. A cell that is in two of them is evaluated
           once. (Not by a comma, which makes a sweep of several recipes.)
         - The published tiers have names (`NAMED_GRIDS`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
 
@@ -145,10 +148,12 @@ def matches_axes(text: str, axes: Sequence[str]) -> bool:
 
 
 def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
-    is_diagonal = text.startswith("equal:")
-    texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("equal:"))]
+    if text.startswith("equal:"):
+        raise UserError(f"grid: {text!r} is written diagonal:{text.removeprefix('equal:')} since version 0.2")
+    is_diagonal = text.startswith("diagonal:")
+    texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("diagonal:"))]
     if is_diagonal and len(texts) > 1:
-        raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: equal:101:160")
+        raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: diagonal:101:160")
     if len(texts) == 1:
         texts = texts * len(axes)
     if len(texts) != len(axes):
@@ -167,7 +172,7 @@ def _parse_values(text: str, grid_text: str, axes: Sequence[str]) -> range:
         span = Span.parse(step_match[1] if step_match else text)
     except UserError as error:
         if "," in grid_text:
-            raise UserError(f"grid: {grid_text!r}: parts are joined by +, as in {example}+equal:20:40") from error
+            raise UserError(f"grid: {grid_text!r}: parts are joined by +, as in {example}+diagonal:20:40") from error
         suggestion = did_you_mean(text, NAMED_GRIDS) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
         raise UserError(f"grid: {error} (a grid reads like {example}).{suggestion}") from error
     step = int(step_match[2]) if step_match else 1

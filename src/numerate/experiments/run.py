@@ -66,7 +66,7 @@ class Run(StoredRun):
 
             results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
             results.regions()[0]["mean"]
-            run.evaluate("equal:1:18", settings=["model.backbone.num_loops=4,8,16"])
+            run.evaluate("diagonal:1:18", settings=["model.backbone.num_loops=4,8,16"])
             run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.

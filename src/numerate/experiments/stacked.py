@@ -66,8 +66,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "training.compile: a stack is not compiled"
     if training.precision == "fp16":
         return "training.precision: each model would need its own loss scale; must be fp32 or bf16"
-    if recipe.optimizer.decay_parameters != "parts":
-        return "optimizer.decay_parameters: all models of a stack must use the same weight decay rule, 'parts'"
+    if recipe.optimizer.decay_parameters != "by_module":
+        return "optimizer.decay_parameters: all models of a stack must use the same weight decay rule, 'by_module'"
     if training.tf32:
         return "training.tf32: matrix products of a stack are computed in float32"
     if training.log_layer_grad_norms:

@@ -16,7 +16,7 @@ from numerate.mixers.mixer import Context, TokenMixer, gather_positions
 from numerate.models.gating import gated_activation
 
 NormType = Literal["layer", "rms", "none"]
-DropoutLocation = Literal["branch", "stream"]
+DropoutLocation = Literal["branch", "residual_stream"]
 
 
 def build_norm(norm_type: NormType, width: int, eps: float = 1e-5) -> nn.Module:
@@ -115,8 +115,8 @@ class Block(nn.Module):
     Pre-norm: x + f(norm(x)), Xiong et al. (2020), https://arxiv.org/abs/2002.04745. Post-norm: norm(x + f(x)), as in
     Vaswani et al. (2017). Without `residual` there are no residual connections.
 
-    `dropout` is on each residual branch; `mixer_dropout` on the mixer's output, before that. With `dropout_on="stream"`
-    dropout is only on the stream after the mixer and its norm.
+    `dropout` is on each residual branch; `mixer_dropout` on the mixer's output, before that. With
+    `dropout_on="residual_stream"` dropout is only on the stream after the mixer and its norm.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Block(nn.Module):
         if not self.training:
             return self._add_residual(x, mixer_output, norm)
         x = self._add_residual(x, self.mixer_dropout(mixer_output), norm)
-        output: Tensor = self.dropout(x) if self.dropout_on == "stream" else x
+        output: Tensor = self.dropout(x) if self.dropout_on == "residual_stream" else x
         return output
 
     def _add_residual(self, x: Tensor, branch_output: Tensor, norm: nn.Module) -> Tensor:

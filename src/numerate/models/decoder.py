@@ -80,7 +80,7 @@ class Decoder(ModelSpec):
     mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output")
     dropout_on: DropoutLocation = setting(
         "branch",
-        "where dropout applies: to each residual branch (branch), or to the stream behind each mixer (stream)",
+        "where dropout applies: to each residual branch (branch), or, after each mixer, to the residual_stream",
     )
 
     def __post_init__(self) -> None:

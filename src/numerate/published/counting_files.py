@@ -127,7 +127,7 @@ def num_training_rows(name: str, count: int | None = None) -> int:
 def format_lines(questions: Questions) -> bytes:
     """Rows as the published lines.
 
-    >>> format_lines(Counting(number="before").parse_question("65 a a"))
+    >>> format_lines(Counting(start_number="before").parse_question("65 a a"))
     b'[["65", "a", "a"], ["-1", "66", "67"]]\\n'
     """
     texts = [json.dumps(text) for text in questions.alphabet]
@@ -167,8 +167,8 @@ def _task_files(published_task: PublishedTask, task: Task, count: int, seed: int
 
 def _held_out_files(task: Counting, count: int, seed: int) -> dict[str, RowBlocks]:
     """Training draws cells that are not held out; both layouts of a cell are adjacent."""
-    train_span, layouts = Span.from_value(task.count), 2 if task.number == "both" else 1
-    train_task = replace(task, symbol="same", number="before", helper="none")
+    train_span, layouts = Span.from_value(task.count), 2 if task.start_number == "both" else 1
+    train_task = replace(task, symbol="same", start_number="before", helper="none")
     validation_cells = np.concatenate(
         [_cells_of_rows(_all_questions(train_task, split)) for split in ("test", "validation")]
     )
@@ -315,8 +315,8 @@ def _rows(task: Counting, cells: NDArray[np.int64], seed: int = 0, file: str = "
     if task.symbol == "different":
         rng = CounterRNG(random_key("published", task, file, seed, block_start))
         letters = rng.integers(26, (len(cells), int(count.max(initial=1))), np.int16)
-    if task.number != "both":
-        return task.build_rows(count, start, np.full(len(cells), task.number == "before"), letters)
+    if task.start_number != "both":
+        return task.build_rows(count, start, np.full(len(cells), task.start_number == "before"), letters)
     before = np.tile(np.array([False, True]), len(cells))
     return task.build_rows(
         count.repeat(2), start.repeat(2), before, None if letters is None else letters.repeat(2, axis=0)

@@ -136,13 +136,13 @@ _PADDED = (210, 128)
 
 def _shifted_tasks() -> list[PublishedTask]:
     """An addend behind, or a start in front."""
-    behind = Counting(number="behind", held_out_starts=HELD_OUT_STARTS)
+    behind = Counting(start_number="after", held_out_starts=HELD_OUT_STARTS)
     before, both = (
-        Counting(number="before", held_out_starts=HELD_OUT_STARTS),
-        Counting(number="both", held_out_starts=HELD_OUT_STARTS),
+        Counting(start_number="before", held_out_starts=HELD_OUT_STARTS),
+        Counting(start_number="both", held_out_starts=HELD_OUT_STARTS),
     )
-    fifty = Counting(count=50, number="before", starts=Span(1, 50))
-    letters = Counting("different", number="behind", held_out_starts=HELD_OUT_STARTS)
+    fifty = Counting(count=50, start_number="before", starts=Span(1, 50))
+    letters = Counting("different", start_number="after", held_out_starts=HELD_OUT_STARTS)
     same = _published("counting_samesymbol", behind, _SAME)
     different = _published("counting_diffsymbol", letters, _LETTERS)
     padded = _published("counting_samesymbol_padhelper", _with_helper(behind, "pad"), _SAME, _PADDED)
@@ -165,7 +165,7 @@ def _shifted_tasks() -> list[PublishedTask]:
         *shifted,
         _published(
             "counting_diffsymbol_shiftedstart",
-            Counting("different", number="both", held_out_starts=HELD_OUT_STARTS),
+            Counting("different", start_number="both", held_out_starts=HELD_OUT_STARTS),
             _LETTERS_AND_A,
         ),
         _with_auxiliary(shifted[0], "_addtable", "addtable"),
@@ -179,12 +179,12 @@ def _shifted_tasks() -> list[PublishedTask]:
 
 def _unshifted_tasks() -> list[PublishedTask]:
     """No number, or always the same; these were trained beside a number line only."""
-    one = Counting(count=50, number="before", starts=1)
+    one = Counting(count=50, start_number="before", starts=1)
     plain = _published("counting_samesymbol_plain", Counting(count=50), _SAME)
     plain2 = _published("counting_samesymbol_plain2", one, _SAME)
     plain3 = _published("counting_samesymbol_plain3", one, _SAME, rows=100_000)
     plain3_without_bos = _published("counting_samesymbol_plain3_nobos", Counting(count=50), _SAME, rows=100_000)
-    ending = Counting(number="before", starts=Span(1, 50), end=51)
+    ending = Counting(start_number="before", starts=Span(1, 50), end=51)
     shifted = _published("counting_samesymbol_shiftedstart4", ending, _SAME, rows=100_000)
     tasks = [_with_auxiliary(base, "_addbigram", "addbigram") for base in (plain, plain2, plain3, plain3_without_bos)]
     for kind, vocabulary in (("blkseq", _FILLED), ("nullseq", _NULL)):
@@ -199,7 +199,7 @@ def _trained_range_tasks() -> list[PublishedTask]:
     return [
         _published(
             f"counting_samesymbol_shiftedstart3__tr{trained}_te{largest}__",
-            Counting(count=trained, number="before", starts=Span(0, largest - trained), max_number=largest),
+            Counting(count=trained, start_number="before", starts=Span(0, largest - trained), max_number=largest),
             (*number_texts(largest), "<pad>", "a"),
             {50: (64, 64), 100: (128, 128), 200: (256, 256)}[largest],
             rows=1_000_000 // (largest - trained + 1) * (largest - trained + 1),

@@ -176,7 +176,7 @@ def _build_decoder(
         dropout=args.dropout,
         mixer_dropout=args.dropout if double_dropout else 0.0,
         embedding_dropout=0.0 if double_dropout else args.dropout,
-        dropout_on="stream" if double_dropout and not args.norm_first else "branch",
+        dropout_on="residual_stream" if double_dropout and not args.norm_first else "branch",
         **settings,
     )
 
@@ -230,7 +230,7 @@ def _build_symbols(args: PublishedArguments, fix_bugs: bool) -> Symbols:
             trainable=args.trainable_symbols,
             sharing=args.symbol_sharing,
             normalized=fix_bugs,
-            initialization="spread" if fix_bugs else "model",
+            initialization="uniform" if fix_bugs else "model",
         )
     if args.symbols == "position_relative":
         return PositionRelativeSymbols(args.context_length, future_distances=True)

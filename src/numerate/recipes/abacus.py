@@ -56,7 +56,7 @@ def addition_far() -> Recipe:
         near,
         falling,
         mixer=Attention(num_heads=4, logit_scale="log", log_scale_start=10),
-        grid="1:5x1:5+equal:6:30+equal:40:100:20",
+        grid="1:5x1:5+diagonal:6:30+diagonal:40:100:20",
     )
 
 
@@ -95,7 +95,7 @@ def addition6_nope() -> Recipe:
 
 
 def _addition6(title: str, paper: str, *positions: Position, backbone: Backbone = TWO_LAYERS) -> Recipe:
-    grid = "1:6x1:6+equal:7:18"
+    grid = "1:6x1:6+diagonal:7:18"
     return _addition(title, paper, *positions, backbone=backbone, digits=6, steps=4000, grid=grid)
 
 

@@ -4,7 +4,7 @@ McLeish et al. (2024), https://arxiv.org/abs/2405.17399. `addition_ff_...` are t
 once each), `addition_lt_...` those of addition_lt.sh, whose last words are layers x loops. Each was trained on one RTX
 A4000 for 24 hours, which the paper counts as 8 exaFLOP, and tested on V100s.
 
-The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=equal:101:160` is what it calls 100+. The
+The grid is that of the paper, 1:100x1:100; `numerate evaluate latest grid=diagonal:101:160` is what it calls 100+. The
 largest offset is a setting: `model.positions.0.position_ids.max_offset=50`.
 """
 

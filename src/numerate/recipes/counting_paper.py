@@ -272,7 +272,7 @@ def _max_offset(published_task: PublishedTask) -> int:
     if isinstance(task, RaspCounting):
         longest = task.sequence_length - 1
     else:
-        num_prefix_tokens = bool(task.prefix) + (isinstance(task, Counting) and task.number != "none")
+        num_prefix_tokens = bool(task.prefix) + (isinstance(task, Counting) and task.start_number != "none")
         longest = _max_count(published_task, task) + num_prefix_tokens
     return max(0, published_task.max_position_embeddings - 1 - longest)
 

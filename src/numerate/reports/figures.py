@@ -119,7 +119,7 @@ def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") 
     """
     charts = [chart for chart in charts if any(len(line.x) for line in chart.lines)]
     if not charts:
-        raise UserError("curves: needs cells with equal axes; evaluate with grid=equal:1:18, for example")
+        raise UserError("curves: needs cells with equal axes; evaluate with grid=diagonal:1:18, for example")
     num_columns = min(columns, len(charts))
     num_rows = -(-len(charts) // num_columns)
     width = 5.4 if num_columns == 1 else MAX_WIDTH_INCHES / num_columns

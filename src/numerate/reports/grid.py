@@ -143,7 +143,7 @@ def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
     """The grids of points: one for one or two axes, else one per combination of the further axes.
 
     The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that are
-    alone in their row and column (equal lengths, `equal:101:160`) make a strip of one row instead of a map.
+    alone in their row and column (equal lengths, `diagonal:101:160`) make a strip of one row instead of a map.
     """
     if not points:
         return []

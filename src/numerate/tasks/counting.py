@@ -34,9 +34,9 @@ class Counting(Task):
     https://arxiv.org/abs/2405.20131. Every number is one text of the alphabet, so that 51 is unrelated to 5 and 1.
     Labels are never inputs. With k = 65, the row of three symbols is
 
-    - `a a a` with 1 2 3, where `number="none"`;
+    - `a a a` with 1 2 3, where `start_number="none"`;
     - `65 a a a` with . 66 67 68 (`"before"`, a shifted start, which has no label itself);
-    - `a a a 65` with 1 2 3 68 (`"behind"`, an addend); and one or the other, equally often (`"both"`).
+    - `a a a 65` with 1 2 3 68 (`"after"`, an addend); and one or the other, equally often (`"both"`).
     - `0 a a a` with . 1 2 3 (`prefix="0"`), and `a <pad> a <pad>` with . 1 . 2 (`helper="pad"`). A start has a helper
       labeled with itself: `65 <pad> a <pad>` has . 65 . 66; an addend has none.
     - With `modulus=10` the eleventh is 1 again and the tenth is 10, never 0.
@@ -59,11 +59,13 @@ class Counting(Task):
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
-    number: Literal["none", "before", "behind", "both"] = setting("none", "position of the start number")
-    starts: int | Span = setting(Span(1, 99), "start numbers, where there are any")
-    max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
-    end: int | None = setting(None, "number that counting ends at, which leaves one start each; null: any")
-    modulus: int | None = setting(None, "counts are modulo this: they restart at 1 after it; null: they do not")
+    start_number: Literal["none", "before", "after", "both"] = setting("none", "position of the start number")
+    starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with start_number=none")
+    max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
+    end: int | None = setting(
+        None, "number at which counting ends, so that each count has exactly one start; null: any"
+    )
+    modulus: int | None = setting(None, "counting restarts at 1 after this number; null: it does not restart")
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each symbol, at which its count is predicted"
@@ -75,13 +77,13 @@ class Counting(Task):
         for name, known in (
             ("symbol", ("same", "different")),
             ("helper", tuple(HELPER_CHOICES)),
-            ("number", NUMBER_POSITIONS),
+            ("start_number", NUMBER_POSITIONS),
         ):
             if getattr(self, name) not in known:
                 raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
         check_modulus(self.modulus)
-        if self.modulus is not None and self.number != "none":
-            raise UserError("modulus: must be null unless number=none")
+        if self.modulus is not None and self.start_number != "none":
+            raise UserError("modulus: must be null unless start_number=none")
         if not 1 <= self.max_number <= MAX_NUMBER:
             raise UserError(f"max_number: {self.max_number} is not from 1 to {MAX_NUMBER}")
         if Span.from_value(self.starts).low < 0:
@@ -100,7 +102,7 @@ class Counting(Task):
     @property
     def allowed_starts(self) -> Starts:
         """The starts of each count; without numbers every count starts from 0."""
-        if self.number == "none":
+        if self.start_number == "none":
             return Starts(Span(0, 0), self.max_number if self.modulus is None else MAX_COUNT)
         return Starts(Span.from_value(self.starts), self.max_number, self.end)
 
@@ -117,8 +119,8 @@ class Counting(Task):
         else:
             count = self.eval_span.low + rng.integers(len(self.eval_span), (rows,))
         min_start, num_starts = self.allowed_starts.bounds(count)
-        start = min_start + (rng.integers(num_starts, (rows,)) if self.number != "none" else 0)
-        before = rng.integers(2, (rows,)) == 0 if self.number == "both" else self._before_mask(rows)
+        start = min_start + (rng.integers(num_starts, (rows,)) if self.start_number != "none" else 0)
+        before = rng.integers(2, (rows,)) == 0 if self.start_number == "both" else self._before_mask(rows)
         letters = None
         if self.symbol == "different":
             letters = rng.integers(len(ascii_lowercase), (rows, self.eval_span.high), np.int16)
@@ -136,7 +138,7 @@ class Counting(Task):
         symbols.
 
         >>> from numerate.tasks.plain import format_question
-        >>> questions = Counting(number="before").build_rows(np.array([2]), np.array([65]), np.array([True]))
+        >>> questions = Counting(start_number="before").build_rows(np.array([2]), np.array([65]), np.array([True]))
         >>> format_question(questions, 0)
         ('65 a a', '. 66 67')
         """
@@ -145,17 +147,17 @@ class Counting(Task):
             alphabet.index("a"),
             alphabet.index(HELPER_CHOICES[self.helper]) if tokens_per_symbol == 2 else EMPTY,
         )
-        has_number_before = self.number in ("before", "both")
+        has_number_before = self.start_number in ("before", "both")
         max_count = int(count.max(initial=0)) if max_count is None else max_count
         width = (
             first
             + max_count * tokens_per_symbol
-            + (tokens_per_symbol if has_number_before else int(self.number == "behind"))
+            + (tokens_per_symbol if has_number_before else int(self.start_number == "after"))
         )
         positions = np.arange(width)
         first_symbol_position = (
             first + tokens_per_symbol * before[:, None]
-            if self.number == "both"
+            if self.start_number == "both"
             else np.int64(first + tokens_per_symbol * has_number_before)
         )
         symbol_offsets = positions - first_symbol_position  # places into the counted symbols
@@ -183,19 +185,19 @@ class Counting(Task):
             if tokens_per_symbol == 2:
                 symbols[:, first + 1] = np.where(before, helper, symbols[:, first + 1])
                 labels[:, first + 1] = np.where(before, start, labels[:, first + 1])
-        if self.number in ("behind", "both"):
+        if self.start_number in ("after", "both"):
             row = np.flatnonzero(~before)
             last = first + tokens_per_symbol * count[row]
             symbols[row, last], labels[row, last] = start[row], (start + count)[row]
         return Questions(alphabet, symbols, Numbers.empty(len(count)), labels=labels, metadata={"count": count})
 
     def _before_mask(self, rows: int) -> NDArray[np.bool_]:
-        return np.full(rows, self.number != "behind" and self.number != "none")
+        return np.full(rows, self.start_number != "after" and self.start_number != "none")
 
     @property
     def _is_held_out_by_letters(self) -> bool:
         """Whether rows are held out by their letters."""
-        return self.symbol == "different" and (not self.held_out_starts or self.number == "none")
+        return self.symbol == "different" and (not self.held_out_starts or self.start_number == "none")
 
     def at_cell(self, **cell: Any) -> Self:
         """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
@@ -214,7 +216,7 @@ class Counting(Task):
     def max_training_labels(self) -> int:
         """The most labels of a training row, a start's helper included. (An addend's sum does not count: at the next
         position a longer row has a count that was never trained.)"""
-        return Span.from_value(self.count).high + (self.number in ("before", "both") and self.helper != "none")
+        return Span.from_value(self.count).high + (self.start_number in ("before", "both") and self.helper != "none")
 
     def ood_validation_task(self) -> "Counting | None":
         """The counts after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
@@ -227,7 +229,7 @@ class Counting(Task):
     def num_questions(self) -> int:
         counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
         _, width = self.allowed_starts.bounds(counts)
-        num_sides = 2 if self.number == "both" else 1
+        num_sides = 2 if self.start_number == "both" else 1
         letters = len(ascii_lowercase) if self.symbol == "different" else 1
         return sum(
             num_sides * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True)
@@ -273,8 +275,8 @@ class Counting(Task):
         return questions, weights / weights.sum()
 
     def _build_rows_on_all_sides(self, count: NDArray[np.int64], start: NDArray[np.int64]) -> Questions:
-        """These rows; with `number="both"`, each with the number behind the symbols, then in front."""
-        if self.number != "both":
+        """These rows; with `start_number="both"`, each with the number behind the symbols, then in front."""
+        if self.start_number != "both":
             return self.build_rows(count, start, self._before_mask(len(count)))
         before = np.tile(np.array([False, True]), len(count))
         return self.build_rows(count.repeat(2), start.repeat(2), before)
@@ -302,12 +304,12 @@ class Counting(Task):
     def _starts_and_sides(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The start of each row, and 1 if it is in front."""
         rows = len(questions)
-        if self.number == "none":
+        if self.start_number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
         first, tokens_per_symbol = int(bool(self.prefix)), 1 + (self.helper != "none")
         numbers_before = table[questions.symbols[:, first]]
-        if self.number == "before":
+        if self.start_number == "before":
             return numbers_before, np.ones(rows, dtype=np.int64)
         last = np.minimum(first + tokens_per_symbol * questions.metadata["count"], questions.symbols.shape[1] - 1)
         start = np.where(numbers_before >= 0, numbers_before, table[questions.symbols[np.arange(rows), last]])
@@ -351,16 +353,16 @@ class Counting(Task):
         Raises `UserError` for a row that this task never has.
         """
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
-        has_extra_number = sum(piece.isdecimal() for piece in pieces) > (self.number != "none")
+        has_extra_number = sum(piece.isdecimal() for piece in pieces) > (self.start_number != "none")
         if self.prefix and pieces[:1] == [self.prefix] and (has_extra_number or not self.prefix.isdecimal()):
             pieces = pieces[1:]
-        before = self.number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
-        number = "" if self.number == "none" or not pieces else pieces.pop(0 if before else -1)
+        before = self.start_number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
+        number = "" if self.start_number == "none" or not pieces else pieces.pop(0 if before else -1)
         valid_letters = ascii_lowercase if self.symbol == "different" else "a"
         if (
             not pieces
             or any(piece not in valid_letters for piece in pieces)
-            or (self.number != "none") != number.isdecimal()
+            or (self.start_number != "none") != number.isdecimal()
         ):
             raise UserError(f"question: {text!r} is no question of this task; it reads like {self._example_text()}")
         count, start = len(pieces), int(number or 0)
@@ -374,10 +376,12 @@ class Counting(Task):
         return self.build_rows(np.array([count]), np.array([start]), np.array([before]), letters)
 
     def _example_text(self) -> str:
-        return {"none": "a a a", "before": "5 a a a", "behind": "a a a 5", "both": "5 a a a or a a a 5"}[self.number]
+        return {"none": "a a a", "before": "5 a a a", "after": "a a a 5", "both": "5 a a a or a a a 5"}[
+            self.start_number
+        ]
 
 
-NUMBER_POSITIONS = ("none", "before", "behind", "both")
+NUMBER_POSITIONS = ("none", "before", "after", "both")
 
 MAX_NUMBER = 10_000
 """Alphabets with more numbers are refused as a likely typo."""

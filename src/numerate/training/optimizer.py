@@ -44,10 +44,10 @@ class AdamW(Optimizer):
     eps: float = setting(1e-8, "epsilon, for numerical stability")
     weight_decay: float = setting(0.01, "decoupled weight decay")
     max_grad_norm: float | None = setting(1.0, "gradient clipping: largest gradient norm; null: none")
-    decay_parameters: Literal["parts", "matrices"] = setting(
-        "parts",
-        "parameters with weight decay: parts (matrices and embeddings without exempted ones), or all of 2 "
-        "dimensions or more",
+    decay_parameters: Literal["by_module", "matrices"] = setting(
+        "by_module",
+        "parameters with weight decay: by_module (matrices and embeddings, with exceptions that modules specify), or "
+        "matrices (all of 2 dimensions or more)",
     )
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class AdamW(Optimizer):
 
     def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
         options = super().parameter_options(model)
-        if self.decay_parameters == "parts":
+        if self.decay_parameters == "by_module":
             return options
         return {name: (options[name][0], parameter.dim() >= 2) for name, parameter in model.named_parameters()}
 
