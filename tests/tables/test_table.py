@@ -514,9 +514,9 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
     trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY])]
-    assert "differ in label are grouped together; group=seed,label separates" in study([(t, done()) for t in trees]).group_by(
-        "seed"
-    ).to_text(1000)
+    table = study([(t, done()) for t in trees])
+    text = table.group_by("seed").to_text(1000)
+    assert "differ in label are grouped together; group=seed,label separates" in text
 
 
 def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> None:
