@@ -158,7 +158,7 @@ def test_text_streams_and_ctrl_c_ends_with_what_was_generated(run: Run, tmp_path
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert time.monotonic() - began < 30
-    assert b"stopped; this is what was generated" in err
+    assert b"stopped; the text is incomplete" in err
     assert b"Traceback" not in err
     [record] = [json.loads(line) for line in file.read_text().splitlines()]
     assert (begun + out).decode() == record["prompt"] + record["text"] + "\n"

@@ -53,7 +53,7 @@ _LAZY_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Heavy modules are imported lazily: `import numerate` is quick, and imports no torch.
+    # Heavy modules are imported lazily: `import numerate` is fast, and does not import torch.
     if name in __all__:
         from importlib import import_module
 

@@ -30,7 +30,7 @@ def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = F
     """Trains a recipe in the folder of its run, or resumes it. See `numerate.experiments.train`.
 
     Ctrl-C and SIGTERM stop it after the current batch with a checkpoint, and are then passed on: `KeyboardInterrupt`,
-    or `SystemExit` with the status of the signal, so that a script that trains one recipe after the other ends too.
+    or `SystemExit` with the status of the signal, so that a script that trains several recipes also ends.
     """
     result = train_in_folder(recipe, runs_dir=runs_dir, quiet=quiet)
     if result.exit_status == 130:
@@ -41,7 +41,7 @@ def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = F
 
 
 def compare(runs: Sequence[Run | str | Path], path: str | Path = "compare.html") -> Path:
-    """Writes a page on several runs and seeds: median, spread, success rate, heat maps side by side."""
+    """Writes a page that compares runs and seeds: median, spread, success rate, heat maps side by side."""
     from numerate.reports.compare import write_comparison
 
     folders: list[Any] = [run.path if isinstance(run, Run) else load(run).path for run in runs]

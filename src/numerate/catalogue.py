@@ -1,12 +1,12 @@
 """Finds components by class name, without importing any other.
 
-Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {class name: module}}`. From that follow
-the short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the
-tests that run on every variant. A one-line description is the first line of the class's docstring, read
-from the source as text, so that listing a hundred parts imports none of them.
+Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {class name: module}}`. It defines the
+short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the tests
+that run on every variant. A one-line description is the first line of the class's docstring, read from the source as
+text, so that listing a hundred parts imports none of them.
 
-Large groups of names are not listed one by one. A folder names the file that makes them: `PRESETS` for parts with
-settings that have a name of their own, `FAMILIES` for names that follow a pattern.
+Large groups of names are not listed individually. A folder names the module that creates them: `PRESETS` for named
+parts with given settings, `FAMILIES` for names that follow a pattern.
 """
 
 import ast
@@ -31,7 +31,7 @@ PART_PACKAGES = (
     "recipes",
     "studies",
 )
-"""The folders of `numerate` that hold parts."""
+"""The folders of `numerate` that contain parts."""
 
 _user_classes: dict[str, dict[str, type]] = {}
 
@@ -51,20 +51,21 @@ def parts_by_kind() -> dict[str, dict[str, str]]:
 
 
 def _path(room: str, module: str) -> str:
-    """Where a module of a catalogue is: with a dot from `numerate` on, else in the folder of the catalogue."""
+    """The full name of a module in a catalogue: relative to `numerate` if it starts with a dot, otherwise to the
+    folder."""
     return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
 
 
 def register(kind: str, part: type) -> None:
-    """Adds a class of the user's own under its name, as `--parts my.py` does."""
+    """Adds a user-defined class under its name, as `--parts my.py` does."""
     _user_classes.setdefault(kind, {})[part.__name__] = part
 
 
 def get_class(kind: str, name: str, setting_path: str = "") -> type:
-    """The class called `name` among the parts of a kind.
+    """The class with a name among the parts of a kind.
 
-    Raises `UserError` with the names that there are: `find("Mixer", "LTSM", "model.mixer")` says
-    `model.mixer: no Mixer is named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
+    Raises `UserError` with the available names: `find("Mixer", "LTSM", "model.mixer")` says `model.mixer: no Mixer is
+    named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
     """
     if name in _user_classes.get(kind, {}):
         return _user_classes[kind][name]
@@ -77,10 +78,10 @@ def get_class(kind: str, name: str, setting_path: str = "") -> type:
 
 
 def presets(kind: str) -> dict[str, Any]:
-    """Parts of a kind with settings that have a name of their own, as the tasks of a paper have: name to part.
+    """Named parts of a kind with given settings, such as the tasks of a paper, by name.
 
-    A folder names the file that makes them, or several: `PRESETS = {"Task": ("counting_names",)}`, whose `presets()`
-    returns them.
+    A folder names the modules that create them: `PRESETS = {"Task": ("counting_names",)}`, whose `presets()` returns
+    them.
     """
     parts: dict[str, Any] = {}
     for module in preset_modules(kind):
@@ -89,10 +90,10 @@ def presets(kind: str) -> dict[str, Any]:
 
 
 def family_modules(kind: str) -> dict[str, str]:
-    """Patterns that names of a kind follow, each with its module: `{"counting_TASK_MODEL": "numerate.recipes..."}`.
+    """Patterns of the names of a kind, each with its module: `{"counting_TASK_MODEL": "numerate.recipes..."}`.
 
-    A folder names the file of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}`. There
-    `names()` gives every name with its one line, and `make(name)` what the name stands for.
+    A folder names the module of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}`. Its function
+    `names()` returns every name with a one-line description, and `make(name)` the component.
     """
     modules: dict[str, str] = {}
     for package in PART_PACKAGES:
@@ -102,7 +103,7 @@ def family_modules(kind: str) -> dict[str, str]:
 
 
 def family_names(kind: str) -> dict[str, str]:
-    """Every name that follows one of the patterns of a kind, with its one line."""
+    """Every name that follows one of the patterns of a kind, with its one-line description."""
     descriptions: dict[str, str] = {}
     for module in family_modules(kind).values():
         descriptions.update(importlib.import_module(module).names())
@@ -116,7 +117,7 @@ def make_from_family(kind: str, name: str) -> Any:
 
 
 def is_in_family(kind: str, name: str) -> bool:
-    """Whether a name is of a family, without building its component."""
+    """Whether a name belongs to a family, without building its component."""
     return _family_module(kind, name) is not None
 
 
@@ -131,7 +132,7 @@ def _family_module(kind: str, name: str) -> Any:
 
 
 def get_part(kind: str, name: str) -> Any:
-    """The part behind a name: a preset, or a class with its defaults. Raises `UserError` for a name that is neither."""
+    """The part with a name: a preset, or a class with its defaults. Raises `UserError` for a name that is neither."""
     if name not in parts_by_kind().get(kind, {}):
         known_presets = presets(kind)
         if name in known_presets:
@@ -161,7 +162,7 @@ def module_summary(module: str) -> str:
 
 
 def preset_modules(kind: str) -> list[str]:
-    """The modules that make parts of a kind with names of their own; see `presets`."""
+    """The modules that create the presets of a kind; see `presets`."""
     presets_by_package = [
         (package, getattr(importlib.import_module(f"numerate.{package}"), "PRESETS", {})) for package in PART_PACKAGES
     ]
@@ -195,6 +196,6 @@ def lazy_getattr(package: str, catalogue: dict[str, dict[str, str]]) -> Callable
 
 
 def all_classes(kind: str) -> Iterator[type]:
-    """Every class of a kind, imported, as tests run on all of them."""
+    """Imports and returns every class of a kind."""
     for name in sorted(parts_by_kind().get(kind, {})):
         yield get_class(kind, name)

@@ -112,7 +112,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate run abacus_laptop retry=true   (retries failed runs)",
     ),
     "status": (
-        "show the progress of a study: runs done, running, failed and left, and the time left",
+        "show the progress of a study: runs done, running, failed and remaining, and the time left",
         "STUDY [watch=true] [runs_dir=..]",
         "numerate status abacus_laptop\nnumerate status abacus_laptop watch=true\nnumerate status runs/abacus_laptop",
     ),
@@ -216,7 +216,7 @@ SKIP_BAD_COMMANDS = ("sample", "data", "train", "run")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 for Ctrl-C."""
-    # Otherwise the interpreter collects all objects of torch several times at exit, a fifth of a short command's time.
+    # Otherwise garbage collection of torch's objects at exit takes a fifth of a short command's time.
     atexit.register(gc.freeze)
     with terminal.command_output():
         return _run(sys.argv[1:] if words is None else words)
@@ -270,8 +270,8 @@ def _warn(message: Warning | str, *_: object) -> None:
 
 
 def _print_once(error: UserError | OperationalError) -> None:
-    """Prints an error in one of the processes of a run; the others wait for it, since a launcher ends them all as soon
-    as one has ended."""
+    """Prints an error in one of the processes of a run; the others wait, since a launcher ends all of them as soon as
+    one has ended."""
     is_speaker = os.environ.get("RANK", "0") == "0" if error.should_print is None else error.should_print
     if is_speaker:
         print(f"numerate: {error}", file=sys.stderr, flush=True)
@@ -284,7 +284,7 @@ def parse_args(words: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
-    options, extra_words = parser.parse_known_args(words)  # argparse takes no words after an option by itself
+    options, extra_words = parser.parse_known_args(words)  # argparse does not accept positional words after an option
     if unknown := next((word for word in extra_words if word.startswith("-") and not word[1:2].isdigit()), None):
         known = ["--parts", "--traceback", "--help", *(["--dry-run"] if options.command in DRY_RUN_HELP else [])]
         known += ["--as", "--from"] if options.command == "data" else []
@@ -351,7 +351,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="numerate COMMAND ...",
     )
     parser.add_argument("--version", action="version", version=_version())
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (meaning, usage, examples) in COMMANDS.items():
         settings = SETTINGS_HELP if "SETTING" in usage else ""
@@ -369,7 +369,7 @@ def _parser() -> argparse.ArgumentParser:
             "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own components"
         )
         subparser.add_argument(
-            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error came from"
+            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
         if name == "data":
             subparser.add_argument(

@@ -127,7 +127,7 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
     lines = executor.script(Diary(""), [f"run {number}" for number in range(13)], tmp_path).splitlines()
     assert lines[:3] == [
         "#!/bin/bash",
-        "# 13 items in 5 tasks of 3 at most, on 6 workers of 1 thread each.",
+        "# 13 items in 5 tasks of at most 3, on 6 workers of 1 thread each.",
         "# Task 0: run 0, run 5, run 10",
     ]
     logs = tmp_path / "slurm" / "1" / "logs"
@@ -163,7 +163,7 @@ def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, m
 
 def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(tmp_path: Path) -> None:
     text = Slurm(minutes=1).script(Diary(""), ["a"], tmp_path)
-    assert "# 1 item in 1 task of 1 at most, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
+    assert "# 1 item in 1 task of at most 1, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
     assert "--signal=USR2@20" in text
     for word in ("array", "partition", "account", "qos", "constraint", "gpus", "mem", "wckey", "setup"):
         assert f"--{word}" not in text

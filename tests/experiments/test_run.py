@@ -112,18 +112,18 @@ def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
-    pieces = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
-    assert len(pieces) == 9
+    shard_records = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
+    assert len(shard_records) == 9
     assert not run.folder.file("evaluation.jsonl").exists()
     from numerate.experiments import plan
 
     def never(*_: object, **__: object) -> None:
-        raise AssertionError("a piece was computed again")
+        raise AssertionError("a shard was computed again")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "evaluate_cell", never)
         gathered = run.evaluate()
-    assert sorted(map(str, gathered)) == sorted(map(str, pieces))
+    assert sorted(map(str, gathered)) == sorted(map(str, shard_records))
 
 
 def test_one_pass_and_decoding_agree_and_are_kept_apart(run: Run) -> None:

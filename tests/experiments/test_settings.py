@@ -113,10 +113,10 @@ def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
 def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from numerate.experiments import plan
 
-    pieces = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
+    shard_records = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
     monkeypatch.setattr(plan, "evaluate_cell", None)
     gathered = run.evaluate(settings=[f"{BASE}=3,10000"])
-    assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, pieces))
+    assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, shard_records))
     assert len(gathered) == 18
 
 

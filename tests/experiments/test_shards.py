@@ -1,4 +1,4 @@
-"""A grid in pieces: the same bytes for any number of hands, and nothing lost or done twice however it ends."""
+"""A grid in shards: the same bytes for any number of hands, and nothing lost or done twice however it ends."""
 
 import contextlib
 import json
@@ -23,8 +23,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.executors.submission import item_key
-from numerate.experiments import estimating, plan, store
-from numerate.experiments import shards as pieces
+from numerate.experiments import estimating, plan, shards, store
 from numerate.experiments.plan import EvaluatedModel, EvaluationRequest
 from numerate.experiments.run import Run, load
 from numerate.experiments.shards import GridShard, Measuring, make_shards
@@ -123,8 +122,8 @@ def run(copy: Callable[[str], Run]) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MIN_SHARD_FLOPS", 1e6)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MIN_SHARD_FLOPS", 1e6)
 
 
 @pytest.fixture
@@ -156,63 +155,63 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
 # Cutting -------------------------------------------------------------------------------------------------------------
 
 
-def test_pieces_hold_every_cell_of_every_model_once(run: Run) -> None:
+def test_shards_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
     requested = [
-        (s.plan, s.step, one.cell, one.position_offset) for piece in found for s in piece.shares for one in s.remaining
+        (s.plan, s.step, one.cell, one.position_offset) for shard in found for s in shard.shares for one in s.remaining
     ]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
     assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
 
 
-def test_pieces_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
+def test_shards_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
     inquiry = EvaluationRequest.from_run(run, "1:8", 100, "one pass", "final", ())
     (_, plan), cells = inquiry.plans[0], inquiry.cells()
     costs = plan.costs(run, cells)
     found = make_shards(
         inquiry, cells, inquiry.missing_requests(cells, EvaluationStore(run.folder, None), False), 1, False
     )
-    totals = [sum(costs[one.cell].score for s in piece.shares for one in s.remaining) for piece in found]
+    totals = [sum(costs[one.cell].score for s in shard.shares for one in s.remaining) for shard in found]
     assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
-    for piece in found:
+    for shard in found:
         sizes = [
             dict(one.cell)["first_digits"] + dict(one.cell)["second_digits"]
-            for s in piece.shares
+            for s in shard.shares
             for one in s.remaining
         ]
         assert 7 < sum(sizes) / len(sizes) < 11
 
 
-def test_a_piece_needs_few_checkpoints(run: Run) -> None:
-    assert all(len({share.step for share in piece.shares}) <= 2 for piece in cut(run, "1:8", 5))
-    assert {len(piece.shares) for piece in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"])} == {1}
+def test_a_shard_needs_few_checkpoints(run: Run) -> None:
+    assert all(len({share.step for share in shard.shares}) <= 2 for shard in cut(run, "1:8", 5))
+    assert {len(shard.shares) for shard in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"])} == {1}
 
 
-def test_a_small_evaluation_is_one_piece(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_evaluation_is_one_shard(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert len(cut(run, "1:3", 8)) == 1
 
 
-def test_a_piece_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
+def test_a_shard_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     """So jobs that a stopped command left running are recognised by the next one."""
     before = cut(run, "1:4", 2)
     work = Measuring.from_request(EvaluationRequest.from_run(run, "1:4", None, "one pass", "all", ()))
-    keys = [item_key(work, piece) for piece in before]
+    keys = [item_key(work, shard) for shard in before]
     run.evaluate("1:2", checkpoint="all")
     run.evaluate("diagonal:1:4", checkpoint="8")
     again = load(run.path)
-    after = {piece.number: piece for piece in cut(again, "1:4", 2)}
-    assert sum(len(share.remaining) for piece in after.values() for share in piece.shares) == 32 - 4 - 4 - 2
+    after = {shard.number: shard for shard in cut(again, "1:4", 2)}
+    assert sum(len(share.remaining) for shard in after.values() for share in shard.shares) == 32 - 4 - 4 - 2
     work = Measuring.from_request(EvaluationRequest.from_run(again, "1:4", None, "one pass", "all", ()))
-    assert all(item_key(work, piece) == keys[number - 1] for number, piece in after.items())
+    assert all(item_key(work, shard) == keys[number - 1] for number, shard in after.items())
 
 
-def test_a_piece_of_which_all_is_known_is_left_out(run: Run) -> None:
+def test_a_shard_of_which_all_is_known_is_left_out(run: Run) -> None:
     with pytest.raises(OperationalError):
         run.evaluate("1:4", checkpoint="all", executor=Here(workers=2, failing=(1, 4)))
-    assert [piece.number for piece in cut(load(run.path), "1:4", 2)] == [2, 5]
+    assert [shard.number for shard in cut(load(run.path), "1:4", 2)] == [2, 5]
 
 
 def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
@@ -383,7 +382,7 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
 # Failing and going on ------------------------------------------------------------------------------------------------
 
 
-def test_a_piece_that_fails_takes_no_other_with_it_and_is_named(
+def test_a_shard_that_fails_takes_no_other_with_it_and_is_named(
     copy: Callable[[str], Run], computed: list[tuple[int, ...]]
 ) -> None:
     undisturbed, run = copy("undisturbed"), copy("run")
@@ -417,7 +416,7 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
         run.evaluate(executor=Elsewhere(workers=1))
 
 
-def test_a_user_error_in_a_piece_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.KILLED", Failure("user error", "model: is too small", 2))
     with pytest.raises(UserError, match="model: is too small"):
         run.evaluate(executor=Here(workers=1, failing=(0,)))
@@ -431,13 +430,13 @@ def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed
     assert len(computed) == len(set(computed)) == 16
 
 
-def test_a_piece_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
+def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
-    (piece,) = cut(run, "1:3", 1, checkpoint="8")[:1]
+    (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
     work = Measuring.from_request(EvaluationRequest.from_run(run, "1:3", None, "one pass", "8", ()))
     for worker in ("first", "second"):
-        work.open(WorkerContext(worker, 1, Stop()))(piece)
-    assert len(computed) == len(piece.shares[0].remaining)
+        work.open(WorkerContext(worker, 1, Stop()))(shard)
+    assert len(computed) == len(shard.shares[0].remaining)
 
 
 def test_without_an_executor_it_continues_from_what_workers_recorded(
@@ -545,7 +544,7 @@ import sys
 import time
 
 from numerate.executors import Local
-from numerate.experiments import shards as pieces, plan, store
+from numerate.experiments import shards, plan, store
 from numerate.experiments.run import load
 
 real = plan.evaluate_cell
@@ -556,7 +555,7 @@ def slow(*given, **more):
     return real(*given, **more)
 
 
-plan.evaluate_cell, pieces.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
+plan.evaluate_cell, shards.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
 if __name__ == "__main__":
     load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
     print("done")
@@ -608,7 +607,7 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
         assert before < recorded(run), "what was recorded stays"
     assert "OperationalError: shard" in err
     assert "its worker was killed by signal 9 (SIGKILL)" in err
-    assert len(recorded(run)) > whole * 2 / 3, "the other pieces were done first"
+    assert len(recorded(run)) > whole * 2 / 3, "the other shards were done first"
     left = whole - len(recorded(run))
     assert left > 0
     run.evaluate("1:6", checkpoint="all", executor=Here(workers=2))

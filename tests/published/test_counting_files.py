@@ -154,7 +154,7 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     for more, message in (
         (["as=publishd"], "as: there is no 'publishd'"),
         (["as=published", "task.count=3"], "'task.count=3' is not a known option"),
-        (["as=published", "count=0"], "count: 0 must be at least 1"),
+        (["as=published", "count=0"], "count: must be at least 1, not 0"),
     ):
         assert main([*words[:3], f"out={tmp_path / 'y'}", *more]) == 2
         assert message in capsys.readouterr().err

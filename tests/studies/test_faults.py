@@ -99,6 +99,7 @@ def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here:
     page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, executor=here)
     assert page is not None
     assert [one.exit_status for one in done] == [2, 1, 0]
+    assert [one.failure_kind for one in done] == ["user error", "operational error", None]
     assert "cuda:99" in str(done[0].error)
     assert "is not finite" in str(done[1].error)
     assert kinds("s", tmp_path) == {"wrong": "user error", "explodes": "operational error", "rotary": "done"}

@@ -99,6 +99,7 @@ def test_every_run_is_done_running_failed_or_left(make: Make) -> None:
     assert (now.num_runs, now.num_done, len(now.running), len(now.failed), now.num_remaining) == (7, 1, 1, 1, 4)
     assert [state["worker"] for state in now.running] == ["a"]
     assert now.failed[0][0].run == plan[1].run
+    assert [planned.run for planned, _ in now.died] == [plan[2].run]
     text = status_text(now)
     for part in ("study: Why?", "1 of 7", "rotary seed 3", "1/4", "1.25", "the loss is not finite", "retry=true"):
         assert part in text

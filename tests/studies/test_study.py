@@ -336,7 +336,7 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
         assert main(["run", "mine.py:two"]) == 2
         out, err = capsys.readouterr()
         assert "numerate: two: device: cuda:99" in err
-        assert "retry=true tries failed runs again; `numerate status two`" in err
+        assert "retry=true runs failed ones again; `numerate status two`" in err
         assert "report: " in out
     assert "two: device" not in err.replace("numerate: two: device", ""), "what failed before is not tried again"
     assert main(["run", "mine.py:two", "retry=true"]) == 2

@@ -478,7 +478,7 @@ def test_a_run_that_failed_did_not_succeed_and_one_that_is_not_begun_does_not_co
     assert (row["success.low"], row["success.high"]) == wilson_interval(2, 3)
     assert (row["success.count"], row["final.ood_test.count"]) == (3, 2)
     assert " 2/3 [" in groups.to_text(200)
-    assert "one that failed did not succeed" in groups.to_text(200)
+    assert "failed runs count as unsuccessful" in groups.to_text(200)
 
 
 @pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
@@ -502,10 +502,10 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
     (row,) = groups
     assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
     assert (
-        "differ in model.hidden_size are taken together; group=label,model.hidden_size keeps them apart"
+        "differ in model.hidden_size are grouped together; group=label,model.hidden_size separates them"
         in groups.to_text()
     )
-    assert "taken together" not in table.group_by("label", "hidden_size").to_text()
+    assert "grouped together" not in table.group_by("label", "hidden_size").to_text()
     only = study(
         [(recipe("b", hidden_size=width), done(beyond=width / 100)) for width in (10, 90)], title="one-seed-each"
     )
@@ -514,9 +514,9 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
     trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY])]
-    assert "differ in label are taken together; group=seed,label keeps" in study([(t, done()) for t in trees]).group_by(
-        "seed"
-    ).to_text(1000)
+    table = study([(t, done()) for t in trees])
+    text = table.group_by("seed").to_text(1000)
+    assert "differ in label are grouped together; group=seed,label separates" in text
 
 
 def test_groups_come_in_the_order_of_numbers_and_of_the_plan(study: Studies) -> None:
@@ -783,7 +783,7 @@ def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) 
     table = study([*seeds(0.1, 0.2, hidden_size=64), *seeds(0.3, hidden_size=128)], cells=cells)
     assert set(table.where("hidden_size=128").cells()["model.hidden_size"]) == {128}
     assert len(table.where("status=failed").cells()) == 0
-    with pytest.raises(UserError, match=r"take cells\(\) before select"):
+    with pytest.raises(UserError, match=r"call cells\(\) before select"):
         table.select("label").cells()
     with pytest.raises(UserError, match="cells: needs a table of runs"):
         table.group_by("hidden_size").cells()

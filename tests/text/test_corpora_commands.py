@@ -62,7 +62,7 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
         ([], "the texts are missing"),
         (["a.txt"], "out: the folder is missing"),
         (["a.txt", "out=x"], "tokenizer: is missing"),
-        (["a.txt", "out=x", "tokeniser=y"], "'tokeniser=y' is not understood here.*Did you mean 'tokenizer'"),
+        (["a.txt", "out=x", "tokeniser=y"], "'tokeniser=y' is not a known option.*Did you mean 'tokenizer'"),
         (["a.txt", "out=x", "tokenizer=characters", "processes=two"], "processes: invalid value 'two'"),
     ],
 )

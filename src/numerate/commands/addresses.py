@@ -14,7 +14,7 @@ from numerate.training.run_folder import resolve_runs_dir
 
 @dataclass(frozen=True)
 class ResolvedRuns:
-    """Unique folders of runs, the labels of recipes in studies, and the failed runs."""
+    """Unique run folders, the labels of recipes in studies, and failed runs."""
 
     folders: list[Path]
     labels: dict[str, str]
@@ -22,13 +22,13 @@ class ResolvedRuns:
 
 
 def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> ResolvedRuns:
-    """The runs of some addresses, in their order.
+    """The runs at addresses, in order.
 
-    A study, by its folder or title, resolves to its completed runs in the order of its plan. Of several addresses those
-    that are files of a study and no runs are skipped, so that `runs/addition_abacus/*` means the runs there also
-    where that folder is a study's too.
+    A study, by its folder or title, resolves to its completed runs in the order of its plan. With several addresses,
+    files of a study are skipped, so that `runs/addition_abacus/*` means the runs in that folder even if it is also the
+    folder of a study.
 
-    Raises `UserError` for an address that is no run and no study, and where nothing is left.
+    Raises `UserError` for an address that is neither a run nor a study, and if there are no runs.
     """
     folders: dict[Path, Path] = {}
     labels: dict[str, str] = {}
@@ -58,7 +58,7 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
 
 
 def _is_study_file(address: str) -> bool:
-    """Whether an address is a path beside a study's own file, and neither a run nor a study itself."""
+    """Whether an address is a file of a study, rather than a run or a study."""
     path = Path(os.path.expanduser(address))
     if not path.exists() or (path / "recipe.yaml").is_file() or (path / "plan.jsonl").is_file():
         return False

@@ -33,7 +33,7 @@ def command(args: argparse.Namespace) -> int:
             )
             separator = (
                 "   " if answer.correct_answer is None or " " in answer.correct_answer else ""
-            )  # labels stand beside what they are of
+            )  # labels are aligned with their symbols
             answer_text = (
                 f"{answer.question}{separator}{answer.prediction or '(nothing)'}   {verdict}probability "
                 f"{answer.probability:.1%}"

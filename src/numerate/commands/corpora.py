@@ -20,7 +20,7 @@ from numerate.training import disk
 
 _MAX_SHOWN_SHARDS = 10
 _DEFAULT_NUM_FILES = 10
-"""Shards that a vocabulary is trained on by default, as published."""
+"""Default number of shards that a vocabulary is trained on, as published."""
 
 
 def tokenize(words: list[str]) -> int:
@@ -127,7 +127,7 @@ def _summary(name: str, prepared_corpus: PreparedCorpus) -> str:
     if prepared_corpus.is_split_by_position:
         lines.append(
             f"  too few documents: split by position: the last {validation.text_bytes or 0:,} bytes are held out "
-            "(separator= names what stands between documents)"
+            "(separator= sets the text between documents)"
         )
     task = (
         f"task={name}"
@@ -166,7 +166,7 @@ def train(words: list[str]) -> int:
     size = sum(len(text.encode()) for text in sample_texts)
     print(
         f"{out}: {loaded_tokenizer.size:,} ids from {len(files)} file{'s' * (len(files) > 1)}, "
-        f"{size / max(tokens, 1):.2f} bytes a token; tokenizer={out} takes it"
+        f"{size / max(tokens, 1):.2f} bytes a token; use it with tokenizer={out}"
     )
     return 0
 
@@ -178,7 +178,7 @@ def _sources(names: list[str], option_names: tuple[str, ...]) -> list[str]:
         if equals and not Path(name).exists():
             options_text = ", ".join(f"{one}=" for one in option_names)
             raise UserError(
-                f"{name!r} is not understood here; options are {options_text}.{did_you_mean(key, option_names)}"
+                f"{name!r} is not a known option; options are {options_text}.{did_you_mean(key, option_names)}"
             )
     if not names:
         raise UserError(

@@ -109,7 +109,7 @@ def _write_published(name: str, words: list[str], format_name: str) -> int:
         raise UserError("out: the folder is missing; for example: out=files")
     rows = option_values.get("count")
     if rows is not None and rows < 1:
-        raise UserError(f"count: {rows} must be at least 1")
+        raise UserError(f"count: must be at least 1, not {rows}")
     with ProgressBar(published.num_training_rows(name, rows), label="write") as progress:
         written = published.write_published(
             name, option_values["out"], rows, option_values.get("seed", 0), progress.update
@@ -267,7 +267,7 @@ def _source_from_split(
     default_count: int,
 ) -> RowSource:
     """`count` sampled rows; by default each question once if the task can list them, else `default_count` rows."""
-    # A task that samples from a list goes through it once by itself, in the order of a run.
+    # A task that samples from a list yields each item once, in the order of a run.
     draws_from_list = type(task)._draw_block is not Task._draw_block
     use_all = "count" not in option_values and split in SPLITS and not isinstance(task, ExampleFile)
     use_all = use_all and not (draws_from_list and split == "ood_validation")

@@ -24,15 +24,14 @@ class _ExecutorHolder:
 
 
 def parse_executor(words: Sequence[str]) -> tuple[list[str], Executor]:
-    """Splits the words of a command into the others, and the executor that is set.
+    """Splits the words of a command into the executor that they set, and other words.
 
     >>> words, executor = parse_executor(["quickstart", "seeds=3", "executor=local", "workers=8"])
     >>> words, type(executor).__name__, executor.workers
     (['quickstart', 'seeds=3'], 'Local', 8)
 
-    An executor goes by its class name in any case, `local` where none is named. The order of the words does not matter.
-    Raises `UserError` for an executor or a setting that there is not, with the nearest that there is, and for a value
-    that it does not take.
+    An executor is named by its class in any case; the default is `local`. The order of the words does not matter.
+    Raises `UserError` for an unknown executor or setting, with the most similar one, and for an invalid value.
     """
     executor_words = [word for word in words if _is_executor_option(word)]
     class_words = [word for word in executor_words if _key(word) == "executor"]
@@ -90,7 +89,7 @@ def _check_setting_exists(path: list[str], executor_class: type) -> None:
 
 
 def _class_call(text: str) -> str:
-    """The name of an executor as its class has it: `ray(num_gpus=1)` is `Ray(num_gpus=1)`."""
+    """The name of an executor with the case of its class: `Ray(num_gpus=1)` for `ray(num_gpus=1)`."""
     name, bracket, settings = text.partition("(")
     by_lower = {known.lower(): known for known in catalogue.parts_by_kind().get("Executor", {})}
     return by_lower.get(name.strip().lower(), name.strip()) + bracket + settings

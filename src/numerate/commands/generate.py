@@ -87,7 +87,7 @@ def command(args: argparse.Namespace) -> int:
         disk.write_atomically(Path(out), b"".join(map(disk.json_line, records)))
         print(f"numerate: {len(records)} passages written to {out}", file=sys.stderr)
     if stopped:
-        print("numerate: stopped; this is what was generated until then", file=sys.stderr)
+        print("numerate: stopped; the text is incomplete", file=sys.stderr)
     return 130 if stopped else 0
 
 
@@ -141,7 +141,7 @@ _ALIASES = {
 
 
 def _similar_option(word: str) -> str | None:
-    """The setting that a word such as `temprature=0.5` was meant as; None for a prompt."""
+    """The setting probably meant by a word such as `temprature=0.5`; None for a prompt."""
     name, equals, _ = word.partition("=")
     name = name.replace("-", "_")
     if not equals or not name.isidentifier():
@@ -160,7 +160,7 @@ def _read_file(name: str) -> list[str]:
 
 
 def _parse_prompts(raw: bytes, source: str) -> list[str]:
-    """One prompt a line; of JSON lines the field `prompt`. Empty lines at the end are none."""
+    """One prompt per line; for JSON lines, the field `prompt`. Empty lines at the end are ignored."""
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def _print_passages(passages: Sequence[Passage], count: int) -> None:
 
 @contextmanager
 def _stop_on_interrupt() -> Iterator[list[int]]:
-    """Ctrl-C stops and keeps what was generated until then; a second one ends at once."""
+    """Ctrl-C stops generation and keeps the text so far; a second one ends immediately."""
     signals: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -1,5 +1,4 @@
-"""Language modeling tasks in `numerate sample` and `numerate data stats`. (Rename the file to
-commands/language_modeling.py.)"""
+"""Language modeling tasks in `numerate sample` and `numerate data stats`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from numerate.tasks.task import Task
 from numerate.text.data.prepared import tokenize_sources
 
 _MAX_COUNTED_TOKENS = 1 << 24
-"""Most tokens of a part that are counted, in slices spread over it."""
+"""Maximum number of tokens of a split that are counted, in slices spread over it."""
 
 _NUM_SLICES = 64
 _NUM_FREQUENT = 20
@@ -25,7 +24,7 @@ _BYTE_SAMPLE_TOKENS = 1 << 18
 
 
 def split_language_tasks(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModeling]]]:
-    """Splits names into other ones, and tasks, recipes and token folders of running text."""
+    """Splits names into language modeling tasks, recipes and token folders, and others."""
     other_names, language_tasks = [], []
     for name in names:
         task = _find_task(name, settings)
@@ -59,10 +58,10 @@ def _has_tokens(path: Path) -> bool:
 
 
 def corpus_statistics(name: str, task: LanguageModeling, option_values: Mapping[str, Any]) -> str:
-    """Documents, tokens, bytes and the most frequent pieces of each part of a corpus, as a page of text.
+    """Documents, tokens, bytes and the most frequent tokens of each split of a corpus, as a page of text.
 
-    Counts in the heads of shards are used; the rest is counted in up to 16 million tokens of each part, so
-    that large corpora take as long as small ones. Raises `UserError` as `LanguageModeling.corpus` does.
+    Counts in the headers of shards are used; the rest is counted in up to 16 million tokens of each split, so that
+    large corpora take no longer than small ones. Raises `UserError` as `LanguageModeling.corpus` does.
     """
     for option in ("count", "seed", "out"):
         if option in option_values:
@@ -114,7 +113,7 @@ def _splits(task: LanguageModeling) -> dict[str, Corpus]:
 
 
 def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
-    """The counts of each piece in a corpus, or in slices spread over it, and the number of tokens counted."""
+    """The count of each token id in a corpus, or in slices spread over it, and the number of tokens counted."""
     counts, num_counted = np.zeros(size, dtype=np.int64), 0
     fraction = min(1.0, _MAX_COUNTED_TOKENS / corpus.num_tokens)
     for shard in corpus.shards:
@@ -129,7 +128,7 @@ def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
 
 
 def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:
-    """Chunks of running text, each below a line with its number."""
+    """Chunks of a corpus, each below a line with its number."""
     tokenize_sources(task)
     rows = task.examples(split, seed, 0, count).tokens
     if rows is None:
@@ -142,7 +141,7 @@ def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> 
 
 
 def _decode(tokenizer: Any, ids: Any) -> str:
-    """Decodes ids; each document starts on a line of its own with the BOS token."""
+    """Decodes ids; each document starts on a new line with the BOS token."""
     name = tokenizer.symbols[tokenizer.document_start_id]
     parts = np.split(ids, np.flatnonzero(ids == tokenizer.document_start_id))
     return "\n".join(

@@ -62,7 +62,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _parse_request(words: list[str], titles: dict[str, str]) -> tuple[list[str], str | None]:
-    """The requested kinds, and what their names must contain; all kinds where none is named.
+    """The requested kinds (by default all), and the text that their names must contain.
 
     >>> _parse_request(["recipes", "counting-samesymbol"], TITLES)
     (['Recipe'], 'counting_samesymbol')
@@ -136,7 +136,7 @@ def list_runs(runs_dir: str | None) -> int:
         labels = " ".join(filter(None, (head.get("name"), head.get("group") and f"({head['group']})")))
         rows.append([f"{run.recipe_name}/{run.id}", labels, seed, step, ended, started])
     if not rows:
-        print(f"{runs}: no runs yet; `numerate run quickstart` makes the first two")
+        print(f"{runs}: no runs yet; `numerate run quickstart` creates the first two")
         return 0
     print(text_table(["run", "name", "seed", "step", "ended by", "started (UTC)"], rows))
     return 0

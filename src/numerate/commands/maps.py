@@ -43,7 +43,7 @@ def command(args: argparse.Namespace) -> int:
     if more:
         check_no_more_words(more, list(parsers))
     if option_values.get("max_tokens", 1) < 1:
-        raise UserError(f"max_tokens: {option_values['max_tokens']} must be at least 1")
+        raise UserError(f"max_tokens: must be at least 1, not {option_values['max_tokens']}")
     setting_choices = expand_sweep(changes)
     if len(setting_choices) > 1:
         raise UserError("settings: each setting must have one value")

@@ -16,7 +16,7 @@ from numerate.tables.showing import to_text
 from numerate.tables.table import Table, parse_list
 
 MAX_TERMINAL_ROWS = 200
-"""Rows shown on a terminal; pipes and files get all."""
+"""Maximum rows on a terminal; pipes and files get all."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def command(args: argparse.Namespace) -> int:
 
 @dataclass
 class _RowCounter:
-    """Counts rows while iterating, so that those of cells are read once."""
+    """Counts rows while iterating, so that rows of cells are read only once."""
 
     rows: Iterable[Row]
     count: int = 0
@@ -107,7 +107,7 @@ def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: l
 
 
 def _is_run_condition(condition: str, runs: Table, cells: Table) -> bool:
-    """Whether a condition is about runs and not about their cells, so that only the files of some runs are read."""
+    """Whether a condition concerns runs rather than their cells, so that only the files of some runs are read."""
     name = condition.partition("=")[0].removesuffix("!")
     try:
         column = runs.columns[runs.column_index(name, "where")]

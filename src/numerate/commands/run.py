@@ -31,7 +31,7 @@ from numerate.studies.study import Study, preview_study, run_study
 from numerate.training.run_folder import resolve_runs_dir
 
 MAX_VARIANTS, MAX_RUNS = 12, 200
-"""More variants, or runs, than this are shown as a short table instead of side by side."""
+"""Above this number of variants or runs, a short table is shown instead of heat maps side by side."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
     if any(not one.is_resumable for one in failed):
         runs_dir_text = f" runs_dir={runs_dir}" if runs_dir is not None else ""
         print(
-            f"numerate: retry=true tries failed runs again; `numerate status {study.title}{runs_dir_text}`",
+            f"numerate: retry=true runs failed ones again; `numerate status {study.title}{runs_dir_text}`",
             file=sys.stderr,
         )
     resumable = [one for one in outcomes if one.is_resumable]
@@ -113,10 +113,10 @@ def _group_from_run(label: str, folder: Path, recipe: Mapping[str, Any]) -> Grou
 def variants_table(
     title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]], groups: Mapping[str, Group] | None = None
 ) -> str:
-    """A table of many variants for each task, the best in the farthest region first: medians over their
-    runs, of labels the accuracy on unseen counts with its floor.
+    """A table of many variants for each task, the best in the farthest region first: medians over their runs; for
+    labels, the accuracy on unseen counts with its floor.
 
-    `variants` has the results of their runs, `groups` what identifies their tasks, where it is known.
+    `variants` has the results of their runs, `groups` the identity of their tasks, if known.
     """
     if language_variants := {
         label: records for label, records in variants.items() if any(map(_is_language_record, records))
@@ -162,7 +162,7 @@ def _is_language_record(record: Mapping[str, Any]) -> bool:
 
 
 def _language_table(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A table of variants on running text, lowest bits per byte first: medians over their runs."""
+    """A table of language modeling variants, lowest bits per byte first: medians over their runs."""
     names = ("loss", "perplexity", "bits_per_byte")
     rows = []
     for label, records in variants.items():
@@ -185,7 +185,7 @@ def _language_table(title: str, variants: Mapping[str, Sequence[Mapping[str, Any
 
 @dataclass(frozen=True)
 class _VariantRow:
-    """A line of the table: by region the median of its runs, and the same as text."""
+    """A line of the table: the median of its runs by region, also as text."""
 
     label: str
     runs: int
@@ -219,7 +219,8 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
 
 
 def _region_score(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:
-    """The score of a region, with its floor: of labels accuracy on unseen counts, within training on all."""
+    """The score of a region, with its floor; for labels, the accuracy on unseen counts, or on all counts in
+    distribution."""
     labels = region.get("labels", {})
     found = labels.get("accuracy" if name == "in_distribution" else "unseen")
     if found is None:

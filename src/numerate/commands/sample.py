@@ -21,7 +21,7 @@ def command(args: argparse.Namespace) -> int:
     if split not in SPLITS:
         raise UserError(f"split: there is no {split!r}; there are: {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}")
     if option_values.get("count", 1) < 1:
-        raise UserError(f"count: {option_values['count']} must be at least 1")
+        raise UserError(f"count: must be at least 1, not {option_values['count']}")
     kinds = catalogue.parts_by_kind()
     presets = catalogue.presets("Task")
     known = [*kinds["Task"], *kinds["Recipe"]]
@@ -139,7 +139,7 @@ def _sample_recipe(name: str, words: list[str], split: str, count: int) -> None:
 
 
 def _symbols(evaluation_data: Any, ids: Any, values: Any) -> list[str]:
-    """The symbols of a row, with the value of number tokens (`[NUM]=12.5`), and a dot for no token."""
+    """The tokens of a row, with the value of number tokens (`[NUM]=12.5`), and a dot for no token."""
     carries_number, number_values = (
         evaluation_data.number_token_mask.tolist(),
         [None] * len(ids) if values is None else values[0].tolist(),
@@ -155,7 +155,7 @@ def _symbols(evaluation_data: Any, ids: Any, values: Any) -> list[str]:
 
 
 def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
-    """Prints chunks of running text, and the first tokens of each as model inputs."""
+    """Prints chunks of a corpus, and the first tokens of each as model inputs."""
     from numerate.commands.language_modeling import sample_chunks
 
     vocabulary = recipe.tokenizer.vocabulary(recipe.task)

@@ -29,7 +29,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def parse_search(args: argparse.Namespace) -> tuple[str, list[str], Executor, dict[str, Any]]:
-    """Parses recipe name, settings, executor and own options."""
+    """Parses recipe name, settings, executor and the options of the command."""
     name = require_word(
         args.words, "the recipe", "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)'"
     )

@@ -27,8 +27,8 @@ from numerate.reports.table import text_table
 
 
 def show_evaluation(results: Results) -> None:
-    """Heat maps, region means with intervals, and what "best" was chosen on. Maps of labels show the accuracy on unseen
-    counts, or on all where none is unseen."""
+    """Heat maps, region means with intervals, and the criterion of the "best" checkpoint. For labels, maps show the
+    accuracy on unseen counts, or on all if none is unseen."""
     if results.is_language_modeling:
         print(f"\n{results}{_best_by_loss(results)}")
         return
@@ -66,7 +66,7 @@ def show_evaluation(results: Results) -> None:
     if cells_not_held_out:
         more = f", ... ({len(cells_not_held_out)} cells)" if len(cells_not_held_out) > 12 else ""
         print(
-            "\ntoo few questions to hold any out, so training may have met them: "
+            "\ntoo few questions to hold any out, so they may occur in training: "
             f"{', '.join(cells_not_held_out[:12])}{more}"
         )
     if results.best and results.best.get("step") is not None and any(key[0] == "best" for key in groups):
@@ -80,7 +80,7 @@ def show_evaluation(results: Results) -> None:
 
 
 def _best_by_loss(results: Results) -> str:
-    """The best step on running text, if it was evaluated."""
+    """The best step for language modeling, if it was evaluated."""
     best = results.best
     if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
         return ""
@@ -89,7 +89,7 @@ def _best_by_loss(results: Results) -> str:
 
 
 def _parts_table(cells: Sequence[Cell]) -> str:
-    """Named parts as a table, for which a heat map has no meaning."""
+    """Named categories as a table, since a heat map is not meaningful for them."""
     rows = [
         [
             cell_label(cell.coordinates, names=cell.names),
@@ -128,7 +128,7 @@ def _cell_text(record: Mapping[str, Any]) -> str:
 def comparison_summary(
     folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
 ) -> str:
-    """Heat maps of several runs side by side, their regions, and the finding in words."""
+    """Heat maps of several runs side by side, their regions, and a summary sentence."""
     measure, answer = split_metric(metric)
     return comparison_text(
         with_metric(group_runs(read_runs(folders), labels), measure), TerminalStyle.from_stream(sys.stdout), answer

@@ -11,7 +11,7 @@ from numerate.studies.folder import StudyFolder
 from numerate.studies.status import status_text, study_status
 from numerate.training.run_folder import resolve_runs_dir
 
-_MIN_INTERVAL = 2.0  # seconds between updates, or longer where an update is slow
+_MIN_INTERVAL = 2.0  # seconds between updates, or longer if an update is slow
 
 
 def command(args: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _watch(folder: StudyFolder) -> None:
-    """Refreshes the status until all is done; on a terminal in place."""
+    """Refreshes the status until all runs are done; in place on a terminal."""
     in_place = sys.stdout.isatty()
     while True:
         began = time.monotonic()

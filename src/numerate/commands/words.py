@@ -50,7 +50,7 @@ def parse_bool(text: str) -> bool:
 
 
 def require_word(words: Sequence[str], description: str, example: str) -> str:
-    """The first word of a command, or a `UserError` that says what it should be."""
+    """The first word of a command; raises `UserError` with a description if it is missing."""
     if not words or not words[0].strip() or "=" in words[0]:
         raise UserError(f"{description} is missing; for example: {example}")
     return words[0]

@@ -1,4 +1,4 @@
-"""Everything about the settings of recipes, under one name: declaring, overriding, saving, loading, one's own parts."""
+"""Settings of recipes: declaring, overriding, saving, loading, and user-defined components."""
 
 from numerate.config.overrides import describe_settings as describe_settings
 from numerate.config.overrides import expand_sweep as expand_sweep

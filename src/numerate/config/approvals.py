@@ -1,9 +1,9 @@
-"""Which files of parts the user has named before: their contents by hash, in his own configuration.
+"""Files of components that the user has approved, by the hash of their contents, in the user's configuration.
 
     ~/.config/numerate/approved_parts.jsonl     {"sha256": "9f86d0...", "file": "/home/me/my.py"}
 
-A line is added when a file is named for the first time with these contents. Removing a line withdraws it. The folder is
-the environment's NUMERATE_CONFIG, else `numerate` under XDG_CONFIG_HOME, else `~/.config/numerate`.
+A line is added when the user names a file with new contents. Removing a line withdraws it. The folder is the
+environment's NUMERATE_CONFIG, else `numerate` under XDG_CONFIG_HOME, else `~/.config/numerate`.
 """
 
 import json
@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 def approvals_file() -> Path:
-    """The file that approved contents are listed in. It need not exist."""
+    """The file that lists approved contents. It may not exist."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     folder = os.environ.get("NUMERATE_CONFIG") or f"{base}/numerate"
     return Path(os.path.expanduser(folder)) / "approved_parts.jsonl"
 
 
 def approve(sha256: str, file: str) -> None:
-    """Notes that the user had these contents run from this file. Warns where the list cannot be written."""
+    """Records that the user ran these contents from this file. Warns if the list cannot be written."""
     if file in approved_paths(sha256):
         return
     approvals_path = approvals_file()
@@ -28,7 +28,7 @@ def approve(sha256: str, file: str) -> None:
         approvals_path.parent.mkdir(parents=True, exist_ok=True)
         with open(
             approvals_path, "ab"
-        ) as approvals:  # a line is one write: several commands may add theirs at the same time
+        ) as approvals:  # a line is one write: several commands may append at the same time
             approvals.write(
                 b"\n" * _lacks_final_newline(approvals_path)
                 + json.dumps({"sha256": sha256, "file": file}).encode()
@@ -43,7 +43,7 @@ def approve(sha256: str, file: str) -> None:
 
 
 def approved_paths(sha256: str) -> list[str]:
-    """The files that had these contents when the user named them, the latest first."""
+    """The files that had these contents when the user named them, latest first."""
     try:
         lines = approvals_file().read_bytes().splitlines()
     except OSError:

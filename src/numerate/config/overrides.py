@@ -1,6 +1,6 @@
 """Changing a recipe from the command line: `path=value`, and sweeps of several values.
 
-model.hidden_size=64                      a setting; `-` and `_` are one; whole numbers also as 1e6, 64k, 1M
+model.hidden_size=64                      a setting; `-` equals `_`; integers also as 1e6, 64k, 1M
 task.digits=1:5                     a span, both ends included; null for nothing; text as it is, or quoted
 model.mixer=LSTM                    a variant by its class name, with its own defaults
 model.mixer=LSTM(layers=2)          with settings, nested as deep as needed; my.py:Bitter for one's own
@@ -71,24 +71,25 @@ PATHS_BY_COMMON_NAME = {
     **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision"), ("training.precision",)),
     **dict.fromkeys(("random_seed", "manual_seed"), ("seed",)),
 }
-"""What PyTorch, Hugging Face and nanoGPT call settings, with the paths of these here."""
+"""Names of settings in PyTorch, Hugging Face and nanoGPT, with the paths of the equivalent settings here."""
 
 ALIASES = dict.fromkeys(("lr", "optimizer.lr"), "optimizer.learning_rate")
 """Short forms of settings."""
 
 MAX_RUNS = 100_000
-"""A larger sweep is an error."""
+"""Maximum number of runs of a sweep."""
 
 
 def override(recipe: R, overrides: Sequence[str]) -> R:
-    """The recipe with settings changed, in order; built once at the end, so that changes may need each other.
+    """The recipe with settings changed, in order; it is built and validated once at the end, so that changes may depend
+    on each other.
 
     >>> import numerate
     >>> changed = override(numerate.recipe("addition_abacus"), ["model.positions=[]", "model.mixer=LSTM", "seed=7"])
     >>> type(changed.model.mixer).__name__, changed.seed
     ('LSTM', 7)
 
-    Raises `UserError` for a path that leads nowhere, a value of the wrong type, or one that a part refuses.
+    Raises `UserError` for an unknown path, a value of the wrong type, or an invalid value.
     """
     if not is_dataclass(recipe) or isinstance(recipe, type):
         raise UserError(f"the recipe must be a frozen dataclass, not {recipe!r}")
@@ -115,8 +116,8 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     >>> expand_sweep(["seed=0,1", "model.mixer=LSTM(layers=1,width=2)"])
     [['seed=0', 'model.mixer=LSTM(layers=1,width=2)'], ['seed=1', 'model.mixer=LSTM(layers=1,width=2)']]
 
-    `range(5,20,5)` is 5,10,15 as in Python; `seeds=3` is `seed=0,1,2`. A comma in brackets or quotes sweeps nothing.
-    Raises `UserError` for an empty range, an empty value between commas, or a setting swept twice.
+    `range(5,20,5)` is 5,10,15 as in Python; `seeds=3` is `seed=0,1,2`. Commas within brackets or quotes do not separate
+    values. Raises `UserError` for an empty range, an empty value between commas, or a setting swept twice.
     """
     paths: list[str] = []
     assignments_by_override: list[list[str]] = []
@@ -138,8 +139,8 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
 def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
     """Every setting, from the outside in: (path, value, type, one-line meaning), all as text.
 
-    For example `("model.hidden_size", "128", "int", "hidden size")`. The line of a part names its class only, as
-    its settings follow in lines of their own: all lines as overrides, in their order, make the recipe again.
+    For example `("model.hidden_size", "128", "int", "hidden size")`. The line of a part contains only its class, as its
+    settings follow in separate lines: applied as overrides in order, all lines reproduce the recipe.
     """
     return list(_describe_settings(recipe, ""))
 
@@ -156,7 +157,7 @@ def _split_override(text: str) -> tuple[str, str]:
 
 
 def _set_value(value: Any, hint: Any, segments: list[str], text: str, path: str) -> Any:
-    """The value with what `segments` lead to replaced, opened as drafts and lists along the way."""
+    """Replaces the value at `segments`, converting parts on the path to drafts and tuples to lists."""
     if not segments:
         return parse_value(text, hint, path)
     name_or_index, rest = segments[0], segments[1:]
@@ -183,7 +184,7 @@ def _set_value(value: Any, hint: Any, segments: list[str], text: str, path: str)
 
 
 def _nested_paths(draft: Draft, name: str) -> list[str]:
-    """The paths inside a part where a name is a setting; parts in lists are left out."""
+    """The paths within a part of settings with a name; parts in lists are excluded."""
     paths = []
     for setting in settings_of(draft.part):
         nested_draft = to_draft(draft.get(setting))
@@ -226,7 +227,8 @@ def _raise_unknown_setting(recipe: Any, path: str, segments: list[str]) -> None:
 
 
 def _common_name_suggestion(recipe: Any, name: str) -> str:
-    """The setting of a recipe that PyTorch, Hugging Face or nanoGPT call by this name, as a question; else nothing."""
+    """A question with the equivalent setting for a name of PyTorch, Hugging Face or nanoGPT; otherwise an empty
+    string."""
     existing_paths = {line[0] for line in describe_settings(recipe)}
     paths = [path for path in PATHS_BY_COMMON_NAME.get(name, ()) if path in existing_paths]
     return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""

@@ -1,4 +1,4 @@
-"""Parts of installed packages, which declare each by an entry point in the group `numerate.parts`; no other is loaded.
+"""Parts of installed packages, declared by entry points in the group `numerate.parts`; others are not loaded.
 
     [project.entry-points."numerate.parts"]
     Bitter = "acme.mixers:Bitter"
@@ -16,10 +16,10 @@ ENTRY_POINT_GROUP = "numerate.parts"
 
 
 def load_packaged_part(address: str) -> Any:
-    """The class that an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. One in a
-    module that is imported already needs no declaration in this process.
+    """The class that an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. A class
+    in a module that is already imported needs no declaration.
 
-    Raises `UserError` where there is none, without importing anything.
+    Raises `UserError` if there is none, without importing anything.
     """
     if address in declared_entry_points():
         return _load_entry_point(address)
@@ -37,12 +37,12 @@ def load_packaged_part(address: str) -> Any:
 
 
 def address_of_name(name: str) -> str | None:
-    """The address of the part that a package declares under a name, such as `Bitter`; None where none does."""
+    """The address of the part that a package declares under a name, such as `Bitter`; None if none does."""
     return next((address for address, entry in declared_entry_points().items() if entry.name == name), None)
 
 
 def address_of_class(part: type) -> str | None:
-    """Where a package declares a class, None where none does. Its own package is all that is imported."""
+    """The address at which a package declares a class, or None. Only its own package is imported."""
     package = part.__module__.partition(".")[0]
     for address, entry in declared_entry_points().items():
         if (
@@ -56,8 +56,8 @@ def address_of_class(part: type) -> str | None:
 
 @cache
 def declared_entry_points() -> dict[str, Any]:
-    """The entry points of the parts that installed packages declare, by address. None is imported."""
-    from importlib.metadata import entry_points  # here, as it is slow to import and most commands do without
+    """The entry points of parts declared by installed packages, by address. Nothing is imported."""
+    from importlib.metadata import entry_points  # imported here because it is slow and rarely needed
 
     return {f"{entry.module}:{entry.attr}": entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 

@@ -1,11 +1,11 @@
-"""Recipes as plain data, as YAML, and their identity hash.
+"""Converts recipes to and from plain data and YAML, and computes their identity hash.
 
-A tree names the class at every node (`kind: LSTM`), so it can be read back without a schema. A class
-of the user's own stands with its file (`kind: my.py:Bitter`) and with that file's sha256 (`source`).
+A dict of a part contains its class (`kind: LSTM`), so that it can be read without a schema. A user-defined class is
+stored with its file (`kind: my.py:Bitter`) and that file's sha256 (`source`).
 
-YAML is read and written by rules of our own on PyYAML's: `1:20`, `no` and `2025-01-01` are texts (other readers make
-80, false and a date of them, so they are written with quotes), `1e6` is a number, a key given twice is refused, and
-`${` has no meaning.
+YAML is read and written with modified rules of PyYAML: `1:20`, `no` and `2025-01-01` are strings (other readers convert
+them to 80, false and a date, so they are written with quotes), `1e6` is a number, duplicate keys are errors, and `${`
+has no special meaning.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from numerate.config.values import build_draft, draft_from_data, is_spec, join_p
 from numerate.errors import OperationalError, UserError
 
 TreeCache = dict[int, tuple[Any, Any]]
-"""Parts that were read before, by their `id`, each with what was made of it: ten thousand recipes of a sweep share
-nearly all of theirs. The part is kept beside, so that its id stays its own."""
+"""A cache of converted parts, by `id`: ten thousand recipes of a sweep share nearly all parts. It keeps a reference to
+each part, so that its id stays valid."""
 
 
 def to_tree(recipe: Any, path: str = "", cache: TreeCache | None = None) -> dict[str, Any]:
-    """A recipe as plain data: dicts with `kind`, lists, texts, numbers, booleans and None.
+    """A recipe as plain data: dicts with `kind`, lists, strings, numbers, booleans and None.
 
-    `Span(1, 5)` becomes `"1:5"`, or a node of its own where the setting could also be a text. With `cache`, recipes
-    that share a part share its tree, so none of them may be changed. Raises `UserError` for a value that no recipe may
-    hold, with its path.
+    `Span(1, 5)` becomes `"1:5"`, or a dict if the setting could also be a string. With `cache`, recipes that share a
+    part share its dict, which must not be modified. Raises `UserError` with the path of a value that recipes do not
+    support.
     """
     if not is_spec(recipe):
         raise UserError(f"{path or 'recipe'}: must be a spec (a frozen dataclass), not {recipe!r}")
@@ -58,12 +58,12 @@ def to_tree(recipe: Any, path: str = "", cache: TreeCache | None = None) -> dict
 
 
 def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_class: type | None = None) -> Any:
-    """The recipe that a tree describes; `source_path` is the file it was read from, named in every error.
+    """The recipe of plain data; `source_path` is the file it was read from, named in every error.
 
-    The class of the root is looked for among all kinds of parts, and, with `expected_class`, that class itself.
-    Settings that the tree leaves out keep their defaults. A tree is data: a user's file that it names runs only where
-    its contents are approved (`user_parts.load_saved_class`). Raises `UserError` for unknown names, wrong types and
-    refused values, with their path; warns where a user's file is no longer the one that was saved.
+    The class of the root may be any part, or `expected_class` if given. Missing settings have their defaults. A user's
+    file named in the data runs only if its contents are approved (`user_parts.load_saved_class`). Raises `UserError`
+    with the path of unknown names, wrong types and invalid values; warns if a user's file has changed since the recipe
+    was saved.
     """
     try:
         if not isinstance(tree, dict) or not isinstance(tree.get("kind"), str):
@@ -75,17 +75,17 @@ def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_cl
 
 
 def identity(recipe: object, cache: TreeCache | None = None) -> str:
-    """The identity of an experiment: twelve hexadecimal characters of a hash.
+    """The identity of a run: twelve hexadecimal characters of a hash.
 
-    A sha256 over everything but the settings declared with `identity=False`, and those declared with `added_later=True`
-    where they have their default. Classes and settings count by their stored names. A part of the user's own counts
-    with its class name and the content of its file, not with the file's path.
+    A sha256 over all settings except those declared with `identity=False`, and those declared with `added_later=True`
+    that have their default. Classes and settings are hashed under their stored names. A user-defined part is hashed
+    with its class name and the content of its file, not the file's path.
     """
     return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), cache)[:12]
 
 
 def fingerprint(recipe: object, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None = None) -> str:
-    """A sha256 over the settings for which `is_included` is true, given a part's class and its field, in hexadecimal.
+    """A sha256 (hexadecimal) over the settings for which `is_included(class, field)` is true.
 
     `cache` avoids repeated work for equal parts, with the same `is_included`.
     """
@@ -100,7 +100,7 @@ def yaml_text(tree: object) -> str:
 
 
 def parse_yaml(text: str, source_path: str | Path = "text") -> Any:
-    """Plain data from YAML. Raises `UserError` with the line where it cannot be read."""
+    """Plain data from YAML. Raises `UserError` with the line of an error."""
     yaml, loader, _ = _yaml()
     try:
         return yaml.load(text, Loader=loader)
@@ -112,9 +112,9 @@ def parse_yaml(text: str, source_path: str | Path = "text") -> Any:
 
 
 def save_yaml(tree: object, path: str | Path) -> None:
-    """Writes plain data as YAML, all of it or nothing: beside the file, then renamed.
+    """Writes plain data as YAML, atomically: to a temporary file, which is then renamed.
 
-    Raises `UserError` for a folder that may not be written, `OperationalError` for a disk that is full or fails.
+    Raises `UserError` for a folder that is not writable, `OperationalError` for a full or failing disk.
     """
     target = Path(path)
     temporary_path = target.with_name(f".{target.name}-{os.getpid()}")
@@ -137,7 +137,7 @@ def save_yaml(tree: object, path: str | Path) -> None:
 
 
 def load_yaml(path: str | Path) -> Any:
-    """Reads plain data from a YAML file. Raises `UserError` for a file that is not there or no YAML, with the line."""
+    """Reads plain data from a YAML file. Raises `UserError` for a missing file or invalid YAML, with the line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -164,8 +164,8 @@ def _to_plain_data(value: Any, hint: Any, path: str, cache: TreeCache | None = N
 
 
 def _canonical_json(value: Any, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None) -> str:
-    """What counts of a value, as JSON without spaces and with sorted keys; put together by hand from that of its parts,
-    which is a third of the work where they are known."""
+    """The included content of a value, as JSON without spaces and with sorted keys; assembled from that of its parts,
+    which takes a third of the time if these are cached."""
     if isinstance(value, tuple | list):
         return f"[{','.join([_canonical_json(item, is_included, cache) for item in value])}]"
     if not is_spec(value):
@@ -189,7 +189,7 @@ def _canonical_json(value: Any, is_included: Callable[[type, Field[Any]], bool],
 
 
 def _classes_by_name(kind: str) -> list[type]:
-    """Every class that a root's name may mean."""
+    """All classes with the name of a root."""
     if ":" in kind:
         return [object]
     classes = [catalogue.get_class(group, kind) for group, names in catalogue.parts_by_kind().items() if kind in names]
@@ -200,7 +200,7 @@ def _classes_by_name(kind: str) -> list[type]:
 
 @lru_cache
 def _yaml() -> tuple[Any, Any, Any]:
-    """PyYAML with a reader and a writer of our rules; imported only when YAML is read or written."""
+    """PyYAML with a loader and a dumper for these rules; imported only when YAML is read or written."""
     yaml: Any = importlib.import_module("yaml")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -224,7 +224,7 @@ def _yaml() -> tuple[Any, Any, Any]:
             return True
 
         def represent_str(self, text: str) -> Any:
-            style = None if text.isprintable() else '"'  # in other styles PyYAML loses some line breaks of Unicode
+            style = None if text.isprintable() else '"'  # in other styles PyYAML loses some Unicode line breaks
             return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     Dumper.add_representer(str, Dumper.represent_str)

@@ -1,4 +1,4 @@
-"""The fields of a spec: what a setting is, and a range of sizes. Imports nothing but the errors."""
+"""Settings, the fields of a spec, and `Span`, a range of sizes."""
 
 import operator
 import re
@@ -17,11 +17,11 @@ def setting(
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints).
 
-    `identity=False` keeps the field out of a run's identity: a larger budget extends a run, it does not make another.
-    `added_later=True` is for a field that a spec was given after runs had used it: it counts in the identity of a run,
-    and in the key of a task's data, only where it is not its default, so that older runs stay the same runs and what
-    was drawn before is drawn again. `stored_name` is for a field that was renamed: the name that it had in 0.2, or when
-    it was added, by which it counts in both (`stored_class_name` does the same for a class).
+    `identity=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
+    another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
+    and of the random key of a task's data, only if it differs from its default, so that older runs keep their id and
+    data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
+    (`stored_class_name` does the same for a class).
 
     >>> @dataclass(frozen=True)
     ... class LSTM:
@@ -29,15 +29,15 @@ def setting(
     >>> LSTM().layers
     2
     """
-    # To a reader of types a field is its value, which is also what an instance holds: hence the declared return.
+    # For type checkers, a field has the type of its value: hence the declared return type.
     return field(
         default=default, metadata={"help": help, "identity": identity, "later": added_later, "stored_name": stored_name}
     )
 
 
 def stored_class_name(part: type) -> str:
-    """The name by which a class counts in identities and random keys: its `stored_name` if it declares one, else its
-    own. A class that is renamed declares its first name, so that its runs and their data stay what they were.
+    """The name of a class in identities and random keys: its `stored_name` if it declares one, otherwise its name. A
+    renamed class declares its first name, so that its runs keep their ids and data.
 
     >>> class WarmupStableDecay:
     ...     stored_name = "Trapezoid"
@@ -48,8 +48,8 @@ def stored_class_name(part: type) -> str:
 
 
 def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
-    """The settings of a spec that count in identities and random keys, by their stored names: all of `fields` but those
-    that were added later and have their default.
+    """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
+    were added later and have their default.
 
     >>> @dataclass(frozen=True)
     ... class LSTM:
@@ -91,7 +91,7 @@ class Span:
 
     @classmethod
     def from_value(cls, value: "int | Span") -> "Span":
-        """A span as it is, a number as the span of only itself: `Span.from_value(3) == Span(3, 3)`."""
+        """Converts an integer to a span: `Span.from_value(3) == Span(3, 3)`; a span is returned unchanged."""
         return value if isinstance(value, Span) else cls(value, value)
 
     @classmethod

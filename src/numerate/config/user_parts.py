@@ -27,13 +27,13 @@ from numerate.errors import UserError, did_you_mean, line_number_in
 
 @dataclass(frozen=True)
 class UserFile:
-    """A user's file: the hashed bytes are the bytes that run, here and in every worker."""
+    """A user's file. The hashed bytes are the ones executed, here and in every worker."""
 
     path: str
     content: bytes
     reason: Literal["named", "approved", "imported"]
-    """Why it runs: the user named it; a saved recipe needs it and its hash is approved; or Python imported it, as a
-    script or for one."""
+    """The reason why it runs: the user named it; a saved recipe needs it and its hash is approved; or Python imported
+    it, as a script or for one."""
 
     @cached_property
     def sha256(self) -> str:
@@ -44,7 +44,7 @@ _files: dict[str, UserFile] = {}
 """The user's files in use, by module name."""
 
 _files_from_parent: dict[str, UserFile] = {}
-"""In a worker, by hash: files imported by the parent command; each runs when it is needed."""
+"""In a worker, by hash: files imported by the parent command, which run when they are needed."""
 
 
 def is_abstract(part: type) -> bool:
@@ -65,7 +65,7 @@ def load_user_parts(path: str | Path) -> ModuleType:
     dataclass in which every field has a default. A file that is already imported is not imported again. Its
     contents are approved: recipes that were saved with it can be opened without naming it.
 
-    Raises `UserError` for a file that is not there or fails on import (with file and line), for a part that is no spec
+    Raises `UserError` for a file that is missing or fails on import (with file and line), for a part that is not a spec
     or lacks a method of its kind, and for a name that another part already has.
     """
     file = _resolve_path(Path(path).expanduser())
@@ -82,7 +82,7 @@ def load_user_parts(path: str | Path) -> ModuleType:
 def load_user_object(address: str) -> Any:
     """An object of a file that the user named: `load_user_object("my.py:recipe")`.
 
-    Raises `UserError` for a file or name that is not there.
+    Raises `UserError` for a missing file or name.
     """
     path, _, name = address.rpartition(":")
     module = load_user_parts(path)
@@ -94,12 +94,12 @@ def load_user_object(address: str) -> Any:
 
 
 def load_saved_class(address: str, source: object) -> Any:
-    """The class `my.py:Bitter` of a saved recipe, where its file had the sha256 `source`.
+    """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`.
 
-    It is taken from a file that was named or imported in this process, else from an approved one with exactly these
-    contents, at any path. A file that was named runs also with other contents, with a warning.
+    It is loaded from a file that was named or imported in this process, otherwise from an approved one with exactly
+    these contents, at any path. A file that was named is also used with other contents, with a warning.
 
-    Raises `UserError` if there is none, with how to approve it; nothing of the file is run.
+    Raises `UserError` if there is none, with how to approve it; the file is not executed.
     """
     path, _, name = address.rpartition(":")
     module = _loaded_module(path, name, source) or _approved_module(path, source)
@@ -114,8 +114,8 @@ def user_files() -> tuple[UserFile, ...]:
 
 
 def load_user_files(files: Sequence[UserFile]) -> None:
-    """Runs the files of the parent command from the same bytes. Those imported there run when a recipe needs them, as
-    Python may import them here too.
+    """Runs the files of the parent command from the same bytes. Files imported there run only when a recipe needs them,
+    as Python may import them here too.
 
     Raises `UserError` as `load_user_parts` does.
     """
@@ -136,12 +136,12 @@ def approve_imported() -> None:
 
 
 def class_address(part: type) -> tuple[str, str | None]:
-    """The name of a class in a tree, and the sha256 of its file if it is the user's.
+    """The name of a class in saved recipes, and the sha256 of its file if it is user-defined.
 
-    A part of numerate by its name (`LSTM`); one of a user's file by the file, relative to the current folder where it
-    lies in it (`my.py:Bitter`); one of an installed package by its entry point (`acme.mixers:Bitter`).
+    Parts of numerate are named by class (`LSTM`); those of a user's file by file and class (`my.py:Bitter`), relative
+    to the current folder if possible; those of an installed package by entry point (`acme.mixers:Bitter`).
 
-    Raises `UserError` for a class inside a function, which nothing could find again.
+    Raises `UserError` for a class inside a function, which could not be loaded again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
@@ -221,15 +221,15 @@ def _user_file(module: ModuleType) -> UserFile:
 
 
 def _loaded_module(path: str, name: str, source: object) -> ModuleType | None:
-    """The module of a file that was named, or that Python imported under the same file name, with a class `name`: the
-    one with the contents that were saved, else one with others, with a warning."""
+    """The module of a named file, or of one that Python imported under the same file name, with a class `name`:
+    preferably with the saved contents, otherwise with a warning."""
     base, candidates = os.path.basename(path), []
     for module in list(sys.modules.values()):
         module_file = getattr(module, "__file__", None)
         if not isinstance(module_file, str) or not isinstance(vars(module).get(name), type):
             continue
         if module.__name__ in _files or (os.path.basename(module_file) == base and "." not in module.__name__):
-            with suppress(UserError):  # its file is gone: which contents it had is not known
+            with suppress(UserError):  # its file is gone: its contents are unknown
                 candidates.append((_user_file(module), module))
     matching = [module for file, module in candidates if file.sha256 == source]
     others = [(file, module) for file, module in candidates if file.reason != "approved"]
@@ -246,7 +246,7 @@ def _loaded_module(path: str, name: str, source: object) -> ModuleType | None:
 
 
 def _approved_module(path: str, source: object) -> ModuleType:
-    """The module of an approved file with these contents, run if it was not yet."""
+    """The module of an approved file with these contents; runs the file if necessary."""
     sha256 = source if isinstance(source, str) else ""
     paths = approved_paths(sha256)
     for candidate in paths:
@@ -278,7 +278,7 @@ def _execute(file: UserFile, file_name: str) -> ModuleType:
     module = ModuleType(f"numerate_user_{stem}_{module_hash[:8]}")
     module.__file__ = file.path
     if folder not in sys.path:
-        sys.path.append(folder)  # so that the file may import its neighbors, as a script may
+        sys.path.append(folder)  # so that the file can import modules of its folder, like a script
     sys.modules[module.__name__] = module
     try:
         exec(compile(file.content, file.path, "exec"), vars(module))
@@ -297,7 +297,7 @@ def _check_spec(part: type, kind: str, existing_module: str | None, file: str) -
     if not is_dataclass(part) or (members.get("__annotations__") and "__dataclass_fields__" not in members):
         raise UserError(f"{file}: {name} must be a dataclass: add @dataclass(frozen=True)")
     if not part.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise UserError(f"{file}: {name} can be changed after it is made; write @dataclass(frozen=True) above it")
+        raise UserError(f"{file}: {name} must be frozen: write @dataclass(frozen=True) above it")
     for field in fields(part):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
             raise UserError(f"{file}: {name}.{field.name} has no default; every setting needs one")

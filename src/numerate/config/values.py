@@ -1,11 +1,11 @@
 """Parses text or plain data to typed values, and formats them, for the command line and saved recipes.
 
-A setting's type hint decides how its value is read, so one rule serves `model.num_heads=4`, `LSTM(layers=2)` inside a
-list, and a line of a recipe on disk. Parts being read are `Draft`s, built only at the end: what one override breaks
-(`width=60` for 4 heads) the next may mend (`heads=6`), and a refusal can name the path at which it happened.
+A setting's type hint determines how its value is parsed, with the same rules for `model.num_heads=4`, `LSTM(layers=2)`
+inside a list, and a line of a saved recipe. Parts are parsed to `Draft`s and built only at the end: an override may be
+invalid by itself (`width=60` for 4 heads) if the next one fits (`heads=6`), and errors contain the path.
 
-This is ours rather than OmegaConf's, whose reader turns `1:20` into 80 (a number to the base 60), knows neither `1e6`
-nor `64k` as whole numbers, and refuses fields declared by an abstract class.
+OmegaConf is not used because it parses `1:20` as 80 (a number to the base 60), does not accept `1e6` or `64k` as
+integers, and does not support fields declared by an abstract class.
 """
 
 import re
@@ -37,7 +37,7 @@ _PATH_PREFIX = re.compile(r"([A-Za-z_]\w*)(?:\.[\w.]+)?: ")
 
 
 class Draft:
-    """A part that is not built yet: its class, and the settings given so far (all others keep their defaults)."""
+    """A part that is not built yet: its class, and the settings given so far (others have their defaults)."""
 
     def __init__(self, part: type, settings: dict[str, Any]) -> None:
         self.part = part
@@ -64,7 +64,7 @@ def is_spec(value: object) -> bool:
 
 
 def settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
-    """The settings of a spec's class, each with its type hint. Raises `UserError` for a class that is no spec."""
+    """The settings of a spec's class, each with its type hint. Raises `UserError` for a class that is not a spec."""
     return _settings_of(part)
 
 
@@ -80,11 +80,11 @@ def _settings_of(part: Any) -> dict[str, tuple[Field[Any], Any]]:
 
 
 ALIASES = {"lr": "learning_rate"}
-"""Other names of settings: PyTorch's."""
+"""Alternative names of settings, from PyTorch."""
 
 
 def resolve_setting_name(part: type, key: str, path: str) -> str:
-    """The setting that a key means. Raises `UserError` with those that there are."""
+    """The setting with a name or alternative name. Raises `UserError` with the available ones."""
     known = settings_of(part)
     if normalize_name(key) in ALIASES and ALIASES[normalize_name(key)] in known:
         return ALIASES[normalize_name(key)]
@@ -101,7 +101,7 @@ def join_path(path: str, name: object) -> str:
 
 
 def to_draft(value: Any) -> Any:
-    """A value as editable draft: a spec as a `Draft`, a tuple as a list, anything else as it is."""
+    """A value as an editable draft: a spec as a `Draft`, a tuple as a list, anything else unchanged."""
     if is_spec(value):
         return Draft(type(value), {name: getattr(value, name) for name in settings_of(type(value))})
     return list(value) if isinstance(value, tuple) else value
@@ -124,7 +124,7 @@ def build_draft(value: Any, path: str) -> Any:
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint alone: `int | None` gives `(int, NoneType)`."""
+    """The members of a union, or the hint itself: `(int, NoneType)` for `int | None`."""
     origin = get_origin(hint)
     if origin is Annotated:
         return union_members(get_args(hint)[0])
@@ -134,12 +134,12 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 
 def part_classes_in(hint: Any) -> list[type]:
-    """The members of a union that are kinds of parts."""
+    """The members of a union that are classes of parts."""
     return [o for o in union_members(hint) if isinstance(o, type) and o not in EXAMPLES and get_origin(o) is None]
 
 
 def format_type(hint: Any) -> str:
-    """A type as a person writes it: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
+    """A type as readable text: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
     names = []
     for option in union_members(hint):
         if get_origin(option) is Literal:
@@ -155,7 +155,7 @@ def format_type(hint: Any) -> str:
 
 
 def fixed_length(hint: Any) -> int | None:
-    """How many items a list or tuple must have, None where any number will do."""
+    """The required number of items of a list or tuple; None if any."""
     inside = get_args(hint)
     return len(inside) if get_origin(hint) is tuple and inside[-1] is not Ellipsis else None
 
@@ -167,12 +167,12 @@ def item_hint(hint: Any, index: int) -> Any:
 
 
 def split_at_commas(text: str) -> list[str] | None:
-    """The pieces between commas that stand in no brackets and no quotes; None where brackets or quotes do not close.
+    """Splits a text at commas outside brackets and quotes; None if brackets or quotes are not closed.
 
     >>> split_at_commas("LSTM(layers=1,width=2), 'a,b', [1,2]")
     ['LSTM(layers=1,width=2)', "'a,b'", '[1,2]']
 
-    A quote opens only where a value may begin, so that the one in `Ann's` is a letter like others.
+    A quote is only opened where a value may start, so that the one in `Ann's` is a normal character.
     """
     pieces, start, open_brackets, quote, previous_letter, i = [], 0, "", "", ",", 0
     while i < len(text):
@@ -202,14 +202,15 @@ def split_at_commas(text: str) -> list[str] | None:
 
 
 def unquote(word: str) -> str | None:
-    """The text between quotes, None for a word that is not wholly quoted. A backslash keeps a quote or a backslash."""
+    """The text between quotes; None for a word that is not quoted. A backslash escapes a quote or a backslash."""
     if not re.fullmatch(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", word, re.DOTALL):
         return None
     return re.sub(r"\\(['\"\\])", r"\1", word[1:-1])
 
 
 def parse_number(word: str) -> int | float | None:
-    """The number that a word is, whole numbers as `int`: `1e6`, `64k` and `1_000` are whole, `0.5` and `2.5e-3` not."""
+    """Parses a number; integers are returned as `int`: `1e6`, `64k` and `1_000` are integers, `0.5` and `2.5e-3` are
+    not."""
     if word in INFINITIES:
         return INFINITIES[word]
     match = _NUMBER.fullmatch(word)
@@ -229,9 +230,9 @@ def parse_number(word: str) -> int | float | None:
 
 
 def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> Any:
-    """Reads a value as a person writes it, by its type hint; parts stay drafts. Raises `UserError` with an example.
+    """Parses a value from text by its type hint; parts stay drafts. Raises `UserError` with an example.
 
-    A text that was `is_saved`, instead of typed by the user, names no file of parts that runs (`my.py:Bitter`)."""
+    If it `is_saved`, instead of typed by the user, a file named in it (`my.py:Bitter`) only runs if it is approved."""
     options, stripped, parse_item = union_members(hint), text.strip(), partial(parse_value, is_saved=is_saved)
     quoted = unquote(stripped)
     for option in options:
@@ -293,7 +294,7 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
 
 
 def value_from_data(data: Any, hint: Any, path: str) -> Any:
-    """Reads a value from plain data (what YAML holds), by its type hint; parts stay drafts."""
+    """Converts plain data (as in YAML) by its type hint; parts stay drafts."""
     options = union_members(hint)
     for option in options:
         if get_origin(option) is Literal and any(type(data) is type(v) and data == v for v in get_args(option)):
@@ -326,7 +327,7 @@ def value_from_data(data: Any, hint: Any, path: str) -> Any:
 
 
 def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
-    """A part from its node of a tree, `{"kind": "LSTM", "layers": 2}`."""
+    """A part from its dict, `{"kind": "LSTM", "layers": 2}`."""
     kind = data.get("kind", classes[0].__name__ if len(classes) == 1 and not is_abstract(classes[0]) else None)
     if not isinstance(kind, str):
         raise UserError(f"{path}: kind is missing; it must be one of: {', '.join(available_parts(classes)) or 'none'}")
@@ -340,7 +341,7 @@ def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Dra
 
 
 def available_parts(classes: list[type]) -> dict[str, str]:
-    """The class names that can stand for these types, each with its kind ("" for a type that is a part itself)."""
+    """The names of classes allowed for these types, each with its kind ("" for a type that is a part itself)."""
     kinds = catalogue.parts_by_kind()
     parts = {name: declared.__name__ for declared in classes for name in sorted(kinds.get(declared.__name__, {}))}
     return parts | {c.__name__: "" for c in classes if not is_abstract(c) and c is not object}
@@ -349,11 +350,11 @@ def available_parts(classes: list[type]) -> dict[str, str]:
 def get_part_class(
     name: str, classes: list[type], path: str, *, is_saved: bool = False, file_sha256: object = None
 ) -> type:
-    """The class meant by a name: of the catalogue, of an installed package (`Bitter` or `acme.mixers:Bitter`), or of a
-    file (`my.py:Bitter`).
+    """The class with a name: of the catalogue, of an installed package (`Bitter` or `acme.mixers:Bitter`), or of a file
+    (`my.py:Bitter`).
 
-    A file that the user names is run; of a name that was `is_saved` only a file that he approved, with the sha256
-    `file_sha256`. Raises `UserError` where there is none, with those that there are.
+    A file that the user names is run; for a saved name (`is_saved`), only an approved file with the sha256
+    `file_sha256`. Raises `UserError` with the available names if there is none.
     """
     kinds, available = " or ".join(c.__name__ for c in classes), available_parts(classes)
     exact_name = next((names for names in available if normalize_name(names) == normalize_name(name)), None)
@@ -384,7 +385,7 @@ def get_part_class(
 
 
 def example_text(hint: Any) -> str:
-    """A value that a hint accepts, to end an error with."""
+    """An example value of a type, for error messages."""
     for option in union_members(hint):
         if option in EXAMPLES:
             return EXAMPLES[option]
@@ -398,7 +399,7 @@ def example_text(hint: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value as `parse_value` reads it back: `LSTM(layers=3)` (what is not the default), `1:5`, `null`, `[a, b]`."""
+    """A value as text for `parse_value`: `LSTM(layers=3)` (without default settings), `1:5`, `null`, `[a, b]`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -425,7 +426,7 @@ def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> lis
 
 
 def _find_preset(name: str, classes: list[type]) -> Draft | None:
-    """The part with settings that a paper's name means, opened for changes; None for a name that is a class's."""
+    """The preset of a name as an editable draft; None for the name of a class."""
     if normalize_name(name) in map(normalize_name, available_parts(classes)):
         return None
     for declared in classes:

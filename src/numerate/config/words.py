@@ -1,4 +1,4 @@
-"""Checks `Literal` settings, also of recipes made in Python."""
+"""Checks `Literal` settings, including those of recipes built in Python."""
 
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -16,7 +16,7 @@ def check_choices(part: Any, path_prefix: str = "") -> None:
         ...
     numerate.errors.UserError: backbone.input_injection: 'addd' is none of: none, add, linear, ffn. Did you mean 'add'?
 
-    Raises `UserError` with the path of the first word that the setting does not know.
+    Raises `UserError` with the path of the first invalid value.
     """
     for name, (_, hint) in settings_of(type(part)).items():
         value, path = getattr(part, name), f"{path_prefix}{name}"

@@ -1,4 +1,4 @@
-"""Executors: work on many items in parallel, on this machine, a Ray cluster or Slurm."""
+"""Executors: process many items in parallel, on this machine, a Ray cluster or Slurm."""
 
 from numerate.catalogue import lazy_getattr
 

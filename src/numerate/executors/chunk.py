@@ -1,4 +1,5 @@
-"""A task of a Slurm array: the local pool on a share of the items, each result a line of a shared file."""
+"""A task of a Slurm array: processes part of the items with the local pool, and writes each result as a line of a
+shared file."""
 
 import os
 import pickle
@@ -23,12 +24,13 @@ from numerate.training import disk
 from numerate.training.stopping import Stop
 
 PREEMPTION_WAIT = 900.0
-"""Seconds that a task waits for its end after SIGTERM: Slurm queues a preempted one again only if it is still there."""
+"""Seconds that a task waits after SIGTERM before it ends: Slurm requeues a preempted task only if it is still
+running."""
 
 
 @dataclass(frozen=True)
 class PickledItem:
-    """An item on its way to another machine: opened by the worker that does it, and by nobody before."""
+    """A pickled item for another machine; only the worker that processes it unpickles it."""
 
     name: str
     content: bytes
@@ -39,14 +41,14 @@ class PickledWork(Work):
     """Pickled work for another machine, with the paths and files that its classes need there.
 
     It may be defined anywhere: in a module, in the script that was started (`__main__`), in a `--parts` file. Its items
-    are `PickledItem`s, its results plain data, so that only the worker and the command need to know any class of them.
+    are `PickledItem`s, its results plain data, so that only the worker and the command need to import their classes.
     """
 
     content: bytes
     files: tuple[UserFile, ...] = ()
-    """The user's files (`--parts`) with their contents, loaded before anything is unpacked."""
+    """The user's files (`--parts`) with their contents, loaded before unpickling."""
     sys_path: tuple[str, ...] = ()
-    """Where Python looked for modules."""
+    """Python's module search path."""
 
     @classmethod
     def from_work(cls, work: Work) -> "PickledWork":
@@ -59,7 +61,7 @@ class PickledWork(Work):
         return PickledItem(name, pickle_value(item, name))
 
     def open(self, context: WorkerContext) -> Callable[[PickledItem], Any]:
-        signal.signal(_preemption_signal(), signal.SIG_IGN)  # Slurm may send it to every process of a task
+        signal.signal(_preemption_signal(), signal.SIG_IGN)  # Slurm may send the signal to every process of a task
         sys.path += [place for place in self.sys_path if place not in sys.path]
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
@@ -71,8 +73,8 @@ class PickledWork(Work):
 
 
 def pickle_value(value: Any, name: str) -> bytes:
-    """Pickled by cloudpickle, which also takes along classes that were defined in `__main__`. Raises `UserError` where
-    that is not possible."""
+    """Pickles with cloudpickle, which includes classes defined in `__main__`. Raises `UserError` if that is not
+    possible."""
     import cloudpickle
 
     try:
@@ -84,11 +86,11 @@ def pickle_value(value: Any, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """A submitted task: a share of the items, each with its number in the submission, and the pool that does them.
+    """A submitted task: part of the items, each with its number in the submission, and the pool that processes them.
 
     Every line of `results_file` is one of: `{"started": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
-    as soon as that item is over; `{"refused": failure}` where nothing could be done; `{"signal": name}` when it was
-    stopped; `{"finished": true}`, the last. A task that is queued again does what has no line yet.
+    as soon as that item is finished; `{"refused": failure}` if the task could not start; `{"signal": name}` if it was
+    stopped; `{"finished": true}` as the last line. A requeued task processes the items without a line.
     """
 
     results_file: str
@@ -98,7 +100,7 @@ class ArrayTask:
 
     def __call__(self) -> None:
         if os.environ.get("SUBMITIT_EXECUTOR") == "local" and os.getpid() != os.getpgrp():
-            os.setsid()  # a terminal's Ctrl-C is for the command alone, as it is with Slurm
+            os.setsid()  # Ctrl-C in a terminal only reaches the command, as with Slurm
         self._append({"started": time.time(), "job": _job_id(), "host": socket.gethostname(), "pid": os.getpid()})
         done = {record.get("item") for record in read_records(Path(self.results_file), TASK)}
         remaining = {number: item for number, item in self.items if number not in done}
@@ -119,7 +121,7 @@ class ArrayTask:
             time.sleep(PREEMPTION_WAIT)
 
     def checkpoint(self) -> Any:
-        """What submitit requeues on timeout or preemption: the same task, since its file records what is done, and
+        """What submitit requeues on timeout or preemption: the same task, since its file records finished items, and
         runs resume from their checkpoints."""
         from submitit.helpers import DelayedSubmission
 
@@ -139,7 +141,7 @@ class ArrayTask:
 
 
 def _to_json(work: Work, result: Any, name: str) -> Any:
-    """A result as plain data. Raises `UserError` where its work gives none."""
+    """A result as plain data. Raises `UserError` if its work cannot convert it."""
     try:
         return disk.to_plain_data(work.to_json(result))
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
@@ -147,7 +149,7 @@ def _to_json(work: Work, result: Any, name: str) -> Any:
 
 
 def outcome_record(number: int, outcome: ItemOutcome) -> dict[str, Any]:
-    """An item that is over, as a line of JSON; its result is plain data."""
+    """A finished item, as a line of JSON; its result is plain data."""
     record: dict[str, Any] = {"item": number, "seconds": outcome.seconds, "worker": outcome.worker}
     if outcome.failure is not None:
         return record | {"failure": asdict(outcome.failure)}
@@ -155,8 +157,8 @@ def outcome_record(number: int, outcome: ItemOutcome) -> dict[str, Any]:
 
 
 def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> ItemOutcome:
-    """What `outcome_record` wrote, under the item's index in the command that reads it. A record that is none is a
-    fault of that item."""
+    """Parses what `outcome_record` wrote, with the item's index in the reading command. An invalid record is a failure
+    of that item."""
     try:
         seconds, worker = float(record["seconds"]), str(record["worker"])
         if "failure" in record:
@@ -168,9 +170,9 @@ def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> It
 
 
 class PreemptionHandler:
-    """Stops the pool when Slurm warns a task (SIGUSR2, before its time limit or preemption) or ends it (SIGTERM). The
-    warning is passed on to submitit, which requeues the task, when the pool has ended and runs have written their
-    checkpoints."""
+    """Stops the pool when Slurm warns a task (SIGUSR2, before its time limit or preemption) or ends it (SIGTERM). When
+    the pool has ended and runs have written their checkpoints, the warning is passed on to submitit, which requeues the
+    task."""
 
     def __init__(self) -> None:
         self.stop = Stop()
@@ -193,7 +195,7 @@ class PreemptionHandler:
         self.stop.request()
 
     def forward_signal(self) -> None:
-        """Ends this process where submitit is there to queue the task again."""
+        """Ends this process if submitit can requeue the task."""
         if callable(self._previous_handler):
             self._previous_handler(_preemption_signal(), None)
 

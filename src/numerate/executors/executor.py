@@ -1,4 +1,4 @@
-"""The interface of all executors: items in; results or failures out, as completed."""
+"""The interface of all executors: they take items and yield results or failures as completed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ FailureKind = Literal[
     "user error", "operational error", "error", "out of memory", "died", "timeout", "stopped", "not started"
 ]
 """How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
-"error" (an unexpected exception), out of memory, its worker died, `timeout`, stopped, or never started since all was
-stopped."""
+"error" (an unexpected exception), "out of memory", "died" (its worker), "timeout", "stopped", or "not started" because
+everything was stopped."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an item has no result: `text` for the user, `traceback` for debugging.
+    """The reason why an item has no result: `text` for the user, `traceback` for debugging.
 
-    `status` is the exit status that this alone would give a command.
+    `status` is the exit status of a command with this failure only.
     """
 
     kind: FailureKind
@@ -32,7 +32,7 @@ class Failure:
 
     @classmethod
     def from_dict(cls, data: object) -> "Failure":
-        """From plain data, as `dataclasses.asdict` gives it. Raises `ValueError` for any other."""
+        """From plain data, as returned by `dataclasses.asdict`. Raises `ValueError` for any other."""
         if not isinstance(data, dict) or data.get("kind") not in get_args(FailureKind):
             raise ValueError("not a failure")
         kind, text, status, traceback = (data.get(name) for name in ("kind", "text", "status", "traceback"))
@@ -42,15 +42,15 @@ class Failure:
 
     @property
     def is_transient(self) -> bool:
-        """Whether the item may succeed when it is simply started again: it was stopped, not refused."""
+        """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
         return self.kind in ("died", "stopped", "not started")
 
 
 @dataclass(frozen=True)
 class ItemOutcome:
-    """An item that is over: its `index` among the items, its result or its failure.
+    """A finished item: its `index` among the items, and its result or its failure.
 
-    `seconds` are those that it took in its worker, without any waiting; `worker` is the name of that worker.
+    `seconds` is its time in the worker, without waiting; `worker` is the name of that worker.
     """
 
     index: int
@@ -74,9 +74,9 @@ class WorkerContext:
 
 
 class Work(ABC):
-    """What is done with each item. It is pickled to every worker and opened there once: what is costly (libraries, a
-    model) is paid for in `open`, not per item. Items and results are pickled too, but for results on Slurm, which are
-    lines of JSON (`to_json`).
+    """The work to do on each item. It is pickled to every worker and opened there once: expensive setup (libraries, a
+    model) happens in `open`, not per item. Items and results are pickled too, except results on Slurm, which are lines
+    of JSON (`to_json`).
 
     >>> class Square(Work):
     ...     def open(self, context):
@@ -85,29 +85,30 @@ class Work(ABC):
 
     @abstractmethod
     def open(self, context: WorkerContext) -> Callable[[Any], Any]:
-        """What does one item. An exception that it raises is that item's failure and nobody else's."""
+        """Returns the function that processes one item. An exception that it raises is the failure of that item
+        only."""
 
     def item_name(self, item: Any) -> str:
         """The name of an item in errors and in `status`."""
         return str(item)
 
     def to_json(self, result: Any) -> Any:
-        """A result as plain data (what JSON holds), by which it travels where files are all that is shared. What is
-        plain data already needs none of this."""
+        """Converts a result to plain (JSON) data, for executors that share only files. Results that are plain data
+        already need no override."""
         return result
 
     def from_json(self, data: Any) -> Any:
-        """A result from plain data. Raises `ValueError` for data that `to_json` does not give."""
+        """A result from plain data. Raises `ValueError` for data that `to_json` does not return."""
         return data
 
     def is_reusable(self, result: Any) -> bool:
-        """Whether a result that an earlier start left is still good. Where it is not, its item is done again."""
+        """Whether a result of an earlier command is still valid. If not, its item is repeated."""
         return True
 
 
 @dataclass(frozen=True)
 class Executor(ABC):
-    """Does work on items with several workers: `Local`, `Ray` or `Slurm`. The same items give the same results on each.
+    """Processes items with several workers: `Local`, `Ray` or `Slurm`. The results are the same on each.
 
     For example:
 
@@ -123,7 +124,7 @@ class Executor(ABC):
         None, "memory limit per worker in bytes, in addition to its libraries, such as 4e9; null: none"
     )
     stack_size: int = setting(
-        1, "how many runs that differ in seed or scalar settings only are trained as one stacked model"
+        1, "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model"
     )
 
     def __post_init__(self) -> None:
@@ -141,7 +142,7 @@ class Executor(ABC):
         """Checks that this executor is available, before anything is written or started.
 
         Raises the `UserError` that `run` would raise for a package or a program that is not installed, or for an
-        address that does not answer, as far as that shows before anything is started.
+        address that does not answer, if that can be checked before anything is started.
         """
         return
 
@@ -159,7 +160,7 @@ class Executor(ABC):
 
         `folder` is for files of the executor (logs, job scripts). When `stop` is requested, running items are stopped
         and waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises
-        `UserError` before anything is started where the executor is not available (a package that is not installed, an
+        `UserError` before anything is started if the executor is not available (a package that is not installed, an
         address that does not answer).
         """
 

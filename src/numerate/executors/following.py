@@ -14,9 +14,9 @@ from numerate.training.stopping import Stop
 def wait_for_items(
     submissions: Sequence[Submission], work: Work, stop: Stop, on_tick: Callable[[], None], *, wait: bool = True
 ) -> Iterator[ItemOutcome]:
-    """Every item that a command waits for, as its task finishes it, or with the failure of its task.
+    """Yields every item that a command waits for when its task finishes it, or with the failure of its task.
 
-    When `stop` is requested, and at once without `wait`, the items that are not over are left to their jobs.
+    When `stop` is requested, or immediately without `wait`, unfinished items are left to their jobs.
     """
     for submission in submissions:
         for number in list(submission.records):
@@ -57,7 +57,7 @@ def wait_for_items(
 
 
 def _detach(submission: Submission, stop: Stop) -> Iterator[ItemOutcome]:
-    """The failures of items that a command does not wait for any longer. The jobs keep running."""
+    """Failures for items that a command no longer waits for. The jobs keep running."""
     if stop.requested:
         count = pluralize(len(submission.pending), "item")
         verb = "continues" if len(submission.pending) == 1 else "continue"
@@ -76,7 +76,7 @@ def _detach(submission: Submission, stop: Stop) -> Iterator[ItemOutcome]:
 
 
 def describe(submission: Submission) -> str:
-    """A submission, and how to look at it and end it without this program."""
+    """A submission, and the commands to inspect it and end it."""
     if submission.cluster == "slurm":
         return (
             f"Slurm job {submission.array_job_ids()} (`squeue -j {submission.array_job_ids()}` shows it, `scancel "
@@ -102,21 +102,21 @@ def print_message(text: str) -> None:
 
 
 def _query_interval(submissions: Sequence[Submission]) -> float:
-    """Seconds between two queries to Slurm, which serves many users."""
+    """Seconds between two queries to Slurm."""
     if all(one.cluster == "local" for one in submissions):
         return 1.0
     return max(10.0, sum(len(one.job_ids) for one in submissions) / 50)
 
 
 def _poll_interval(submissions: Sequence[Submission]) -> float:
-    """Seconds between two looks at the files of the tasks, which a shared file system serves."""
+    """Seconds between two reads of the tasks' files on a shared file system."""
     if all(one.cluster == "local" for one in submissions):
         return 0.5
     return max(2.0, sum(len(one.job_ids) for one in submissions) / 100)
 
 
 def sleep_with_ticks(seconds: float, stop: Stop, on_tick: Callable[[], None]) -> None:
-    """Waits, with a tick twice a second, until time is up or a stop is requested."""
+    """Waits, with a tick twice a second, until the time has elapsed or a stop is requested."""
     end = time.monotonic() + seconds
     while not stop.requested and (remaining := end - time.monotonic()) > 0:
         time.sleep(min(0.5, remaining))

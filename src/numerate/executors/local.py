@@ -1,4 +1,4 @@
-"""Worker processes on this machine: each loads its libraries once and does one item after the other."""
+"""Worker processes on this machine: each imports its libraries once and processes one item after the other."""
 
 import atexit
 import multiprocessing
@@ -24,7 +24,7 @@ from numerate.executors.worker import Reply, Worker, thread_variables
 from numerate.training.stopping import Stop
 
 ORPHAN_TIMEOUT = 30.0
-"""Seconds that a worker may continue its item after the command is gone, until it ends itself."""
+"""Seconds that a worker may continue its item after the command has ended."""
 
 _STOP = b"stop"
 _UNGUARDED = 87  # exit status of a worker that was about to start workers itself
@@ -69,7 +69,7 @@ class Local(Executor):
 
 
 class ProcessBackend(pool.Backend):
-    """Worker processes. Each has a pipe of its own: no shared lock that a killed one could leave locked."""
+    """Worker processes, each with its own pipe: there is no shared lock that a killed one could leave locked."""
 
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
@@ -147,9 +147,7 @@ class ProcessBackend(pool.Backend):
         self.kill(worker)
         if code == -9 and self._oom_kills.has_new_kill():
             reason = "the kernel killed its worker, since there was no memory left"
-            failure = Failure(
-                "out of memory", f"{reason}; fewer workers at once, or a smaller batch or model, need less"
-            )
+            failure = Failure("out of memory", f"{reason}; use fewer workers, or a smaller batch or model")
             return pool.WorkerEvent(worker, "gone", failure=failure)
         if code == _UNGUARDED and not was_ready:
             return pool.WorkerEvent(worker, "refused", failure=Failure("user error", _GUARD_MESSAGE, 2))
@@ -173,7 +171,7 @@ class ProcessBackend(pool.Backend):
 
     def close(self) -> None:
         if os.getpid() != self._owner_pid:
-            return  # a fork of the command, which has no workers
+            return  # a fork of the command, which owns no workers
         for worker in list(self._pipes):
             self.release(worker)
         end = time.monotonic() + pool.STOP_TIMEOUT
@@ -191,7 +189,7 @@ class ProcessBackend(pool.Backend):
 
 
 def _has_exited(process: Any, seconds: float) -> bool:
-    """Whether a process has ended within so many seconds; its resources are then released."""
+    """Whether a process has ended within a number of seconds; its resources are then released."""
     process.join(seconds)
     if process.exitcode is None:
         return False
@@ -211,7 +209,7 @@ def _exit_text(code: int | None) -> str:
 
 
 def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: float | None) -> None:
-    """A worker process: opens the work, then does one item after the other until there are none."""
+    """A worker process: opens the work, then processes one item after the other until there are none."""
     worker = Worker(threads=threads, memory_limit=memory_limit)
     inbox: SimpleQueue[bytes | None] = SimpleQueue()
 
@@ -244,7 +242,7 @@ def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: floa
 
 
 def _receive_messages(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQueue[bytes | None]") -> None:
-    """Receives what the command sends, and stops the current item when the command is gone."""
+    """Receives the command's messages, and stops the current item when the command is gone."""
     while True:
         try:
             if not pipe.poll(1.0):
@@ -266,7 +264,7 @@ def _receive_messages(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQ
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment changed while a process is begun: libraries read it when they are imported."""
+    """Changes the environment while a process starts: libraries read it when they are imported."""
     old_values = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -281,7 +279,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Holds Ctrl-C back while a process is begun, which inherits that until it is ready to ignore it."""
+    """Blocks Ctrl-C while a process starts; the process inherits this until it is ready to ignore the signal."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -296,14 +294,14 @@ def _block_interrupts() -> Iterator[None]:
 
 
 def num_available_cpus() -> int:
-    """The CPUs that this process may use: those it is bound to, and no more than its control group grants."""
+    """The number of CPUs that this process may use: its CPU affinity, limited by its control group."""
     num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(num_cpus, cgroup_cpu_limit(Path("/")) or num_cpus))
 
 
 def cgroup_cpu_limit(system: Path) -> int | None:
-    """The CPUs that the control group of this process grants (`cpu.max`, or `cpu.cfs_quota_us`), rounded up; None
-    where it grants all."""
+    """The CPU limit of this process's control group (`cpu.max`, or `cpu.cfs_quota_us`), rounded up; None without a
+    limit."""
     groups = system / "sys/fs/cgroup"
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with suppress(OSError, ValueError):
@@ -313,7 +311,7 @@ def cgroup_cpu_limit(system: Path) -> int | None:
 
 
 def visible_gpus(system: Path = Path("/")) -> list[str]:
-    """The GPUs that this process may see, as `CUDA_VISIBLE_DEVICES` names them, found without any library."""
+    """The GPUs visible to this process, named as in `CUDA_VISIBLE_DEVICES`, found without any library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [] if visible.strip() in ("", "-1") else [name.strip() for name in visible.split(",")]

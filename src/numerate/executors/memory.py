@@ -13,7 +13,7 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
 
 
 class OOMKillCounter:
-    """How many processes the kernel has killed for memory, where this process is accounted.
+    """Counts the processes that the kernel's OOM killer has killed in the control group of this process.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:  # a system without any of these files
@@ -21,8 +21,8 @@ class OOMKillCounter:
     False
 
     The number is `oom_kill` of the control group (version 2 in `memory.events`, version 1 in `memory.oom_control`), and
-    of the whole machine (`/proc/vmstat`) where there is no group. Where none can be read it stays 0, so that nothing is
-    called out of memory that might not be. Documented in the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory.
+    of the whole machine (`/proc/vmstat`) without a group. If neither can be read it stays 0, so that no other failure
+    is reported as out of memory. Documented in the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory.
     """
 
     def __init__(self, system: Path = Path("/")) -> None:
@@ -30,13 +30,13 @@ class OOMKillCounter:
         self._last_count = self.count()
 
     def has_new_kill(self) -> bool:
-        """Whether the kernel has killed another since the last call. Each kill is reported once."""
+        """Whether the kernel has killed a process since the last call. Each kill is reported once."""
         more = self.count() > self._last_count
         self._last_count += more
         return more
 
     def count(self) -> int:
-        """The number now."""
+        """The current number."""
         for path in self._paths():
             with contextlib.suppress(OSError):
                 if found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
@@ -57,10 +57,10 @@ class OOMKillCounter:
 
 
 def limit_memory(num_bytes: float) -> bool:
-    """Lets this process take at most `num_bytes` bytes more than it holds now; False where the system cannot.
+    """Limits this process to `num_bytes` bytes more than it uses now; returns False if the system does not support it.
 
-    What it holds is its private writable memory (`VmData`), whether touched or not; a request beyond the limit then
-    fails in the process, as `MemoryError` or as an error of torch, instead of taking the machine's last memory.
+    Its use is its private writable memory (`VmData`), whether touched or not. A request beyond the limit fails in the
+    process with `MemoryError` or an error of torch, instead of exhausting the machine's memory.
     """
     try:
         import resource
@@ -79,9 +79,10 @@ def limit_memory(num_bytes: float) -> bool:
 
 
 def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> BaseException | None:
-    """The error, or the one that it came from, which says that memory ran out: of Python, numpy, torch or a GPU.
+    """The out-of-memory error of Python, numpy, torch or a GPU in the chain of causes of an error; None if there is
+    none.
 
-    Under a limit (`is_memory_limited`) a thread that cannot be begun had no memory for its stack.
+    Under a limit (`is_memory_limited`), a thread that cannot be started had no memory for its stack.
     """
     visited: set[int] = set()
     cause: BaseException | None = error
@@ -99,7 +100,7 @@ def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> Ba
 
 
 def is_memory_limited() -> bool:
-    """Whether somebody has limited what this process may take (`ulimit -v`, `ulimit -d`)."""
+    """Whether the memory of this process is limited (`ulimit -v`, `ulimit -d`)."""
     try:
         import resource
     except ImportError:
@@ -109,14 +110,14 @@ def is_memory_limited() -> bool:
 
 
 def out_of_memory_text(cause: BaseException, limit: float | None = None) -> str:
-    """Whose memory ran out and what needs less, in words; `limit` is what a worker may take, in bytes."""
+    """A message about which memory ran out and what needs less; `limit` is the worker's limit in bytes."""
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
     if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
-        return f"the GPU is out of memory ({message}); a smaller batch or model, or fewer workers on it, need less"
+        return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
     if limit is not None:
         reason = f"its worker may take {format_bytes(limit)} ({message})"
-        return f"{reason}; a smaller batch or model needs less, executor.memory= gives more"
+        return f"{reason}; use a smaller batch or model, or a larger executor.memory="
     if is_memory_limited():
         reason = f"this process is limited ({message})"
-        return f"{reason}; a larger limit (`ulimit -v`) gives more, a smaller batch or model needs less"
-    return f"the machine is out of memory ({message}); fewer workers at once, or a smaller batch or model, need less"
+        return f"{reason}; use a larger limit (`ulimit -v`), or a smaller batch or model"
+    return f"the machine is out of memory ({message}); use fewer workers, or a smaller batch or model"

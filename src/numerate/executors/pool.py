@@ -22,15 +22,15 @@ STOP_TIMEOUT = 10.0
 
 _TICK_INTERVAL = 0.5
 MAX_CONSECUTIVE_DEATHS = 100
-"""Consecutive deaths of workers, or 4 per worker where that is more, until no more are started."""
+"""Consecutive deaths of workers (or 4 per worker if that is more) after which no more are started."""
 
-_MAX_FAILED_STARTS = 3  # workers that die one after the other before they are ready, until no more are begun
+_MAX_FAILED_STARTS = 3  # consecutive deaths of workers before they are ready, after which no more are started
 
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """An event of a worker: it is ready (with its `name`), its item is over (`reply`), it could not open the work
-    (`failure`), or it is gone (`failure` says how). The last two are final."""
+    """An event of a worker: it is ready (with its `name`), its item is finished (`reply`), it could not open the work
+    (`failure`), or it is gone (`failure` has the reason). The last two are final."""
 
     worker: Hashable
     kind: Literal["ready", "over", "refused", "gone"]
@@ -40,7 +40,7 @@ class WorkerEvent:
 
 
 class Backend(ABC):
-    """Workers of one kind, as a pool drives them. Nothing here decides anything, and nothing but `wait` waits."""
+    """The interface between a pool and its workers. It makes no decisions, and only `wait` blocks."""
 
     @abstractmethod
     def start_worker(self, slot: int) -> Hashable:
@@ -49,15 +49,15 @@ class Backend(ABC):
 
     @abstractmethod
     def serialize(self, item: Any) -> bytes:
-        """An item, pickled. Raises what pickling raises."""
+        """Pickles an item. Raises the errors of pickling."""
 
     @abstractmethod
     def send_item(self, worker: Hashable, item: bytes) -> None:
-        """Gives a packed item to a worker that has none. If the worker is gone, an event says so later."""
+        """Gives a pickled item to an idle worker. If the worker is gone, an event reports it later."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[WorkerEvent]:
-        """What happened, as soon as anything has; nothing after so many seconds."""
+        """Waits for events and returns them; an empty list after a timeout in seconds."""
 
     @abstractmethod
     def request_stop(self, worker: Hashable) -> None:
@@ -73,12 +73,12 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Waits a little for the workers that were let go, and ends whoever is left."""
+        """Waits briefly for dismissed workers, and kills the remaining ones."""
 
 
 @dataclass
 class WorkerState:
-    """A worker as the pool sees it: its item and when that started, and when it was requested to stop
+    """The pool's state of a worker: its item and when that started, and when it was requested to stop
     (`timed_out_at`)."""
 
     slot: int
@@ -92,12 +92,12 @@ class WorkerState:
 
 @dataclass
 class Pool:
-    """Runs `items` on up to `workers` workers; `run` yields each as soon as it is over.
+    """Runs `items` on up to `workers` workers; `run` yields each as soon as it is finished.
 
-    A worker is begun for each item that waits, up to `workers`, all of them at once, and gets an item whenever it has
-    none. One that dies loses its item and is replaced; one whose item takes longer than `timeout` seconds is requested
-    to stop it, killed `STOP_TIMEOUT` seconds later, and replaced. Raises `UserError` or `OperationalError` where no
-    worker can start, and where many die one after the other without any item done.
+    Up to `workers` workers are started at once, no more than there are waiting items, and get an item whenever they are
+    idle. If a worker dies, its item fails and the worker is replaced. If an item takes longer than `timeout` seconds,
+    its worker is asked to stop, killed `STOP_TIMEOUT` seconds later, and replaced. Raises `UserError` or
+    `OperationalError` if no worker can start, or if many die in a row without finishing an item.
     """
 
     backend: Backend
@@ -207,9 +207,7 @@ class Pool:
         else:
             self._consecutive_deaths += 1
             failure = event.failure if state.timed_out_at is None else self._timeout_failure()
-            if (
-                state.stop_requested and state.timed_out_at is None
-            ):  # it may have ended before it took the item that it was given
+            if state.stop_requested and state.timed_out_at is None:  # it may have ended before it received the item
                 failure = stopped_failure(self.stop)
             self._fail_item(state.item, failure, time.monotonic() - state.started_at, state.name)
 
@@ -253,7 +251,7 @@ class Pool:
                 self._fail_item(state.item, self._timeout_failure(), now - state.started_at, state.name)
 
     def _wait_seconds(self) -> float:
-        """Seconds until something has to be done even if nothing happens."""
+        """Seconds until the pool must act even without events."""
         now, seconds = time.monotonic(), _TICK_INTERVAL
         for state in self._workers.values():
             if self.timeout is not None and state.item is not None:
@@ -276,7 +274,7 @@ class Pool:
             self.backend.request_stop(worker)
 
     def _stop_workers(self) -> None:
-        """Stops the running items when nobody waits for them any more, for at most `STOP_TIMEOUT` seconds."""
+        """Stops the running items when the results are no longer needed, for at most `STOP_TIMEOUT` seconds."""
         for worker, state in self._workers.items():
             self._request_stop(worker, state)
         end = time.monotonic() + STOP_TIMEOUT
@@ -309,7 +307,7 @@ class Pool:
         return error
 
     def _deaths_text(self) -> str:
-        last_death = "" if self._last_failure is None else f", the last one so: {self._last_failure.text}"
+        last_death = "" if self._last_failure is None else f", the last one: {self._last_failure.text}"
         return (
             f"{self._consecutive_deaths} consecutive workers died without finishing an item{last_death}. "
             "Finished items are kept; try `workers=1` if they run out of memory together."

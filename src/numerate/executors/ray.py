@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: actors that load their libraries once and do one item after the other."""
+"""Workers on a Ray cluster: actors that import their libraries once and process one item after the other."""
 
 import contextlib
 import importlib
@@ -28,27 +28,28 @@ from numerate.executors.worker import Reply, Worker
 from numerate.training.stopping import Stop
 
 WARN_AFTER = 30.0
-"""Seconds without any worker until a warning says what the cluster lacks."""
+"""Seconds without any worker before a warning about the missing resources of the cluster."""
 
 _OBJECT_STORE_MEMORY = (
     256 * 2**20
-)  # bytes of shared memory of a cluster of ours; items and results pass through one by one
+)  # bytes of shared memory of a new local cluster; items and results pass through one by one
 
 
 @dataclass(frozen=True)
 class Ray(Executor):
-    """Actors on a Ray cluster: one that is there (`executor.address=auto`), or one begun on this machine for the work.
+    """Actors on a Ray cluster: an existing one (`executor.address=auto`), or one started on this machine for the work.
 
-    Each actor reserves `num_cpus` and `num_gpus`, fractions too, so that several share a GPU. A cluster that is there
-    needs numerate on every node, at the same version, and a file system that all nodes see. When the command dies, Ray
-    ends its actors at once, and the next start resumes from the last checkpoints. See docs.ray.io, "Actors".
+    Each actor reserves `num_cpus` and `num_gpus`, which may be fractions, so that several share a GPU. An existing
+    cluster needs numerate on every node, at the same version, and a file system shared by all nodes. If the command
+    dies, Ray ends its actors immediately, and the same command resumes from the last checkpoints. See docs.ray.io,
+    "Actors".
     """
 
     address: str | None = setting(
         None, "an existing cluster: auto, host:port, ray://host:port; null: $RAY_ADDRESS, or a new local one"
     )
-    num_cpus: float | None = setting(None, "CPUs reserved per worker, as 0.5; null: threads")
-    num_gpus: float = setting(0.0, "GPUs reserved per worker, as 0.25")
+    num_cpus: float | None = setting(None, "CPUs reserved per worker, such as 0.5; null: threads")
+    num_gpus: float = setting(0.0, "GPUs reserved per worker, such as 0.25")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +94,7 @@ class Ray(Executor):
             yield from pool.Pool(backend, work, items, workers, self.timeout, stop, on_tick).run()
 
     def _max_workers(self, ray: Any, resources: Mapping[str, float]) -> int:
-        """How many workers the nodes of the cluster hold at once, each whole on one node."""
+        """The number of workers that fit on the nodes of the cluster at once, each on one node."""
         nodes = [node.get("Resources", {}) for node in ray.nodes() if node.get("Alive")]
         requested = {name: amount for name, amount in resources.items() if amount} or {"CPU": 1.0}
         count = sum(
@@ -176,9 +177,7 @@ class ActorBackend(pool.Backend):
         is_out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "running low on memory" in text
         if is_out_of_memory or ("End of file" in text and self._oom_kills.has_new_kill()):
             reason = "its worker was killed, since its node had no memory left"
-            failure = Failure(
-                "out of memory", f"{reason}; fewer workers at once, or a smaller batch or model, need less"
-            )
+            failure = Failure("out of memory", f"{reason}; use fewer workers, or a smaller batch or model")
         elif was_ready:
             failure = Failure(
                 "died", f"its worker died ({_exit_reason(text)}); the same command resumes", traceback=text
@@ -188,13 +187,13 @@ class ActorBackend(pool.Backend):
         return pool.WorkerEvent(worker, "gone", failure=failure)
 
     def release(self, worker: Any) -> None:
-        del self._actors[worker]  # an actor ends by itself when nobody holds it
+        del self._actors[worker]  # an actor ends by itself when it is no longer referenced
         self._ready_workers.discard(worker)
         for reference in [reference for reference, owner in self._pending.items() if owner == worker]:
             del self._pending[reference]
 
     def kill(self, worker: Any) -> None:
-        with contextlib.suppress(Exception):  # it may be gone already
+        with contextlib.suppress(Exception):  # it may already have ended
             self._ray.kill(self._actors[worker])
         self.release(worker)
 
@@ -215,7 +214,7 @@ class ActorBackend(pool.Backend):
 
 
 def _make_actor_class(ray: Any) -> type:
-    """The class of the actors, made here so that nothing of it is imported where there is no Ray."""
+    """The actor class, defined here so that ray is imported only when it is used."""
 
     class NumerateWorker:
         """A worker as a Ray actor. `request_stop` has its own thread, so that it is handled while an item is done."""
@@ -224,8 +223,8 @@ def _make_actor_class(ray: Any) -> type:
             self.worker = Worker(threads=threads, memory_limit=memory, dumps=_import_ray().cloudpickle.dumps)
 
         def open(self, work: list[Any], files: Sequence[UserFile], path: list[str], folder: str) -> Any:
-            """The worker's name, or the `Failure` of its start. `path` and `folder` are where the command finds
-            modules and files; on another machine they may mean nothing."""
+            """The worker's name, or the `Failure` of its start. `path` and `folder` are the module path and working
+            directory of the command; they may not exist on another machine."""
             sys.path.extend(entry for entry in path if entry not in sys.path)
             with contextlib.suppress(OSError):
                 os.chdir(folder)
@@ -252,7 +251,7 @@ def _import_ray() -> Any:
 
 @contextlib.contextmanager
 def _connected_cluster(ray: Any, address: str | None, cpus: float) -> Iterator[None]:
-    """A cluster to work on: the one that this process is connected to, the one at an address, or one of our own."""
+    """Connects to a cluster: the one that this process is connected to, the one at an address, or a new local one."""
     if ray.is_initialized():
         yield
         return
@@ -283,7 +282,7 @@ def _resolve_address(address: str | None) -> str:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises `UserError` at once where nobody listens; Ray itself would try for minutes."""
+    """Raises `UserError` immediately if the address does not answer; Ray itself would try for minutes."""
     match = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?(?::([0-9]+))?", address)
     if address in ("local", "auto") or (match is None and "://" in address):
         return
@@ -307,7 +306,7 @@ def _connection_error(address: str, error: Exception) -> UserError | Operational
 
 @contextlib.contextmanager
 def _explain_lost_cluster() -> Iterator[None]:
-    """Turns the loss of a whole cluster into a fault."""
+    """Turns the loss of a whole cluster into an `OperationalError`."""
     try:
         yield
     except (ConnectionError, importlib.import_module("ray").exceptions.RaySystemError) as error:
@@ -319,7 +318,7 @@ def _explain_lost_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence_logging() -> Iterator[None]:
-    """Keeps Ray's notices from the user while it begins or ends."""
+    """Hides Ray's messages while it starts or stops."""
     logger = logging.getLogger("ray")
     old_level = logger.level
     logger.setLevel(logging.ERROR)
@@ -349,7 +348,7 @@ def _resources_text(resources: Mapping[str, float]) -> str:
 
 
 def _exit_reason(text: str) -> str:
-    """What Ray's report says of how an actor ended, without its general advice."""
+    """The reason in Ray's report of how an actor ended, without its general advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray does not say how"]
     reason = next((line for line in reversed(lines) if "Worker exit detail:" in line or "Error: " in line), lines[-1])
     return reason.partition("Worker exit detail:")[2].strip().partition(" Some common causes")[0] or reason[:300]

@@ -1,4 +1,4 @@
-"""Arrays of tasks on a Slurm cluster, each of which runs the local pool on its share of the items."""
+"""Arrays of tasks on a Slurm cluster; each task runs the local pool on its part of the items."""
 
 import contextlib
 import io
@@ -24,22 +24,22 @@ from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
 
 WARNING_SECONDS = 120
-"""Seconds before its limit at which a task is warned, so that runs write checkpoints and it is queued again."""
+"""Seconds before its time limit at which a task is warned, so that runs write checkpoints and it is requeued."""
 
 MAX_ARRAY_TASKS = 1000
-"""Tasks of an array at most, where their number is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
+"""Maximum number of tasks of an array, if it is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
 
 _running_jobs: list[Any] = []
-"""Tasks of the stand-in that still run: without them Python would warn of processes that nobody waits for."""
+"""Running tasks of a local stand-in cluster; keeping them avoids Python's warnings about unreferenced processes."""
 
 
 @dataclass(frozen=True)
 class Slurm(Executor):
-    """Arrays of tasks on a Slurm cluster, submitted by submitit: each runs the local pool on its share of the items.
+    """Arrays of tasks on a Slurm cluster, submitted by submitit: each runs the local pool on its part of the items.
 
-    The folder has to be one that all machines see: the tasks write each result there as soon as it is there, and the
-    command reads it. Ctrl-C leaves the jobs running. The same command again waits for what is still queued or running,
-    whoever submitted it, and submits the rest.
+    The folder must be shared by all machines: tasks write each result there immediately, and the command reads it.
+    Ctrl-C leaves the jobs running. Repeating the command waits for items that are still queued or running, whoever
+    submitted them, and submits the rest.
 
         print(Slurm(partition="cpu", cpus_per_task=16, minutes=120).script(Square(), range(200), Path("runs")))
     """
@@ -56,11 +56,11 @@ class Slurm(Executor):
     minutes: int = setting(60, "time limit of a task in minutes; a task that reaches it is requeued and resumes")
     max_requeues: int = setting(10, "how often a task that reached its time limit is requeued")
     cpus_per_task: int = setting(
-        4, "CPU cores per task; workers is cpus_per_task / threads, or one per GPU, where it is null"
+        4, "CPU cores per task; if workers is null, it is cpus_per_task / threads, or one per GPU"
     )
     gpus_per_task: int = setting(0, "GPUs per task, assigned to its workers in turn")
     mem_gb: float | None = setting(None, "memory per task in GB; null: the cluster's default")
-    sbatch_options: tuple[str, ...] = setting((), "further sbatch options, as exclude=node7 or exclusive")
+    sbatch_options: tuple[str, ...] = setting((), "further sbatch options, such as exclude=node7 or exclusive")
     setup: tuple[str, ...] = setting(
         (), "shell commands run before each task: 'module load cuda', 'source venv/bin/activate'"
     )
@@ -114,23 +114,23 @@ class Slurm(Executor):
         if self.cluster == "local" or shutil.which("sbatch") is not None:
             _, new = self._match_submissions(root, work, [item_key(work, item) for item in items])
         if not new:
-            return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier start.\n"
+            return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier command.\n"
         tasks = split_round_robin(len(new), self._num_tasks(len(new)))
         text = self._script(root / str(next_number(root)) / "logs", len(tasks))
         first, *rest = text.splitlines()
         names = [work.item_name(items[new[number]]) for number in tasks[0]]
         comments = [
-            f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of {len(tasks[0])} at most, on "
+            f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of at most {len(tasks[0])}, on "
             f"{pluralize(self.pool.workers or 1, 'worker')} of {pluralize(self.threads, 'thread')} each.",
             f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         ]
         if len(new) < len(items):
-            comments.insert(1, f"# {pluralize(len(items) - len(new), 'item')} more: in jobs of an earlier start.")
+            comments.insert(1, f"# {pluralize(len(items) - len(new), 'item')} more: in jobs of an earlier command.")
         return "\n".join([first, *comments, *rest, ""])
 
     @property
     def pool(self) -> Local:
-        """What runs inside a task."""
+        """The executor inside a task."""
         workers = self.workers or self.gpus_per_task or max(1, self.cpus_per_task // self.threads)
         return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
 
@@ -163,10 +163,10 @@ class Slurm(Executor):
         yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
 
     def _match_submissions(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
-        """Earlier submissions that hold some of the items, and the indices of those that none of them holds.
+        """Earlier submissions that contain some of the items, and the indices of the remaining items.
 
-        An item is held where its task may still finish it, or where it has a result that no command was given and that
-        the work keeps. What failed there is not held: requesting it means to do it again.
+        An item counts as submitted if its task may still finish it, or if it has a valid result that no command has
+        received. A failed item does not count: requesting it repeats it.
         """
         indices_by_key: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
@@ -203,7 +203,7 @@ class Slurm(Executor):
         return matched, sorted(index for indices in indices_by_key.values() for index in indices)
 
     def _running_tasks(self, submission: Submission, tasks: set[int]) -> set[int]:
-        """Those tasks of a submission that Slurm has queued or running."""
+        """The tasks of a submission that are queued or running in Slurm."""
         if not tasks:
             return set()
         states = task_states(submission, tasks)
@@ -235,7 +235,7 @@ class Slurm(Executor):
         try:
             jobs = self._submit_tasks(path / "logs", array_tasks)
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)  # a job that came to be nevertheless finds nothing to do, and ends
+            shutil.rmtree(path, ignore_errors=True)  # a job that was created nevertheless finds nothing to do, and ends
             raise
         ids = [job.job_id for job in jobs]
         process_start_times = [process_start_time(job) if self.cluster == "local" else None for job in ids]
@@ -278,7 +278,7 @@ class Slurm(Executor):
             raise OperationalError(f"executor: sbatch rejected the job: {str(error).strip()}") from error
 
     def _parameters(self, tasks: int) -> dict[str, Any]:
-        """What submitit makes the lines of the job script of."""
+        """The parameters from which submitit creates the job script."""
         additional_parameters: dict[str, Any] = {"requeue": True}
         for text in self.sbatch_options:
             name, has_value, value = text.strip().lstrip("-").partition("=")
@@ -316,7 +316,7 @@ class Slurm(Executor):
         class Shown(submitit.SlurmExecutor):  # type: ignore[misc, name-defined]
             @classmethod
             def affinity(cls) -> int:
-                return 2  # there need not be a cluster here
+                return 2  # a cluster is not required here
 
         executor = Shown(logs, max_num_timeout=self.max_requeues, python=self.python)
         executor.update_parameters(**parameters)
@@ -327,17 +327,17 @@ class Slurm(Executor):
         except (AttributeError, TypeError):
             non_null = {name: value for name, value in parameters.items() if value is not None}
             lines = [f"# {name}: {value}" for name, value in sorted(non_null.items())]
-            return "\n".join(["#!/bin/bash", "# what submitit makes the job script of:", *lines, ""])
+            return "\n".join(["#!/bin/bash", "# parameters of submitit for the job script:", *lines, ""])
 
 
 def _is_reusable(record: Mapping[str, Any], work: Work) -> bool:
-    """Whether what an earlier submission wrote of an item is a result that is still good."""
+    """Whether an item's record of an earlier submission is a result that is still valid."""
     outcome = outcome_from_record(record, 0, work)
     return outcome.failure is None and work.is_reusable(outcome.result)
 
 
 def _import_submitit() -> Any:
-    """The package. Raises `UserError` where it is not installed."""
+    """Imports the package. Raises `UserError` if it is not installed."""
     try:
         import submitit
     except ImportError as error:
@@ -347,8 +347,8 @@ def _import_submitit() -> Any:
 
 @contextlib.contextmanager
 def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Iterator[None]:
-    """Looks and submits while no other command does, so that nothing is submitted twice. Raises `UserError` naming who
-    is at it where that takes minutes."""
+    """A lock for reading and creating submissions, so that nothing is submitted twice. Raises `UserError` naming its
+    holder if another command holds it for minutes."""
     with disk.convert_os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     lock, end = Lock(root / "lock"), time.monotonic() + 120
@@ -366,7 +366,7 @@ def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Ite
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Processes begun inside do not end by a Ctrl-C at the terminal, as tasks on another machine do not."""
+    """Processes started inside ignore Ctrl-C at the terminal, like tasks on another machine."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

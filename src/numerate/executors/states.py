@@ -1,4 +1,4 @@
-"""In which state the tasks of a submission are, and what that means for items that are not over."""
+"""The states of the tasks of a submission, and what they mean for unfinished items."""
 
 import os
 import socket
@@ -25,8 +25,8 @@ ENDED_STATES = {
     "REVOKED",
     "TIMEOUT",
 }
-"""Job states of squeue(1) in which nothing runs any more, and two of ours: ENDED (a process of this machine) and GONE
-(Slurm does not know the job any more). A task may come back from some of them when it is queued again."""
+"""Job states of squeue(1) in which nothing runs any more, and two additional ones: ENDED (a process of this machine)
+and GONE (Slurm no longer knows the job). A requeued task may leave some of them."""
 
 _HINTS = {
     "TIMEOUT": "executor.minutes= gives a task more time",
@@ -39,7 +39,7 @@ _LAUNCHER_PREFIXES = ("srun:", "slurmstepd", "submitit ")
 
 
 def task_states(submission: Submission, tasks: Collection[int]) -> dict[int, str] | None:
-    """The state of each of these tasks; None where Slurm does not answer.
+    """The state of each of these tasks; None if Slurm does not answer.
 
     One call of squeue for all of them: it knows a job until some minutes after its end, and needs no accounting.
     """
@@ -65,7 +65,7 @@ def task_states(submission: Submission, tasks: Collection[int]) -> dict[int, str
 
 
 def task_failure(submission: Submission, task: int) -> Failure:
-    """The failure of an item whose task ended without it."""
+    """The failure of an item whose task ended before the item was finished."""
     state, log = submission.ended[task], submission.error_log(task)
     job_text = "its process" if submission.cluster == "local" else "its Slurm task"
     parts = [f"{job_text} {submission.job_ids[task]} ended before the item was finished ({state})"]
@@ -83,7 +83,7 @@ def task_failure(submission: Submission, task: int) -> Failure:
 
 
 def _last_program_line(log: Path) -> str:
-    """The last line that the program wrote, not Slurm or submitit: a Python error, where there was one."""
+    """The last line in the log that is not from Slurm or submitit: the Python error, if there was one."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 4000))
@@ -100,9 +100,9 @@ def _is_same_process(submission: Submission, task: int) -> bool:
 
 
 def process_start_time(process: str) -> str | None:
-    """When a process of this machine began, in the kernel's own count; None where there is none, or it has ended.
+    """The start time of a process of this machine in clock ticks; None if it does not exist or has ended.
 
-    Together with its number it is that process and no later one.
+    Together with the process id it identifies the process uniquely.
     """
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

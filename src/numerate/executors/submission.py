@@ -1,4 +1,4 @@
-"""What lies in the folder of one submission to Slurm: its items, job ids, finished items and delivered results."""
+"""The folder of a submission to Slurm: its items, job ids, finished items and delivered results."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ from numerate.training import disk
 
 
 class Submission:
-    """One array of tasks, as stored in its folder, which other commands read too.
+    """One array of tasks, as stored in its folder, which other commands also read.
 
         slurm/3/submission.json       cluster, and a job id per task
                 items.jsonl           one line per item: its task, its name, its key
@@ -30,7 +30,7 @@ class Submission:
                 handed/HOST-PID.jsonl written by one command alone: items whose result it was given, tasks that ended
                 logs/                 submitit's: the job script, what tasks printed
 
-    `pending` is this command's own: number of an item here -> index in the command.
+    `pending` belongs to this command: number of an item in the submission -> index in the command.
     """
 
     def __init__(self, path: Path, head: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> None:
@@ -50,7 +50,7 @@ class Submission:
 
     @classmethod
     def create_folder(cls, root: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
-        """Makes the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
+        """Creates the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
         path = root / str(next_number(root))
         with disk.convert_os_errors(path):
             for folder in (path / "tasks", path / "handed", path / "logs"):
@@ -62,8 +62,8 @@ class Submission:
 
     @classmethod
     def create(cls, path: Path, cluster: str, jobs: Sequence[str], started: Sequence[str | None]) -> "Submission":
-        """Writes down which jobs it became, and when they began where they are processes of this machine. From here on
-        other commands see it."""
+        """Records the job ids, and the start times of local processes. From here on other commands see the
+        submission."""
         head = {
             "format": FORMAT,
             "cluster": cluster,
@@ -78,9 +78,9 @@ class Submission:
 
     @classmethod
     def load_all(cls, root: Path) -> "list[Submission]":
-        """Those below a folder, in order, read up to now. One that was never submitted is left out.
+        """Reads the submissions below a folder, in order. Folders that were never submitted are skipped.
 
-        Raises `UserError` for one that was damaged or that another version wrote.
+        Raises `UserError` for one that is damaged or was written by another version.
         """
         submissions = []
         for path in sorted((path for path in root.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name)):
@@ -100,7 +100,7 @@ class Submission:
         return submissions
 
     def read(self, reopen: Collection[int] = ()) -> list[int]:
-        """Takes in the lines that tasks have written since; the numbers of the items that are over since.
+        """Reads new lines of the tasks; returns the numbers of the items that are newly finished.
 
         A shared file system may report the size of a file as it was a minute ago, unless it is opened: the files of the
         tasks in `reopen` are opened.
@@ -132,7 +132,7 @@ class Submission:
         return {self.items[number]["task"] for number in self.pending}
 
     def deliver(self, number: int, work: Work) -> Iterator[ItemOutcome]:
-        """Yields an item of a work that is over, if this command waits for it, and notes that it was handed on."""
+        """Yields a finished item, if this command waits for it, and records its delivery."""
         record = self.records.pop(number, None)
         index = self.pending.pop(number, None)
         if record is None or index is None:
@@ -141,33 +141,32 @@ class Submission:
         disk.append_records(self._delivered_file, [{"item": number}])
 
     def record_end(self, task: int, state: str) -> None:
-        """Records that a task is over in whatever way, so that no command has to query Slurm again."""
+        """Records that a task has ended, so that no command has to query Slurm again."""
         self.ended[task] = state
         disk.append_records(self._delivered_file, [{"task": task, "state": state}])
 
     def fail_items(self, failures: Mapping[int, Failure]) -> Iterator[ItemOutcome]:
-        """The items that this command waits for of tasks that will not finish them, with the failure of each task."""
+        """The items that this command waits for but whose tasks will not finish them, with the failure of each task."""
         for number in list(self.pending):
             task = self.items[number]["task"]
             if task in failures:
                 yield ItemOutcome(self.pending.pop(number), failure=failures[task], worker=self.job_ids[task])
 
     def has_started(self, task: int) -> bool:
-        """Whether a task was ever begun, as far as can be seen from here."""
+        """Whether a task has started, according to its files."""
         return (self.path / "tasks" / f"{task:04d}.jsonl").exists()
 
     def error_log(self, task: int) -> Path:
-        """What a task printed to its error stream; submitit decides the name."""
+        """The file with a task's error stream; submitit defines the name."""
         return self.path / "logs" / f"{self.job_ids[task]}_0_log.err"
 
     def array_job_ids(self) -> str:
-        """What `scancel` or `kill` takes to end all its tasks."""
+        """The arguments of `scancel` or `kill` that end all tasks."""
         return " ".join(dict.fromkeys(job.partition("_")[0] for job in self.job_ids))
 
 
 def _read_items(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The items of a submission, which are known by the numbers of their lines. Raises `UserError` where some are
-    missing."""
+    """The items of a submission, numbered by their lines. Raises `UserError` if some are missing."""
     file = path / "items.jsonl"
     found = read_records(file, ITEM)
     if len(found) != head.get("items", len(found)):
@@ -181,10 +180,11 @@ def next_number(root: Path) -> int:
 
 
 def item_key(work: Work, item: Any) -> str:
-    """The same for the same item of the same work in any process: by this an item is found in jobs of an earlier start.
+    """A key that is equal for the same item of the same work in any process: it identifies items in jobs of earlier
+    commands.
 
-    Fields of a dataclass with `compare=False` do not count, of the work or of the item. What is neither plain data nor
-    made of it counts as it is pickled; what cannot be pickled alike twice is never found again, and so submitted again.
+    Fields of a dataclass with `compare=False` are ignored, in the work and in the item. Values other than plain data
+    are pickled; items whose pickles differ each time are never recognized, and therefore submitted again.
     """
     return hashlib.sha256(_encode(work) + b"\n" + _encode(item)).hexdigest()[:20]
 

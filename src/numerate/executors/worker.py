@@ -31,8 +31,8 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """What a worker says of an item that is over: the pickled `result`, or the `failure`; whether it was its
-    `is_last`."""
+    """A worker's reply about a finished item: the pickled `result` or the `failure`, and whether it was its last item
+    (`is_last`)."""
 
     result: bytes = b""
     failure: Failure | None = None
@@ -56,7 +56,7 @@ class RequestedStop(Stop):
 
 
 class Worker:
-    """Does items one after the other and converts whatever they raise into a `Failure`.
+    """Processes items one after the other and converts exceptions into a `Failure`.
 
     For example:
 
@@ -81,7 +81,8 @@ class Worker:
         self._process: Callable[[Any], Any]
 
     def open(self, work: bytes, files: Sequence[UserFile] = ()) -> Failure | None:
-        """Opens the pickled work, after the user's files of parts; a failure where that is not possible."""
+        """Opens the pickled work, after importing the user's files of parts; returns a failure if that is not
+        possible."""
         os.environ.update(thread_variables(self._threads))
         try:
             load_user_files(files)
@@ -96,7 +97,7 @@ class Worker:
         return None
 
     def run_item(self, item: bytes) -> Reply:
-        """Does one pickled item."""
+        """Processes one pickled item."""
         start_time = time.perf_counter()
         result, failure, unpickled = b"", None, None
         try:
@@ -132,7 +133,7 @@ class Worker:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The environment that keeps libraries to a number of threads; they read it when they are imported."""
+    """The environment variables that limit libraries to a number of threads; they are read on import."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
@@ -142,8 +143,8 @@ def stopped_failure(stop: Stop) -> Failure:
 
 
 def failure_from_exception(error: BaseException) -> Failure:
-    """An exception as a `Failure`. An unexpected one is a user error where it comes from a user's file, else an error
-    of the program."""
+    """Converts an exception to a `Failure`. An unexpected one is a user error if it comes from a user's file, otherwise
+    an error of the program."""
     if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
         if isinstance(error, UserError):

@@ -1,4 +1,4 @@
-"""Settings that change how a trained model is run without changing its weights."""
+"""Settings that an evaluation may change without changing the weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ from numerate.text.tasks.file_sources import combine_hashes
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"
-"""Which task of a `Mixture` is evaluated."""
+"""The index of the task of a `Mixture` to evaluate."""
 
 TASK_PATH = "task.path"
-"""The file with the rows to evaluate, where a model was trained on rows of a file (`ExampleFile`)."""
+"""The file with the rows to evaluate, for a model trained on rows of a file (`ExampleFile`)."""
 
 CONTENTS = "task.contents"
 """Hash of the rows of that file, which may change over time."""
@@ -50,9 +50,9 @@ def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
-    """The settings that differ from those it was trained with, as path and plain value, by path.
+    """The settings that differ from training, by path, as plain values.
 
-    Settings with unchanged values are left out: `{}` is the model as trained.
+    Unchanged settings are omitted: `{}` is the model as trained.
     """
     changes: dict[str, Any] = {}
     _compare("model", to_tree(trained.model), to_tree(evaluated.model), changes)

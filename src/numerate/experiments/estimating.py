@@ -31,10 +31,10 @@ MAX_SAMPLE_FLOPS = 1e10
 class EvaluationEstimate:
     """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
-    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (placements,
+    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (position offsets,
     checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (for language modeling,
-    chunks), `flops` (floating-point operations of their forwards) and `seconds` are those of what is left;
-    `num_sampled_cells` cells were tried for it.
+    chunks), `flops` (floating-point operations of their forward passes) and `seconds` are for the remaining
+    evaluations; the time is estimated from `num_sampled_cells` cells.
     """
 
     num_cells: int
@@ -50,23 +50,23 @@ class EvaluationEstimate:
 
     def __str__(self) -> str:
         total = self.num_cells * self.evaluations_per_cell
-        each = (
+        repeats = (
             f", each {self.evaluations_per_cell} times (position offsets, checkpoints, settings)"
             if self.evaluations_per_cell > 1
             else ""
         )
         lines = [
-            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{each}",
+            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{repeats}",
             f"remaining   {self.num_remaining:,} of {total:,}; {total - self.num_remaining:,} are recorded",
         ]
         if self.num_remaining:
-            least = "at least " if self.method == "beams" else ""
-            about = format_duration(math.ceil(self.seconds))
+            prefix = "at least " if self.method == "beams" else ""
+            duration = format_duration(math.ceil(self.seconds))
             lines += [
                 f"{'chunks' if self.is_language_modeling else 'questions':<11} {self.num_questions:,}, method "
                 f"{self.method}",
-                f"compute     {least}{format_flops(self.flops)}",
-                f"time        about {about} here, estimated from a sample of {self.num_sampled_cells} "
+                f"compute     {prefix}{format_flops(self.flops)}",
+                f"time        about {duration} here, estimated from a sample of {self.num_sampled_cells} "
                 f"cell{'s' * (self.num_sampled_cells != 1)}",
             ]
         return "\n".join(lines)
@@ -83,13 +83,17 @@ def estimate(
     return EvaluationEstimate(
         num_cells=len(cells),
         num_grid_cells=len(request.cells()),
-        evaluations_per_cell=sum(way.plan.position_offsets for way in request.models),
+        evaluations_per_cell=sum(evaluated_model.plan.position_offsets for evaluated_model in request.models),
         num_remaining=len(remaining),
-        num_questions=sum(way.plan.num_questions(way.run, one.cell) for way, one in remaining),
+        num_questions=sum(
+            evaluated_model.plan.num_questions(evaluated_model.run, cell_request.cell)
+            for evaluated_model, cell_request in remaining
+        ),
         flops=round(
             sum(
-                cell_costs[way.plan_index][one.cell].forward * (one.needs_score + one.needs_predictions)
-                for way, one in remaining
+                cell_costs[evaluated_model.plan_index][cell_request.cell].forward
+                * (cell_request.needs_score + cell_request.needs_predictions)
+                for evaluated_model, cell_request in remaining
             )
         ),
         seconds=seconds,
@@ -107,25 +111,28 @@ def _estimate_seconds(missing: MissingRequests, cell_costs: Mapping[int, Mapping
         for evaluated_model, pending in missing
         for cell_request in pending
     ]
-    requests_with_costs.sort(key=lambda each: (each[0].model_id, each[2]))
+    requests_with_costs.sort(key=lambda request: (request[0].model_id, request[2]))
     costs = [cost for _, _, cost in requests_with_costs]
     seconds, loaded_model_id = 0.0, None
     model: Model | None = None
     ranges = split_by_cost(costs, MAX_SAMPLED_CELLS) if requests_with_costs else []
     for cost_range in ranges:
-        way, one, _ = requests_with_costs[cost_range[len(cost_range) // 2]]
-        small_model = _with_few_questions(way, one.cell)
-        if loaded_model_id != way.model_id:
-            model = None  # its memory is free before the next one takes some
-            model, loaded_model_id = way.run.load_model(way.checkpoint), way.model_id
-            _evaluate_once(small_model, model, one)  # the first forward of a model takes longer than the others
+        evaluated_model, cell_request, _ = requests_with_costs[cost_range[len(cost_range) // 2]]
+        small_model = _with_few_questions(evaluated_model, cell_request.cell)
+        if loaded_model_id != evaluated_model.model_id:
+            model = None  # free its memory before loading the next one
+            model, loaded_model_id = (
+                evaluated_model.run.load_model(evaluated_model.checkpoint),
+                evaluated_model.model_id,
+            )
+            _evaluate_once(small_model, model, cell_request)  # warm-up: the first forward pass of a model is slower
         assert model is not None
         start_time = time.perf_counter()
-        _evaluate_once(small_model, model, one)
+        _evaluate_once(small_model, model, cell_request)
         elapsed = time.perf_counter() - start_time
         seconds += (
             elapsed
-            / _cost(small_model.plan.costs(way.run, [one.cell])[one.cell], one)
+            / _cost(small_model.plan.costs(evaluated_model.run, [cell_request.cell])[cell_request.cell], cell_request)
             * sum(costs[cost_range.start : cost_range.stop])
         )
     return seconds, len(ranges)
@@ -136,7 +143,7 @@ def _cost(cost: Cost, request: CellRequest) -> float:
 
 
 def _with_few_questions(evaluated_model: EvaluatedModel, cell: Cell) -> EvaluatedModel:
-    """The same with so few questions per cell that it runs in a fraction of a second."""
+    """The same model with few enough questions per cell to run in a fraction of a second."""
     plan: EvaluationPlan = evaluated_model.plan
     count = plan.num_questions(evaluated_model.run, cell)
     fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, plan.costs(evaluated_model.run, [cell])[cell].score)

@@ -63,7 +63,9 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
             hf.write_folder(temporary_folder, config, model, special_ids, hf_tokenizer, path.name)
             mode = (temporary_folder / "config.json").stat().st_mode
             for file in temporary_folder.iterdir():
-                os.chmod(file, mode)  # safetensors lets only the owner read; the user's umask is to decide
+                os.chmod(
+                    file, mode
+                )  # safetensors makes files readable for the owner only; use the user's umask instead
                 disk.fsync(file)
             disk.fsync(temporary_folder)
             os.rename(temporary_folder, path)
@@ -82,13 +84,13 @@ def import_folder(
     check: str | Path | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> Run:
-    """Makes a run of a folder that Hugging Face saved, such as one that was exported and then fine-tuned.
+    """Creates a run from a folder saved by Hugging Face, such as an exported and then fine-tuned model.
 
     It works like any other run, also for `init_from=`. Its id is a hash of recipe and weights: importing the same
-    folder twice gives the same run. `settings` change the recipe as on the
-    command line, for a tokenizer or texts that lie elsewhere here. `check` and `tolerance` are as for
-    `import_published`. Raises `UserError` for a folder that is none of these, for weights that are not the recipe's
-    (see `numerate.models.strict_weights`), and for a tokenizer or task whose tokens are others here.
+    folder twice gives the same run. `settings` override settings of the recipe as on the command line, for a tokenizer
+    or data at another path. `check` and `tolerance` are as for `import_published`. Raises `UserError` for any other
+    folder, for weights that do not match the recipe (see `numerate.models.strict_weights`), and if the tokenizer or
+    task now has other tokens.
     """
     hf, path = _hugging_face(), Path(folder).expanduser()
     config = hf.read_configuration(path)
@@ -120,16 +122,16 @@ def import_published(
     check: str | Path | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> Run:
-    """Makes a run of weights of the published code of dual attention, for a recipe whose model is their architecture.
+    """Creates a run from weights of the published dual attention code, for a recipe with the same architecture.
 
-    `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder of the
-    hub, such as the package dual-attention writes, with one in it. Nothing that a pickle could run is run.
+    `file` is a checkpoint of its `train.py` (ckpt.pt), a file of weights (.pt, .bin, .safetensors), or a folder with
+    one, as the package dual-attention writes for the hub. No code in pickles is executed.
 
-    `check` is a file with reference logits, see `numerate.experiments.weight_files`: the model's must not differ from
-    them by more than `tolerance` anywhere. Without it those are compared that the file or folder itself has.
+    `check` is a file with reference logits, see `numerate.experiments.weight_files`: those of the model must not differ
+    by more than `tolerance`. Without it, the logits in the file or folder itself are used, if any.
 
-    Raises `UserError` for a file that holds no weights, where they are not the recipe's, see
-    `numerate.published.dual_attention_weights`, and where logits differ.
+    Raises `UserError` for a file without weights, for weights that do not match the recipe (see
+    `numerate.published.dual_attention_weights`), and if logits differ.
     """
     path = Path(file).expanduser()
     if not isinstance(recipe.model, Decoder):
@@ -150,7 +152,7 @@ def _create_run(
     path: Path,
     runs_dir: str | Path | None,
 ) -> Run:
-    """The run of a recipe and weights that came from elsewhere, created unless it exists."""
+    """The run of a recipe and imported weights, created unless it exists."""
     model = recipe.model.rebuild(evaluation_data.vocabulary, recipe.seed, None)
     weights = match_state_dict(model, weights, str(path))
     if check is not None:

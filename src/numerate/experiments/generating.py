@@ -27,13 +27,13 @@ def generate_continuations(
     on_text: TextCallback | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[Passage]:
-    """`Run.generate`: validates all arguments before the weights are read."""
+    """Implements `Run.generate`; validates all arguments before weights are loaded."""
     if count < 1:
-        raise UserError(f"count: {count} must be at least 1")
+        raise UserError(f"count: must be at least 1, not {count}")
     if count > 1 and sampling.is_greedy:
         raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
     if context_length is not None and context_length < 1:
-        raise UserError(f"context_length: {context_length} must be at least 1")
+        raise UserError(f"context_length: must be at least 1, not {context_length}")
     if any(not text for text in stop):
         raise UserError("stop: must not be empty; for example stop='The end'")
     if checkpoint == "all":

@@ -23,7 +23,7 @@ from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.vocabulary import EOS
 
 DEFAULT_MAX_TOKENS = 256
-"""Default maximum of tokens in a prompt: every pair of them has a number in every head."""
+"""Default maximum number of tokens in a prompt: every head has a number for every pair of them."""
 
 DEFAULT_TEXT_TOKENS = 64
 """Number of tokens of text that are read without a prompt, for language modeling."""
@@ -31,7 +31,7 @@ DEFAULT_TEXT_TOKENS = 64
 
 @dataclass(frozen=True)
 class Head:
-    """One head: `weights[i, j]` says how much token i takes of token j, or how the two relate (`relations`)."""
+    """One head: `weights[i, j]` is the weight of token j for token i, or a relation between them (`relations`)."""
 
     map_type: MapKind
     index: int
@@ -40,7 +40,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Layer:
-    """The heads of one layer, in one iteration of a loop; `component` is encoder or decoder where a model has both.
+    """The heads of one layer, in one iteration of a loop; `component` is encoder or decoder if a model has both.
 
     Layers, iterations (`loop`) and heads count from 0.
     """
@@ -56,7 +56,7 @@ class Layer:
         return tuple(dict.fromkeys(head.map_type for head in self.heads))
 
     def weights(self, map_type: MapKind) -> NDArray[np.float32]:
-        """The maps of one type for all heads: heads x query x key. Raises `UserError` where it has none."""
+        """The maps of one type for all heads: heads x query x key. Raises `UserError` if there are none."""
         if map_type not in self.map_types():
             raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.map_types())}")
         return np.stack([head.weights for head in self.heads if head.map_type == map_type])
@@ -66,8 +66,8 @@ class Layer:
 class AttentionMaps:
     """The attention maps of one prompt; displays as an interactive page in a notebook.
 
-    - `tokens` are the symbols that the model read, and `source` those that an encoder read, None without one.
-    - `answer_start`: index of the first generated token; None where nothing was generated.
+    - `tokens` are the tokens of the model's input, and `source` those of its encoder, None without one.
+    - `answer_start`: index of the first generated token; None if nothing was generated.
     - `digit_order`: how the tokenizer orders the digits of numbers, "reversed", "answer_reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 at masked keys.
     """
@@ -185,7 +185,7 @@ def compute_attention_maps(
 
 
 def save_maps(run: StoredRun, maps: AttentionMaps) -> None:
-    """Writes the record into the run's folder, from which reports draw it."""
+    """Writes the record to the run's folder, where reports read it."""
     (run.path / FOLDER).mkdir(exist_ok=True)
     run.folder.write(f"{FOLDER}/{maps.file_stem}.json", json.dumps(maps.record(), ensure_ascii=False))
 
@@ -207,7 +207,7 @@ def _prepare_inputs(
     task = evaluation_data.task
     questions = task.parse_question(prompt) if prompt else task.examples("test", run.recipe.seed, 0, 1)
     if questions.tokens is not None:
-        # All of a prompt; otherwise as much text as can be shown.
+        # the complete prompt; otherwise as much text as can be shown
         num_tokens = int(questions.tokens.lengths[0]) + 1 if prompt else min(DEFAULT_TEXT_TOKENS, max_tokens)
         ids = torch.from_numpy(np.array(questions.tokens.ids[:1, :num_tokens])).to(device)
         return _single_row(ids), None, None
@@ -231,7 +231,7 @@ def _max_answer_tokens(questions: Questions, batch: Batch) -> int:
 def _with_answer(
     model: Model, prompts: Tokens, batch: Batch, max_new_tokens: int, position_offset: int
 ) -> tuple[Tokens, Tokens | None, int | None]:
-    """The prompt and the generated answer without its END token, which the model never reads."""
+    """The prompt and the generated answer without its END token, which is never an input."""
     generated = greedy_decode(model, prompts, max_new_tokens, source=batch.source, position_offset=position_offset)
     ids = generated.ids[:, : int(generated.lengths[0])]
     if int(ids[0, -1]) == EOS:

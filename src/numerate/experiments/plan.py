@@ -36,7 +36,7 @@ from numerate.training.checkpoint import Checkpoint
 from numerate.training.recipe import Recipe
 
 CELL_OVERHEAD_FLOPS = 2.5e8
-"""Overhead of a cell besides its forwards (sampling and tokenizing questions, Python), in the floating-point
+"""Overhead of a cell besides its forward passes (sampling and tokenizing questions, Python), in the floating-point
 operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for additions of up to 100 + 100 digits."""
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
@@ -58,7 +58,7 @@ def default_count(recipe: Recipe) -> int:
 
 class Cost(NamedTuple):
     """Cost of a cell in floating-point operations: to `score` it and to `predict` (generate) its answers, each with
-    overhead, of which only ratios matter; and one `forward` of all its questions."""
+    overhead (only ratios matter); and one `forward` pass of all its questions."""
 
     score: float
     predict: float
@@ -83,7 +83,7 @@ class EvaluationPlan:
     def from_run(cls, run: StoredRun, grid: str | None, count: int | None, method: Method) -> "EvaluationPlan":
         recipe, task = run.recipe, run.recipe.task
         if method not in METHODS:
-            raise UserError(f"method: {method!r} must be one of: {', '.join(METHODS)}")
+            raise UserError(f"method: must be one of: {', '.join(METHODS)}, not {method!r}")
         if count is not None and count < 1:
             raise UserError(f"count: must be at least 1, not {count}; 100 questions give +-10 points at 50 %")
         trained_task = run.trained_recipe.task if TASK_PATH in run.changed_settings else task
@@ -131,11 +131,11 @@ class EvaluationPlan:
                 raise UserError(f"grid: {self.grid}: no question has {cell_text}; the task has {parts}{more}")
 
     def cells(self, run: StoredRun, shard_spec: str | None) -> list[Cell]:
-        """The cells of the grid, or those of one shard of it (`2/4`), shards having about equal cost. A context length
-        in running text is a cell for each portion of its chunks."""
+        """The cells of the grid, or of one shard of it (`2/4`); shards have about equal cost. For language modeling, a
+        context length has a cell for each portion of its chunks."""
         cells = self.grid.cells()
         if run.recipe.task.is_language_modeling:
-            cells = [part for cell in cells for part in self._portions(run, cell)]
+            cells = [portion for cell in cells for portion in self._portions(run, cell)]
         if shard_spec is None:
             return cells
         shard_number, num_shards = parse_shard(shard_spec)
@@ -147,15 +147,15 @@ class EvaluationPlan:
         )
 
     def _portions(self, run: StoredRun, cell: Cell) -> list[Cell]:
-        """The portions of a corpus: the cell with the index of the first chunk of each."""
+        """The portions of a corpus, each as the cell with the index of its first chunk."""
         task = run.recipe.task.at_cell(**dict(cell))
-        found = [((*cell, (CHUNK_AXIS, first)), count) for first, count in evaluation_portions(task, self.count)]
-        self.cell_counts.update(found)
-        return [one for one, _ in found]
+        counts = {(*cell, (CHUNK_AXIS, first)): count for first, count in evaluation_portions(task, self.count)}
+        self.cell_counts.update(counts)
+        return list(counts)
 
     def costs(self, run: StoredRun, cells: Sequence[Cell]) -> dict[Cell, Cost]:
-        """The cost of each cell: the forwards of all its rows padded to the longest (iterations of a loop and the
-        quadratic part of attention included), and a fixed part. A function of the recipe and the cells alone."""
+        """The cost of each cell: forward passes of all its rows, padded to the longest (including loop iterations and
+        the quadratic part of attention), and a constant. It depends only on the recipe and the cells."""
         flops = lru_cache(maxsize=None)(run.untrained_model.flops)
         cell_costs = {}
         is_language_modeling = run.recipe.task.is_language_modeling
@@ -178,7 +178,7 @@ class EvaluationPlan:
     def num_questions(self, run: StoredRun, cell: Cell) -> int:
         """The number of questions of a cell."""
         if cell not in self.cell_counts and run.recipe.task.is_language_modeling:
-            self._portions(run, tuple(part for part in cell if part[0] != CHUNK_AXIS))
+            self._portions(run, tuple(axis_value for axis_value in cell if axis_value[0] != CHUNK_AXIS))
         if cell not in self.cell_counts:
             self.cell_counts[cell] = num_cell_questions(run.evaluation_data.task, dict(cell), self.count)
         return self.cell_counts[cell]
@@ -200,10 +200,13 @@ class EvaluationPlan:
         for cell in self.grid.cells():
             if len({value for _, value in cell}) == 1:
                 cells_by_region.setdefault(self.region(cell), []).append(cell)
-        trained = cells_by_region.get("in_distribution", [])
+        trained_cells = cells_by_region.get("in_distribution", [])
         ood_cells = [cell for name in ("ood_validation", "ood_test", "100+") for cell in cells_by_region.get(name, [])]
         selected = (
-            trained[-1:] + ood_cells[:1] + ood_cells[len(ood_cells) // 2 : len(ood_cells) // 2 + 1] + ood_cells[-1:]
+            trained_cells[-1:]
+            + ood_cells[:1]
+            + ood_cells[len(ood_cells) // 2 : len(ood_cells) // 2 + 1]
+            + ood_cells[-1:]
         )
         return list(dict.fromkeys(selected)) or self.grid.cells()[:1]
 
@@ -220,7 +223,7 @@ class CellRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """One model of an evaluation: the weights of a checkpoint under its label, run by the plan of this number."""
+    """One model of an evaluation: the weights of a checkpoint with its label, evaluated with the plan of this index."""
 
     run: StoredRun
     plan: EvaluationPlan
@@ -295,7 +298,7 @@ class EvaluatedModel:
 
 
 MissingRequests = Sequence[tuple[EvaluatedModel, Sequence[CellRequest]]]
-"""What an evaluation still has to compute, by model."""
+"""The cells that an evaluation still has to compute, by model."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of cells done and of all cells."""
@@ -305,7 +308,9 @@ class ProgressReporter:
     """Reports progress: of `total` cells, all but the missing ones are done at the start."""
 
     def __init__(self, on_progress: ProgressCallback | None, total: int, missing: MissingRequests) -> None:
-        num_remaining = sum(one.needs_score + one.needs_predictions for _, pending in missing for one in pending)
+        num_remaining = sum(
+            request.needs_score + request.needs_predictions for _, pending in missing for request in pending
+        )
         self._on_progress, self._total, self._num_done_before, self._num_done = (
             on_progress,
             total,
@@ -315,11 +320,11 @@ class ProgressReporter:
         self.set_done(0)
 
     def increment(self) -> None:
-        """One more is done."""
+        """Counts one more cell as done."""
         self.set_done(self._num_done + 1)
 
     def set_done(self, done: int) -> None:
-        """So many are done since the beginning."""
+        """Sets the number of cells done since the start."""
         if self._on_progress is not None and (done > self._num_done or not done):
             self._on_progress(min(self._num_done_before + done, self._total), self._total)
         self._num_done = max(done, self._num_done)
@@ -343,7 +348,7 @@ class EvaluationRequest:
         checkpoint: str,
         settings: Sequence[str],
     ) -> "EvaluationRequest":
-        """Raises `UserError` for what cannot be evaluated, before any work."""
+        """Raises `UserError` for a request that cannot be evaluated, before any work."""
         run.check_data_unchanged()
         runs = [run.with_settings(*choice) for choice in expand_sweep(settings)]
         if (
@@ -355,27 +360,29 @@ class EvaluationRequest:
             (run_with_settings, EvaluationPlan.from_run(run_with_settings, grid, count, method))
             for run_with_settings in runs
         ]
-        for one, plan in plans:
-            plan.check(one)
+        for run_with_settings, plan in plans:
+            plan.check(run_with_settings)
         checkpoints = run.checkpoints(checkpoint)
         label = checkpoint if checkpoint in ("final", "best") else None
         models = [
-            EvaluatedModel(one, plan, plan_index, label or f"step {stored_checkpoint.step}", stored_checkpoint)
-            for plan_index, (one, plan) in enumerate(plans)
+            EvaluatedModel(
+                run_with_settings, plan, plan_index, label or f"step {stored_checkpoint.step}", stored_checkpoint
+            )
+            for plan_index, (run_with_settings, plan) in enumerate(plans)
             for stored_checkpoint in checkpoints
         ]
         return cls(tuple(plans), tuple(checkpoints), tuple(models))
 
     def steps_by_label(self) -> dict[str, int]:
-        """Which step each label means."""
-        return {way.label: way.step for way in self.models}
+        """The step of each label."""
+        return {evaluated_model.label: evaluated_model.step for evaluated_model in self.models}
 
     def cells(self, shard_spec: str | None = None) -> list[Cell]:
         run, plan = self.plans[0]
         return plan.cells(run, shard_spec)
 
     def missing_requests(self, cells: Sequence[Cell], store: EvaluationStore, predictions: bool) -> MissingRequests:
-        """What is not recorded yet. Records under another name of the same step are reused."""
+        """The cells not recorded yet. Records under another name of the same step are reused."""
         pending_by_model = []
         requested_keys: set[RecordKey] = set()
         for evaluated_model in self.models:
@@ -393,14 +400,16 @@ class EvaluationRequest:
                     pending.append(CellRequest(cell, position_offset, needs_score, needs_predictions))
                 requested_keys.add(key)
             pending_by_model.append((evaluated_model, pending))
-        return [(way, pending) for way, pending in pending_by_model if pending]
+        return [(evaluated_model, pending) for evaluated_model, pending in pending_by_model if pending]
 
     def num_work_units(self, cells: Sequence[Cell], predictions: bool) -> int:
         """Number of all work units: cells to score, and to answer."""
-        return sum(len(way.cells_with_offsets(cells)) for way in self.models) * (1 + predictions)
+        return sum(len(evaluated_model.cells_with_offsets(cells)) for evaluated_model in self.models) * (
+            1 + predictions
+        )
 
     def score_missing(self, missing: MissingRequests, store: EvaluationStore, progress: ProgressReporter) -> None:
-        """Scores what is missing, in this process."""
+        """Scores the missing cells in this process."""
         for evaluated_model, pending in missing:
             model: Model | None = None
             for cell, position_offset, needs_score, _ in pending:

@@ -13,12 +13,12 @@ from numerate.reports.language_records import interval_text, is_language_record,
 from numerate.training.checkpoint import Checkpoint
 
 TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
-"""The metrics of numbers and texts that the table of an evaluation has room for."""
+"""The metrics of numbers and texts that the table of an evaluation shows."""
 
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """Records of an evaluation, with region means; shows itself as a table."""
+    """Records of an evaluation, with region means; displays as a table."""
 
     records: Sequence[Mapping[str, Any]]
     checkpoints: Sequence[Checkpoint]
@@ -34,10 +34,10 @@ class Results:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
         interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
 
-        Where answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
-        `low`, `high` and `floor`; over all labels or rows of the region, each weighing the same. Where answers are
-        numbers or texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its
-        name: over all questions of the region, and as the mean over its cells.
+        If answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
+        `low`, `high` and `floor`; over all labels or rows of the region, equally weighted. If answers are numbers or
+        texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
+        questions of the region, and as the mean over its cells.
         """
         if self.is_language_modeling:
             return [one.to_record() for one in merge_language_records(self.records)]
@@ -58,7 +58,8 @@ class Results:
         return self._lines(average_offsets=True)
 
     def summary_lines(self) -> list[dict[str, Any]]:
-        """One line per region: means over position offsets where there are some, else the first offset."""
+        """One line per region: means over position offsets if there are any (see `regions_over_offsets`), otherwise the
+        first offset."""
         lines = self.regions_over_offsets() or self.regions()
         numbers = [line["position_offset"] for line in lines if isinstance(line["position_offset"], int)]
         return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
@@ -205,7 +206,7 @@ def language_modeling_table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sort_by_region(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Keys that end with a region: of each evaluation the regions by their distance from training."""
+    """Sorts keys that end with a region: within each evaluation, regions by their distance from training."""
     region_order = [*REGION_LABELS, "below"]
     evaluations = list(dict.fromkeys(key[:-1] for key in keys))
     return sorted(keys, key=lambda key: (evaluations.index(key[:-1]), region_order.index(key[-1])))
@@ -214,7 +215,7 @@ def _sort_by_region(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def _label_metrics(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
     """Per metric of a region's records: value, interval and floor; metrics without targets are left out."""
     labels = replace(
-        LabelCounts.merge(found for record in records if (found := LabelCounts.from_record(record))),
+        LabelCounts.merge(counts for record in records if (counts := LabelCounts.from_record(record))),
         num_offsets=repeats,
     )
     values_by_metric = {name: labels.score_with_interval(name) for name in METRICS}
@@ -226,7 +227,7 @@ def _label_metrics(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[M
 
 
 def _metric_text(line: Mapping[str, Any], name: Metric) -> str:
-    """`95.7% (10.0%)`: a metric with its floor; beyond what was trained alone, where memorization has no effect."""
+    """`95.7% (10.0%)`: a metric with its floor, which is shown only out of distribution."""
     metric = line.get("labels", {}).get(name)
     if metric is None:
         return ""

@@ -34,7 +34,7 @@ from numerate.training.run_folder import find_run, resolve_runs_dir
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":
-    """A run by its path, the beginning of its id, its name, or `latest`. Raises `UserError` where there is none.
+    """Loads a run by its path, a prefix of its id, its name, or `latest`. Raises `UserError` if there is none.
 
     For example:
 
@@ -45,7 +45,7 @@ def load(address: str | Path, runs_dir: str | Path | None = None, device: str | 
 
 
 class Run(StoredRun):
-    """A trained run; displays as its results in a notebook."""
+    """A trained run; a notebook displays its results."""
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 
@@ -70,15 +70,16 @@ class Run(StoredRun):
             run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
-        `shard="2/4"` computes the second of four shards of equal cost into its own file; evaluating without a
-        shard afterwards gathers them. `predictions` also writes the answer to every question. `settings` change how
-        the model is run, several values of one are a sweep; records then carry in what they differ from training.
-        The same call twice writes the same bytes. Raises `UserError` for a grid that the model cannot read, and for
+        `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
+        shard collects them. `predictions` also writes the answer to every question. `settings` override settings for
+        the evaluation; several values of one form a sweep. Records then contain the settings that differ from training.
+        Repeating the call writes identical files. Raises `UserError` for a grid that the model cannot read, and for
         settings that would need other weights, before any work is done.
 
-        An `executor` spreads what is missing over its workers, in pieces of equal cost, and leaves the same bytes. What
-        a worker has recorded is kept, however it ended: the same call resumes by cell. Where a piece fails, the others
-        are done first; then an error names it: `UserError` for one of the user's, else `OperationalError`.
+        An `executor` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
+        Cells that a worker has recorded are kept even if it fails: the same call computes only the remaining ones. If a
+        shard fails, the others are completed first, and then an error names it: `UserError` if the user caused it,
+        otherwise `OperationalError`.
         """
         check_no_shard(executor, shard)
         request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
@@ -100,11 +101,11 @@ class Run(StoredRun):
                 for run, plan in request.plans:
                     if (
                         not plan.settings and not run.evaluation_data.is_language_modeling
-                    ):  # of running text samples are drawn in training
+                    ):  # for language modeling, samples are generated during training
                         _write_samples(run, plan, request.checkpoints[-1])
             store.finalize()
             store.remove_worker_folders(gathered_keys)
-        results = [store.records[key] for way in request.models for key in way.keys(cells)]
+        results = [store.records[key] for evaluated_model in request.models for key in evaluated_model.keys(cells)]
         return Results(results, request.checkpoints, self._best_checkpoint())
 
     def script(
@@ -147,7 +148,7 @@ class Run(StoredRun):
 
             run.estimate("1:100x1:100", shard="3/20").seconds
 
-        Cells that are recorded already take nothing. Nothing is written. Raises `UserError` as `evaluate` does.
+        Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
         request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
         store = self._store(shard)
@@ -174,14 +175,13 @@ class Run(StoredRun):
     # Questions, generation, maps ----------------------------------------------------------------------------------
 
     def ask(self, question: str, checkpoint: str = "final", *, settings: Sequence[str] = ()) -> AnswerSample:
-        """The model's answer to a question as a person writes it, its probability, and the correct answer.
+        """The model's answer to a question in plain text, its probability, and the correct answer.
 
             run.ask("321+654=").prediction  # '975'
 
         A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.
-        Answers may then be somewhat longer than those of its longest rows. A run on running text continues the text by
-        greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
-        value each.
+        Answers may then be somewhat longer than those of its longest rows. A language-modeling run continues the text
+        by greedy decoding; `generate` has more options. `settings` are as in `evaluate`, with one value each.
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
@@ -199,9 +199,13 @@ class Run(StoredRun):
         max_answer_tokens = (
             self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
         )
-        spare = max(0, max_answer_tokens - batch.target_ids.shape[1])
+        extra_tokens = max(0, max_answer_tokens - batch.target_ids.shape[1])
         return sample_answers(
-            self.load_model(checkpoint), self.evaluation_data, questions, extra_tokens=spare, are_answers_known=False
+            self.load_model(checkpoint),
+            self.evaluation_data,
+            questions,
+            extra_tokens=extra_tokens,
+            are_answers_known=False,
         )[0]
 
     def generate(
@@ -229,10 +233,11 @@ class Run(StoredRun):
             print(passage)
             run.generate(["12+34=", "5+6="])[0].text  # '46'
 
-        `max_new_tokens` defaults to 200, or what the context has room for. `stop` are strings that end a passage. With
-        `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding. `on_text` is
-        called with the text of each passage as it is generated; when `should_stop` returns True, generation stops.
-        Passages depend on prompts, samples and seed alone, not on what else is in the batch (except for rounding).
+        `max_new_tokens` defaults to 200, or as many as fit into the context. `stop` are strings that end a passage.
+        With `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding.
+        `on_text` is called with the text of each passage as it is generated; when `should_stop` returns True,
+        generation stops. Each passage depends only on its prompt, its sample index and the seed, not on the rest of the
+        batch (except for rounding).
 
         Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
@@ -257,7 +262,7 @@ class Run(StoredRun):
         return AnswerSample(text, None, passage.text, None, str(passage), probability, None, passage.stopped)
 
     def _longest_questions(self) -> Questions:
-        """Questions of the task, the longest there are where that is known."""
+        """The longest questions of the task if known, otherwise some of the validation split."""
         task = self.recipe.task
         longest = task.longest_questions()
         return task.examples("validation", 0, 0, 64) if longest is None else longest
@@ -280,9 +285,9 @@ class Run(StoredRun):
             maps.layers[0].weights("attention").shape  # (4, 12, 12)
             maps.layers[0].heads[2].weights[7]
 
-        Without a prompt a question of the test split is read, or the start of the validation text. `layers` are the
-        requested ones, all by default; with `answer=False` no answer is generated. Raises `UserError` for a model that
-        does not attend, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
+        Without a prompt, a question of the test split is used, or the beginning of the validation text. `layers`
+        selects layers (default: all); with `answer=False` no answer is generated. Raises `UserError` for a model
+        without attention, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
         """
         if settings:
             return self.with_settings(*settings).maps(
@@ -346,7 +351,5 @@ def _write_samples(
         questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
         predictions = sample_answers(model, run.evaluation_data, questions, method=plan.method)
         records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in predictions]
-    generated_in_training, _ = run.folder.split_records(
-        "samples.jsonl", lambda record: "prompt" in record
-    )  # in training
+    generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
     run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())

@@ -1,4 +1,4 @@
-"""Evaluation of a grid in pieces of equal cost by the workers of an executor; each records into its own file."""
+"""Evaluation of a grid in shards of equal cost by the workers of an executor; each worker writes its own files."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,21 +27,21 @@ from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 
 SHARDS_PER_WORKER = 6
-"""Pieces per worker: where one is slower than the others, these wait for a sixth of the time at most."""
+"""Shards per worker: if one worker is slower than the others, they wait for at most a sixth of the time."""
 
 MIN_SHARD_FLOPS = 2e10
-"""Floating-point operations below which a piece is not worth handing to a worker: half a second of a core."""
+"""Minimum floating-point operations of a shard: half a second of a core. Smaller ones are not worth distributing."""
 
 DEFAULT_NUM_WORKERS = 64
-"""Workers to cut for where it is not known how many there will be: more pieces than needed cost little."""
+"""Assumed number of workers if it is unknown: more shards than needed cost little."""
 
 
 @dataclass(frozen=True)
 class ModelShare:
-    """The cells of one model in a piece: the index of its plan, and a checkpoint by its label and step.
+    """The cells of one model in a shard: the index of its plan, and a checkpoint by its label and step.
 
-    `remaining` are those not recorded yet. It is excluded from comparison, so that jobs of an earlier start of the same
-    command are recognized.
+    `remaining` are those not recorded yet. It is excluded from comparison, so that jobs submitted by an earlier run of
+    the same command are recognized.
     """
 
     plan: int
@@ -61,23 +61,25 @@ class GridShard:
     shares: tuple[ModelShare, ...]
 
     def __str__(self) -> str:
-        left = [(request.cell, share.step) for share in self.shares for request in share.remaining]
-        steps = ", ".join(map(str, dict.fromkeys(step for _, step in left)))
-        some = sorted({tuple(size for _, size in cell) for cell, _ in left})
-        shown = ", ".join("x".join(map(str, sizes)) for sizes in some[:4]) + (", ..." if len(some) > 4 else "")
-        return f"shard {self.number} of {self.total} ({_pluralize(len(left), 'cell')}: {shown} at step {steps})"
+        remaining = [(request.cell, share.step) for share in self.shares for request in share.remaining]
+        steps = ", ".join(map(str, dict.fromkeys(step for _, step in remaining)))
+        all_sizes = sorted({tuple(size for _, size in cell) for cell, _ in remaining})
+        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + (
+            ", ..." if len(all_sizes) > 4 else ""
+        )
+        return f"shard {self.number} of {self.total} ({_pluralize(len(remaining), 'cell')}: {shown} at step {steps})"
 
 
 def make_shards(
     request: EvaluationRequest, cells: Sequence[Cell], missing: MissingRequests, workers: int, predictions: bool
 ) -> list[GridShard]:
-    """Cuts an evaluation into shards of about equal cost, and returns those of which something is missing.
+    """Splits an evaluation into shards of about equal cost, and returns those with missing cells.
 
-    There are `SHARDS_PER_WORKER` shards for each worker, and one of each model for each worker, unless they would
+    There are `SHARDS_PER_WORKER` shards per worker, or one per worker and model if those are more; fewer if they would
     become very small. The cells of a model are mixed, so that shards take equally long even where some costs are
     overestimated. Shards follow the order of models, so that each needs few of them.
 
-    Cuts depend on what is evaluated and on `workers`, not on what is known already.
+    The split depends on the request and on `workers`, not on the cells recorded already.
     """
     model_cells: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
     costs: list[float] = []
@@ -85,17 +87,23 @@ def make_shards(
         evaluated_model.plan_index: evaluated_model.plan.costs(evaluated_model.run, cells)
         for evaluated_model in request.models[:: len(request.checkpoints)]
     }
-    for way in request.models:
+    for evaluated_model in request.models:
         costs_by_cell = {
-            cell: cost.score + cost.predict * predictions for cell, cost in cell_costs[way.plan_index].items()
+            cell: cost.score + cost.predict * predictions
+            for cell, cost in cell_costs[evaluated_model.plan_index].items()
         }
-        for one in interleave_by_cost(way.cells_with_offsets(cells), lambda one, own=costs_by_cell: own[one[0]]):  # type: ignore[misc]
-            model_cells.append((way, one))
-            costs.append(costs_by_cell[one[0]])
+        for cell, position_offset in interleave_by_cost(
+            evaluated_model.cells_with_offsets(cells),
+            lambda cell_with_offset, costs=costs_by_cell: costs[cell_with_offset[0]],  # type: ignore[misc]
+        ):
+            model_cells.append((evaluated_model, (cell, position_offset)))
+            costs.append(costs_by_cell[cell])
     num_shards = min(workers * max(SHARDS_PER_WORKER, len(request.models)), round(sum(costs) / MIN_SHARD_FLOPS))
     ranges = split_by_cost(costs, max(1, num_shards))
     requests_by_key = {
-        (*way.model_id, one.cell, one.position_offset): one for way, cell_requests in missing for one in cell_requests
+        (*evaluated_model.model_id, cell_request.cell, cell_request.position_offset): cell_request
+        for evaluated_model, cell_requests in missing
+        for cell_request in cell_requests
     }
     shards = [
         GridShard(
@@ -113,20 +121,20 @@ def _group_by_model(
     model_cells: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]],
     requests_by_key: Mapping[tuple[int, str, Cell, int], CellRequest],
 ) -> Iterator[ModelShare]:
-    for (plan, label), group in groupby(model_cells, lambda one: one[0].model_id):
+    for (plan, label), group in groupby(model_cells, lambda model_cell: model_cell[0].model_id):
         models, cells = zip(*group, strict=True)
-        pending = tuple(requests_by_key[key] for one in cells if (key := (plan, label, *one)) in requests_by_key)
+        pending = tuple(requests_by_key[key] for cell in cells if (key := (plan, label, *cell)) in requests_by_key)
         yield ModelShare(plan, label, models[0].step, cells, pending)
 
 
 def check_no_shard(executor: Executor | None, shard: str | None) -> None:
-    """Raises `UserError` where a grid would be cut twice."""
+    """Raises `UserError` if a grid would be split twice."""
     if executor is not None and shard is not None:
         raise UserError("shard: an executor splits the grid into shards itself; give either shard= or an executor")
 
 
 def num_workers(executor: Executor) -> int:
-    """How many workers an executor will have at once, as far as known before they start."""
+    """The number of concurrent workers of an executor, or a guess if it is unknown before they start."""
     from numerate.executors.local import Local, num_available_cpus
     from numerate.executors.slurm import Slurm
 
@@ -139,10 +147,10 @@ def num_workers(executor: Executor) -> int:
 
 @dataclass(frozen=True)
 class Measuring(Work):
-    """Evaluates pieces of a grid for the run at `path`: by each plan, with the settings that are changed for it.
+    """Evaluates shards of a grid for the run at `path`: by each plan, with its changed settings.
 
-    A worker writes below `pieces/` in the folder of the run, where nobody else writes, and holds a lock there while it
-    does. The model that it used last stays loaded.
+    A worker writes to its own folder below `pieces/` in the run folder, which it locks meanwhile. The last model used
+    stays loaded.
     """
 
     path: str
@@ -152,7 +160,7 @@ class Measuring(Work):
     @classmethod
     def from_request(cls, request: EvaluationRequest) -> "Measuring":
         run, _ = request.plans[0]
-        plans = tuple((one.changes, replace(plan, cell_counts={})) for one, plan in request.plans)
+        plans = tuple((run.changes, replace(plan, cell_counts={})) for run, plan in request.plans)
         return cls(str(run.path.absolute()), run.device, plans)
 
     def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
@@ -163,7 +171,7 @@ class Measuring(Work):
 
 
 class _ShardWorker:
-    """The state of a worker: the loaded model, and what had been recorded when it started."""
+    """The state of a worker: the loaded model, and the keys of the cells recorded when it started."""
 
     def __init__(self, work: Measuring, context: WorkerContext) -> None:
         self.folder, self.stop = RunFolder.open(Path(work.path)), context.stop
@@ -176,9 +184,9 @@ class _ShardWorker:
         self._loaded: tuple[tuple[int, int], Model] | None = None
 
     def evaluate(self, grid_shard: GridShard) -> int:
-        """Evaluates all cells of a piece and returns their number. Raises `KeyboardInterrupt` when stop is requested.
+        """Evaluates all cells of a shard and returns their number. Raises `KeyboardInterrupt` if a stop is requested.
 
-        What had been recorded before is not computed again: Slurm may requeue a piece on another worker.
+        Cells recorded before are not computed again: Slurm may requeue a shard on another worker.
         """
         done = 0
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -209,12 +217,12 @@ class _ShardWorker:
     def _model(self, evaluated_model: EvaluatedModel) -> Model:
         model_id = evaluated_model.plan_index, evaluated_model.step
         if self._loaded is None or self._loaded[0] != model_id:
-            self._loaded = None  # its memory is free before the next one takes some
+            self._loaded = None  # free its memory before loading the next one
             self._loaded = model_id, evaluated_model.run.load_model(evaluated_model.checkpoint)
         return self._loaded[1]
 
     def _predictions_record(self, evaluated_model: EvaluatedModel, cell: Cell, position_offset: int) -> dict[str, Any]:
-        """All answers of a cell as one record, so that it is there whole or not at all."""
+        """All answers of a cell as one record, so that it is written completely or not at all."""
         label, step, _, _, _, count, seed, method = evaluated_model.key(cell, position_offset)
         record = {
             "cell": dict(cell),
@@ -239,10 +247,10 @@ def evaluate_shards(
     *,
     predictions: bool,
 ) -> None:
-    """Evaluates what is missing with the workers of an executor, and gathers their records.
+    """Evaluates the missing cells with the workers of an executor, and collects their records.
 
-    Raises `UserError` or `OperationalError` naming the first failed piece when all others are done, and re-raises a
-    signal that stopped it when its workers have stopped. What was recorded is written in order before.
+    If a shard fails, raises `UserError` or `OperationalError` that names it after all others are done. A signal is
+    re-raised after the workers have stopped. In both cases, the records so far are written in order first.
     """
     if not missing:
         return
@@ -298,7 +306,9 @@ def _jobs_folder(store: EvaluationStore) -> Path:
 def _failed_shards_error(
     failed: Sequence[tuple[GridShard, Failure]], request: EvaluationRequest, store: EvaluationStore
 ) -> UserError | OperationalError:
-    grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
+    grid_shard, failure = min(
+        failed, key=lambda shard_failure: (shard_failure[1].is_transient, shard_failure[0].number)
+    )
     resume = "; the same command resumes"
     others = f"; {_pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
     text = (
@@ -316,8 +326,8 @@ def _num_cells(grid_shard: GridShard) -> int:
 
 
 def _num_recorded(grid_shard: GridShard, request: EvaluationRequest, store: EvaluationStore) -> int:
-    """How many of the cells that a piece was to do are recorded."""
-    models_by_id = {way.model_id: way for way in request.models}
+    """The number of cells of a shard that are recorded."""
+    models_by_id = {evaluated_model.model_id: evaluated_model for evaluated_model in request.models}
     num_recorded = 0
     for share in grid_shard.shares:
         for cell, position_offset, needs_score, needs_predictions in share.remaining:
@@ -333,7 +343,7 @@ def _pluralize(count: int, noun: str) -> str:
 
 
 class _LineCounter:
-    """Counts the lines that workers have added to their files since it was made."""
+    """Counts the lines that workers have added to their files since it was constructed."""
 
     def __init__(self, store: EvaluationStore) -> None:
         self.store = store
@@ -344,7 +354,7 @@ class _LineCounter:
         for path in self.store.worker_files():
             with open(path, "rb") as file:
                 file.seek(self._read_bytes.get(path, 0))
-                new = file.read()
-            self._num_lines += new.count(b"\n")
-            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(new)
+                new_bytes = file.read()
+            self._num_lines += new_bytes.count(b"\n")
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(new_bytes)
         return self._num_lines

@@ -1,4 +1,4 @@
-"""Several runs of one shape trained as one model, each in its own folder."""
+"""Runs with models of the same shape, trained together as one model, each in its own folder."""
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from numerate.training.stopping import Stop
 from numerate.training.trainer import TrainingResult
 
 SHARED_SETTINGS = ("batch_size", "precision", "threads")
-"""Of the settings of training, those that runs of one stack have in common."""
+"""Settings of `training` that all runs of a stack share."""
 
 
 def stack_key(recipe: Recipe) -> Hashable | None:
-    """What runs that can be trained as one have in common; None for a run that cannot be stacked.
+    """A key that runs share if they can be trained together; None for a run that cannot be stacked.
 
     They may differ in seed, initialization, optimizer, schedule, budget, logging, evaluation and checkpoint intervals,
     and in their names.
@@ -84,8 +84,8 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "layout.blocked_tokens: blocked keys are not supported in a stack"
     if isinstance(recipe.tokenizer, Subwords) and recipe.tokenizer.number_format.has_number_values:
         return "tokenizer.number_format: number values are not supported in a stack"
-    if (where := _find_dropout(recipe, "")) is not None:
-        return f"{where}: dropout is not supported in a stack; must be 0"
+    if (dropout_path := _find_dropout(recipe, "")) is not None:
+        return f"{dropout_path}: dropout is not supported in a stack; must be 0"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
     if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer):
@@ -102,12 +102,11 @@ def train_stacked(
     stop: Stop | None = None,
     command: str | None = None,
 ) -> list[TrainedRun | Exception]:
-    """Trains recipes with one `stack_key` as one model: for each what `train` gives, or the error that it raises.
+    """Trains recipes with the same `stack_key` as one model. Returns for each the result of `train`, or its error.
 
-    Every run has its folder, under its lock, as if it were trained alone, and either way of training resumes what the
-    other started. An error of one run (a locked folder, a loss that is not finite) ends that one; the others continue.
-    `on_record` is called with the index of the run. Raises `UserError` for recipes that are not one stack, and whatever
-    the step of all raises.
+    Every run has its own folder and lock, as if it were trained alone, and can be resumed by `train` and vice versa. An
+    error of one run (a locked folder, a non-finite loss) ends only that run. `on_record` is called with the index of
+    the run. Raises `UserError` for recipes that cannot be stacked, and any error of the common training step.
     """
     if not recipes:
         return []
@@ -118,10 +117,10 @@ def train_stacked(
         if world.size > 1:
             raise UserError("stack: a stack must be trained by one process, not by torchrun")
         provenance_info = provenance.provenance()
-        starts: dict[int, TrainingSession] = {}
+        sessions: dict[int, TrainingSession] = {}
         for index, recipe in enumerate(recipes):
             with _capture_error(outcomes, index):
-                start = TrainingSession(
+                session = TrainingSession(
                     recipe,
                     world,
                     runs,
@@ -131,38 +130,38 @@ def train_stacked(
                     command=command,
                     provenance_info=provenance_info,
                 )
-                starts[index] = resources.enter_context(start)
-        running = [index for index, start in starts.items() if _start_run(index, start, outcomes)]
+                sessions[index] = resources.enter_context(session)
+        running = [index for index, session in sessions.items() if _start_run(index, session, outcomes)]
 
         def on_finished(position: int, outcome: TrainingResult | Exception) -> None:
             index = running[position]
             if isinstance(outcome, Exception):
                 outcomes[index] = outcome
-                starts[index].__exit__()
+                sessions[index].__exit__()
                 return
             with _capture_error(outcomes, index):
-                outcomes[index] = starts[index].finish(outcome)
+                outcomes[index] = sessions[index].finish(outcome)
 
         if running:
             with stop:
-                StackedTrainer([starts[index].trainer for index in running]).train(stop, on_finished)
+                StackedTrainer([sessions[index].trainer for index in running]).train(stop, on_finished)
     return [outcomes[index] for index in range(len(recipes))]
 
 
 def _check_stackable(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
-        if (why := why_not_stacked(recipe)) is not None:
-            raise UserError(f"stack: {why}")
+        if (reason := why_not_stacked(recipe)) is not None:
+            raise UserError(f"stack: {reason}")
     if len({stack_key(recipe) for recipe in recipes}) > 1:
         raise UserError("stack: the runs may only differ in seed, optimizer, schedule, initialization and budget")
 
 
-def _start_run(index: int, start: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
-    """Starts a run; False where there is nothing to do, or it failed."""
+def _start_run(index: int, session: TrainingSession, outcomes: dict[int, TrainedRun | Exception]) -> bool:
+    """Starts a run; returns False if there is nothing left to train, or if it failed."""
     with _capture_error(outcomes, index):
-        if start.start():
+        if session.start():
             return True
-        outcomes[index] = start.finish_untrained()
+        outcomes[index] = session.finish_untrained()
     return False
 
 
@@ -184,11 +183,11 @@ def _with_run_index(
 
 
 def _find_dropout(spec: Any, path: str) -> str | None:
-    """Where something is dropped in training: the path of a setting `...dropout` above 0."""
+    """The path of the first setting `...dropout` above 0, or None."""
     for field in fields(spec):
         value, setting_path = getattr(spec, field.name), f"{path}{field.name}"
         if field.name.endswith("dropout") and value:
             return setting_path
-        if is_dataclass(value) and (found := _find_dropout(value, f"{setting_path}.")) is not None:
-            return found
+        if is_dataclass(value) and (dropout_path := _find_dropout(value, f"{setting_path}.")) is not None:
+            return dropout_path
     return None

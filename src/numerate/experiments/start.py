@@ -1,4 +1,4 @@
-"""One start of a run: checks, files and messages before and after the training loop."""
+"""One session of a run: checks, files and messages before and after the training loop."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -31,8 +31,8 @@ RecordCallback = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run and how this start of it ended: `stop_reason` is budget, target, minutes, stopped, or done (nothing was
-    left)."""
+    """A run and how this session ended: `stop_reason` is budget, target, minutes, stopped, or done (nothing was left to
+    train)."""
 
     run: Run
     stop_reason: str
@@ -40,7 +40,7 @@ class TrainedRun:
 
 
 class TrainingSession:
-    """A start of a run: call `start`, the trainer's loop, and `finish`.
+    """A training session of a run: call `start`, the trainer's loop, and `finish`.
 
     The constructor writes nothing, and raises `UserError` for a recipe that cannot be trained. `show_progress`: show a
     progress bar; `on_record` is called with every step and record, `on_message` with every message; `provenance_info`
@@ -75,7 +75,7 @@ class TrainingSession:
         last_checkpoint = world.broadcast(
             checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
         )
-        if last_checkpoint is not None:  # without a checkpoint it starts again, with what there is now
+        if last_checkpoint is not None:  # without a checkpoint it starts again, with the current files
             check_unchanged_files(recipe.task, RunFolder.open(self.path).metadata(), self.path)
         set_threads(recipe.training.threads, last_checkpoint)
         self.trainer = Trainer(
@@ -97,7 +97,7 @@ class TrainingSession:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Releases the folder, its log and its trackers."""
+        """Closes the folder's lock, the log and the trackers."""
         self._exit_stack.close()
 
     @property
@@ -107,9 +107,9 @@ class TrainingSession:
         return folder
 
     def start(self) -> bool:
-        """Makes or opens the folder, locks it, and resumes the run. False where nothing is left to do.
+        """Creates or opens the folder, locks it, and resumes the run. Returns False if nothing is left to train.
 
-        Raises `UserError` where another process is writing the folder.
+        Raises `UserError` if another process is writing to the folder.
         """
         trainer, steps = self.trainer, self.trainer.total_steps
         trainer.folder = self._open_folder()
@@ -122,7 +122,7 @@ class TrainingSession:
         )
         self._progress = self._exit_stack.enter_context(progress)
         active_trackers = _make_trackers(self.recipe, self.world, self._print_message)
-        if self.world.is_main_process:  # before metrics are cut to where training resumes
+        if self.world.is_main_process:  # before metrics are truncated to where training resumes
             read_metrics(self.path, self.folder.metadata(), lambda text: self._print_message(f"warning: {text}"))
         for text in (*trainer.warnings, *trainer.resume()):
             self._print_message(f"warning: {text}")
@@ -143,7 +143,7 @@ class TrainingSession:
         return True
 
     def finish(self, outcome: TrainingResult) -> TrainedRun:
-        """Records and reports how it ended, and releases the folder."""
+        """Records and prints how training ended, and releases the folder."""
         if self.world.is_main_process:
             _record_outcome(self.folder, outcome)
         self._exit_stack.close()
@@ -151,12 +151,12 @@ class TrainingSession:
         return TrainedRun(Run(self.folder), outcome.stop_reason, outcome.exit_status)
 
     def finish_untrained(self) -> TrainedRun:
-        """The outcome of a start that had nothing to do."""
+        """The outcome of a session with nothing left to train."""
         self._exit_stack.close()
         return TrainedRun(Run(self.folder), "done")
 
     def _open_folder(self) -> RunFolder:
-        """The folder, which the first process makes and locks."""
+        """The run folder, created and locked by the main process."""
         world = self.world
         folder = None
         if world.is_main_process:
@@ -215,7 +215,7 @@ def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], Non
 
 
 def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
-    """What is shown of an evaluation during training: loss and perplexity for language modeling, else accuracy.
+    """The values shown of an evaluation during training: loss and perplexity for language modeling, otherwise accuracy.
 
     >>> progress_fields({"split": "validation", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
@@ -228,7 +228,7 @@ def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
 def _progress_bar(
     steps: int, recipe: Recipe, folder: RunFolder, *, show_progress: bool, is_main_process: bool
 ) -> ProgressBar:
-    """The bar of a run, and its log. Where nothing is to be shown, the first process still keeps the log."""
+    """The progress bar of a run, and its log. The main process writes the log even if nothing is shown."""
     label, log = recipe.name or recipe.title, folder.file("log.txt")
     if show_progress or not is_main_process:
         return ProgressBar(steps, label=label, log_path=log, silent=not is_main_process)
@@ -236,7 +236,7 @@ def _progress_bar(
 
 
 def _no_work_message(trainer: Trainer) -> str:
-    """Why a start of training does nothing."""
+    """The reason why there is nothing left to train."""
     step, training = trainer.state.step, trainer.training
     if trainer.has_reached_target():
         return f"already trained to its target at step {step}; a higher training.target_accuracy= continues"
@@ -284,7 +284,7 @@ def _record_outcome(folder: RunFolder, outcome: TrainingResult) -> None:
 
 
 def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The head of a run's `recipe.yaml`; `provenance_info` is where the run comes from, if that is known."""
+    """The metadata in a run's `recipe.yaml`; `provenance_info` is the provenance of the run, if known."""
     if recipe.paper is not None and recipe.paper not in PAPERS:
         raise UserError(f"paper: unknown paper {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
@@ -303,7 +303,7 @@ def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str,
 
 
 def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint | None) -> None:
-    """The threads that a recipe names, else those that the run had before (they change bits), else all cores."""
+    """Sets the number of threads: the recipe's, else that of the last session (it affects rounding), else all cores."""
     if num_threads is None and last_checkpoint is not None:
         num_threads = last_checkpoint.state.get("threads")
     if num_threads is not None:
@@ -311,10 +311,10 @@ def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint 
 
 
 def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
-    """The run that a recipe starts from; its id, not the way it was addressed, is part of the new run's identity.
+    """The run that a recipe is initialized from; its id, not its address, is part of the new run's identity.
 
-    `latest` is the run that was started last, unless that is this very run at its second start: then it is the one that
-    it began from, so that the same command resumes it.
+    `latest` is the run that was started last. If that is the new run itself, which is being resumed, `latest` means the
+    run that it was initialized from, so that the same command resumes it.
     """
     if recipe.init_from is None:
         return None
@@ -327,9 +327,9 @@ def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
 
 
 def _find_initial_checkpoint(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
-    """The last checkpoint of another run, or the one that an earlier start of this run chose, if there was one.
+    """The last checkpoint of another run, or the one that an earlier session of this run chose, if there was one.
 
-    Raises `UserError` where there is none, or where it is of another model.
+    Raises `UserError` if there is none, or if it is of another model.
     """
     if (path / "recipe.yaml").is_file() and (recorded_path := RunFolder(path).metadata().get("began_from")) is not None:
         if not Path(str(recorded_path)).is_dir():
@@ -347,7 +347,8 @@ def _find_initial_checkpoint(source: RunFolder, path: Path, trainer: Trainer) ->
 
 
 def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
-    """Raises `UserError` where a token's id means something else to the other run: it was trained on another task."""
+    """Raises `UserError` if the token ids of the other run have other meanings, because it was trained on another
+    task."""
     source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
     if source_symbols != symbols:
         kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]

@@ -19,20 +19,20 @@ from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder, folder_name
 
 RecordKey = tuple[str, int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
-"""What tells two records apart, in the order they are kept: checkpoint, step, settings, cell, placement, count, key of
-the questions, method."""
+"""The identity of a record, which also defines the order of records: checkpoint, step, settings, cell, position offset,
+count, evaluation seed, method."""
 
 WRITE_INTERVAL = 0.5
-"""Seconds between two writes of records: so many are lost at most when a process is killed."""
+"""Seconds between two writes of records; a killed process loses at most this much work."""
 
 RECORDS_FILE, PREDICTIONS_FILE = "evaluation.jsonl", "predictions.jsonl"
-"""The files of a piece: one line per scored cell, and per cell whose predictions were recorded."""
+"""The files of a worker: one line per scored cell, and one per cell with predictions."""
 
 _WORKER_PREFIX = "worker-"
 
 
 class RecordWriter:
-    """Appends records to a file that nobody else writes, in groups: on a shared disk each write takes milliseconds.
+    """Appends records in groups to a file with no other writer: on a shared disk each write takes milliseconds.
 
     For example:
 
@@ -51,7 +51,7 @@ class RecordWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what waits. Raises the error of `disk.convert_os_error` on failure; buffered records are then kept."""
+        """Writes buffered records. Raises the error of `disk.convert_os_error` on failure; they then stay buffered."""
         disk.append_records(self.path, self._buffer, unharmed_note="What was written before is safe.")
         self._buffer.clear()
         self._last_write = time.monotonic()
@@ -66,11 +66,11 @@ class RecordWriter:
 
 
 class EvaluationStore:
-    """The records of evaluations in a run's folder; a piece has a folder of its own below it.
+    """The records of evaluations in a run's folder; each shard has a subfolder.
 
-    Records are appended as they come, so that a stopped evaluation resumes, and sorted at the end, so that the same
-    evaluation leaves the same bytes. Workers of an executor write into folders of their own below `pieces/`, which are
-    read and gathered with the rest.
+    Records are appended immediately, so that a stopped evaluation resumes, and sorted at the end, so that the same
+    evaluation writes identical files. Workers of an executor write to their own folders below `pieces/`, which are read
+    and collected with the rest.
     """
 
     def __init__(self, folder: RunFolder, shard: str | None) -> None:
@@ -84,7 +84,7 @@ class EvaluationStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Locks the folder for writing; records that were added are in the file at the end, however it ends."""
+        """Locks the folder for writing; added records are written when the context exits, also on an error."""
         with disk.convert_os_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
         with self.folder.lock("evaluation") if self.shard is None else Lock(self.directory / "lock").hold("evaluation"):
@@ -92,7 +92,7 @@ class EvaluationStore:
                 yield
 
     def load(self, steps: Mapping[str, int]) -> None:
-        """Reads what is known. Records of a `final` or `best` that is another step by now are kept under their step."""
+        """Reads existing records. Records of a `final` or `best` that is now another step are kept under their step."""
         self._steps = steps
         file_names = (
             [RECORDS_FILE]
@@ -105,14 +105,14 @@ class EvaluationStore:
         self._find_predictions()
 
     def load_worker_records(self) -> None:
-        """Reads what workers have written since."""
+        """Reads the records that workers have written since."""
         for path in self._shard_files(RECORDS_FILE, _WORKER_PREFIX):
             for record in read_records(path, EVALUATION):
                 self.records.setdefault(self._relabeled_key(record), record)
         self._find_predictions()
 
     def worker_files(self) -> list[Path]:
-        """The files that workers write."""
+        """The files written by workers."""
         return [*self._shard_files(RECORDS_FILE, _WORKER_PREFIX), *self._shard_files(PREDICTIONS_FILE, _WORKER_PREFIX)]
 
     def _find_predictions(self) -> None:
@@ -121,7 +121,7 @@ class EvaluationStore:
                 self.predictions.setdefault(self._relabeled_key(record), (path, offset))
 
     def _relabeled_key(self, record: dict[str, Any]) -> RecordKey:
-        """The key of a record, which is given the name of its step where its label means another step by now."""
+        """The key of a record; it is relabeled by its step if its label now means another step."""
         label = str(record["checkpoint"])
         if label in self._steps and record.get("step") != self._steps[label]:
             record["checkpoint"] = f"step {record['step']}"
@@ -134,7 +134,7 @@ class EvaluationStore:
         return path.relative_to(self.folder.path).as_posix()
 
     def find_same_weights(self, key: RecordKey) -> dict[str, Any] | None:
-        """The record of the same measurement under another name of the same step: `best` may be `final` too."""
+        """The record of the same evaluation under another name of the same step: `best` and `final` may be the same."""
         return next(
             (
                 self.records[equivalent_key]
@@ -181,9 +181,11 @@ class EvaluationStore:
     def remove_worker_folders(self, predictions: Collection[RecordKey] = ()) -> None:
         """Removes the folders of workers whose records are all written and whose answers are all in `predictions`.
 
-        A worker that still writes, since the command that started it was killed, keeps its folder.
+        A worker that is still writing (because the command that started it was killed) keeps its folder.
         """
-        gathered_keys = {key[1:] for key in predictions}  # by whatever name of its step
+        gathered_keys = {
+            key[1:] for key in predictions
+        }  # without the checkpoint's label, since a step may have several
         for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER_PREFIX}*")):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
                 records = {self._relabeled_key(record) for record in read_records(directory / RECORDS_FILE, EVALUATION)}
@@ -196,29 +198,29 @@ class EvaluationStore:
             (self.folder.path / "pieces").rmdir()
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]], key_fields: Sequence[str]) -> None:
-        """Writes lines into a file of records, replacing those that agree in `key_fields`."""
+        """Writes lines to a file of records, replacing those with the same `key_fields`."""
         name = name if self.shard is None else f"pieces/{self.shard}/{name}"
 
         def shared_fields(line: Mapping[str, Any]) -> str:
             return json.dumps([line.get(field) for field in key_fields], sort_keys=True)
 
         replaced = {shared_fields(line) for line in lines}
-        kept, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
-        self.folder.write(name, kept + json_lines(lines).encode())
+        kept_lines, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
+        self.folder.write(name, kept_lines + json_lines(lines).encode())
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:
-    """The folder of one worker of an executor; no name of a shard starts like this."""
+    """The folder of one worker of an executor; no shard has a folder with this prefix."""
     return folder.path / "pieces" / folder_name(_WORKER_PREFIX + worker)
 
 
 def _equivalent_keys(key: RecordKey) -> list[RecordKey]:
-    """A key, and those of the same measurement under the other names that its step may have."""
+    """A key, and those of the same evaluation under the other names of its step."""
     return [(name, *key[1:]) for name in (key[0], "final", "best", f"step {key[1]}")]
 
 
 def record_key(record: Mapping[str, Any]) -> RecordKey:
-    """The key of a record as it is written."""
+    """The key of a stored record."""
     cell: Cell = tuple((str(axis), int(value)) for axis, value in record["cell"].items())
     return (
         str(record["checkpoint"]),

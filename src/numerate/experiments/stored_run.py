@@ -19,7 +19,7 @@ from numerate.training.run_folder import RunFolder
 
 
 class StoredRun:
-    """A run as stored in its folder: all that plans, workers and maps need. Users have a `Run`."""
+    """A run as stored in its folder, with everything that plans, workers and maps need. The public class is `Run`."""
 
     def __init__(self, folder: RunFolder, *, device: str | None = None, changes: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -31,14 +31,14 @@ class StoredRun:
 
     @cached_property
     def trained_recipe(self) -> Recipe:
-        """The recipe that it was trained by."""
+        """The recipe that it was trained with."""
         found = from_tree(self.folder.metadata()["recipe"], self.folder.file("recipe.yaml"), expected_class=Recipe)
         assert isinstance(found, Recipe)
         return found
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe that it is run by: as trained, unless `with_settings` changed it."""
+        """The current recipe: as trained, unless `with_settings` changed it."""
         return override_for_evaluation(self.trained_recipe, self.changes) if self.changes else self.trained_recipe
 
     @cached_property
@@ -47,11 +47,12 @@ class StoredRun:
         return diff_settings(self.trained_recipe, self.recipe)
 
     def with_settings(self, *settings: str) -> Self:
-        """The same weights with other settings: more loop iterations, another scale of the attention logits.
+        """The same weights with other settings, such as more loop iterations or another scale of the attention logits.
 
             run.with_settings("model.backbone.num_loops=8").ask("321+654=")
 
-        Raises `UserError` for settings that are not the model's, and for those by which it would have other weights.
+        Raises `UserError` for settings other than the model's, and for those that change the names or shapes of
+        weights.
         """
         if not settings:
             return self
@@ -72,33 +73,33 @@ class StoredRun:
 
     @cached_property
     def untrained_model(self) -> Model:
-        """The initialized model on the CPU, for what needs no trained weights (position offsets, tables)."""
+        """The initialized model on the CPU, for anything that needs no trained weights (position offsets, checks)."""
         origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
         return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, origin)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
-        """The checkpoints meant by `final`, `best`, `all` or a step."""
+        """The checkpoints selected by `final`, `best`, `all` or a step."""
         found, warnings = checkpoint.select_checkpoints(self.folder.checkpoints, str(name))
         for text in warnings:
             self.warn(text)
         return found
 
     def check_data_unchanged(self) -> None:
-        """Raises `UserError` where files that it was trained on have changed since it was begun."""
+        """Raises `UserError` if data files have changed since the run was started."""
         check_unchanged_files(self.trained_recipe.task, self.folder.metadata(), self.path)
 
     def load_model(self, checkpoint_name: str | checkpoint.Checkpoint = "final") -> Model:
-        """The model with the weights of a checkpoint, ready to answer (dropout off).
+        """The model with the weights of a checkpoint, in evaluation mode.
 
-        Raises `UserError` where it was trained with another tokenizer file of the same name, or on questions of files
-        that have changed since."""
+        Raises `UserError` if it was trained with another tokenizer file of the same name, or if its data files have
+        changed since."""
         stored_checkpoint = (
             checkpoint_name
             if isinstance(checkpoint_name, checkpoint.Checkpoint)
             else self.checkpoints(checkpoint_name)[0]
         )
         if not self.recipe.task.is_language_modeling and self.recipe.tokenizer.fingerprint() is None:
-            self.check_data_unchanged()  # its vocabulary is what its questions have
+            self.check_data_unchanged()  # its vocabulary depends on its questions
         check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
         weights = stored_checkpoint.read(only=["weights"])["weights"]
         model = self.recipe.model.rebuild(

@@ -28,7 +28,7 @@ def train(
     """Trains a recipe, or resumes it from its folder, and returns its run.
 
     The folder is `runs_dir / title / id` (see `numerate.training.run_folder`). Raises `UserError` for a recipe that
-    cannot be trained, before anything is written; `OperationalError` where the loss is not finite or the disk is full.
+    cannot be trained, before anything is written; `OperationalError` if the loss is not finite or the disk is full.
     `on_record` is called with every step and record, `on_message` with every message; `stop` can stop it from another
     thread; `command` is the user's command line, if another process started this one.
     """

@@ -40,8 +40,9 @@ class TrainingEstimate:
 
     `memory_bytes` is in bytes (weights, gradients and two moments in float32), `flops_per_step` in floating-point
     operations of one full step (forward and backward, padding included), `total_flops` those of all `num_steps`, which
-    take `num_examples` examples; `first_batch_shape` is in rows and tokens of the first step, those of an encoder among
-    them, `first_batch_targets` in tokens. `seconds_per_step` is None for a model that is too large to time here.
+    take `num_examples` examples; `first_batch_shape` is the number of rows and tokens of the first step, including
+    those of an encoder, `first_batch_targets` the number of target tokens. `seconds_per_step` is None for a model that
+    is too large to time here.
     """
 
     num_parameters: int
@@ -81,9 +82,9 @@ class TrainingEstimate:
 def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
     """Builds everything, trains a few steps in memory, and estimates the cost of the full run. Writes nothing.
 
-    Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. A
-    model of transformers with more than `MAX_TIMED_PARAMETERS` weights is only counted on a CPU, without memory for
-    them."""
+    Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. On a
+    CPU, parameters of a transformers model with more than `MAX_TIMED_PARAMETERS` weights are only counted, without
+    allocating memory for them."""
     with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         timed_training = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
@@ -116,7 +117,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
 
 
 def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
-    """The trainer, or one with fewer rows per step where a CPU would take minutes."""
+    """The trainer, or one with fewer rows per step if a CPU would take minutes."""
     recipe, training = trainer.recipe, trainer.training
     flops = trainer.budget.flops_per_example * training.min_batch_size
     if world.device.type != "cpu" or flops <= MAX_TIMED_FLOPS:
@@ -147,7 +148,8 @@ def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | N
 
 
 def debug(recipe: Recipe) -> Recipe:
-    """`preset=debug`: a few steps of everything, small, on one core unless the recipe says more, in a run of its own.
+    """`preset=debug`: a short training of a small model, on one core unless the recipe sets `threads`, in a separate
+    run.
 
     A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. For language modeling
     rows are at most 64 tokens long, and `tiny_stories_2048` replaces a missing corpus if it is available.
@@ -230,6 +232,6 @@ def _small_model(model: ModelSpec) -> ModelSpec:
 
 
 def _small_grid(recipe: Recipe) -> str | None:
-    """Two sizes of each axis, or one where there is no other."""
+    """Two sizes of each axis, or one if there is only one."""
     spans, endless = recipe.task.training_spans().values(), recipe.task.has_ood_sizes
     return "x".join(f"{span.low}:{span.low + (endless or span.high > span.low)}" for span in spans) or None

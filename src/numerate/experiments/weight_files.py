@@ -1,8 +1,8 @@
-"""Weights in files of other programs, and reference logits to check them with.
+"""Loading weights written by other programs, and reference logits to check them.
 
 Reference logits are two tensors: `ids` (rows x tokens, integers: rows of the embedding) and `logits` (rows x tokens x
-vocabulary). They stand in a safetensors file of their own, in a folder as `logits.safetensors`, or in a file of weights
-beside `model`, or beside the weights themselves.
+vocabulary). They are in a separate safetensors file, in a folder as `logits.safetensors`, or in a file of weights next
+to `model` or next to the weights themselves.
 
     save_file({"ids": ids, "logits": reference_model(ids)}, "logits.safetensors")
 """
@@ -23,7 +23,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
 DEFAULT_TOLERANCE = 1e-3
-"""By how much a logit may differ from its reference."""
+"""Maximum difference between a logit and its reference."""
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "ckpt.pt")
 _INDEX_FILES = tuple(f"{name}.index.json" for name in _WEIGHT_FILES[:2])
@@ -32,7 +32,7 @@ _LOGITS_FILE = "logits.safetensors"
 
 @dataclass(frozen=True)
 class LogitCheck:
-    """Reference logits, and by how much those of a model may differ."""
+    """Reference logits, and the tolerance for those of a model."""
 
     ids: Tensor
     logits: Tensor
@@ -41,9 +41,9 @@ class LogitCheck:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], source: Path, tolerance: float) -> "LogitCheck":
-        """Raises `UserError` where `ids` or `logits` are missing or of shapes that do not belong together."""
+        """Raises `UserError` if `ids` or `logits` are missing or their shapes do not match."""
         if not 0 < tolerance < float("inf"):
-            raise UserError(f"tolerance: {tolerance} must be above 0; {DEFAULT_TOLERANCE} is usual for float32")
+            raise UserError(f"tolerance: must be above 0, not {tolerance}; {DEFAULT_TOLERANCE} is usual for float32")
         ids_and_logits = {name: tensors.get(name) for name in ("ids", "logits")}
         shapes = {name: tuple(value.shape) for name, value in ids_and_logits.items() if isinstance(value, Tensor)}
         ids, logits = shapes.get("ids", ()), shapes.get("logits", ())
@@ -58,8 +58,7 @@ class LogitCheck:
 
     @torch.no_grad()
     def check(self, model: Model, vocabulary_size: int) -> None:
-        """Raises `UserError` where a logit of the model, which has so many tokens, differs by more than the
-        tolerance."""
+        """Raises `UserError` if a logit of the model differs by more than the tolerance."""
         (rows, time), size, lowest, highest = self.ids.shape, self.logits.shape[2], *map(int, self.ids.aminmax())
         if size != vocabulary_size or lowest < 0 or highest >= vocabulary_size:
             raise UserError(
@@ -87,7 +86,7 @@ class WeightFile:
     path: Path
 
     def logit_check(self, check: str | Path | None, tolerance: float) -> LogitCheck | None:
-        """What to compare with: the reference logits of the file `check`, else the file's own; None without both."""
+        """The reference logits: those of the file `check`, otherwise those of the weight file; None without either."""
         if check is None:
             return LogitCheck.from_tensors(self.logits, self.path, tolerance) if self.logits else None
         path = Path(check).expanduser()
@@ -95,10 +94,9 @@ class WeightFile:
 
 
 def read_weights(path: Path) -> WeightFile:
-    """The weights of a file (.safetensors, or of torch.save) or folder, whole or in parts.
+    """The weights of a file (.safetensors, or of torch.save) or folder, in one file or sharded.
 
-    Raises `UserError` where there are none, or where the file cannot be read as tensors alone: nothing that a pickle
-    could run is run.
+    Raises `UserError` if there are none, or if the file contains anything but tensors: no code in pickles is executed.
     """
     stored: dict[str, Any] = {}
     for file in _weight_files(path):
@@ -148,8 +146,8 @@ def _load_tensors(file: Path) -> dict[str, Any]:
             loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (UserError, OperationalError):
         raise
-    except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
-        # What torch says of a pickle of more than weights is how to run it nevertheless.
+    except Exception as error:  # many kinds of errors: a pickle with other objects, a truncated file
+        # The message of torch for a pickle with other objects explains how to load it anyway.
         is_unpickling_error = isinstance(error, pickle.UnpicklingError)
         reason = (
             "not written by torch.save, or contains more than weights"

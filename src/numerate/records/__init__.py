@@ -1,1 +1,1 @@
-"""What runs, studies and searches leave in files, read back and checked against declared schemas; no torch."""
+"""Reading the files of runs, studies and searches, checked against declared schemas; imports no torch."""

@@ -16,16 +16,16 @@ _RECIPE_REMEDY = "Restore it from a copy, or move the run's folder away and trai
 
 
 def checksum(header: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal characters of a head's contents, however it is written in YAML."""
+    """A hash (16 hexadecimal characters) of a header's content, independent of its YAML formatting."""
     content = {key: value for key, value in header.items() if key != CHECKSUM_KEY}
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """What the `recipe.yaml` at `path` holds.
+    """The content of the `recipe.yaml` at `path`.
 
-    Raises `UserError` where it was damaged or changed, or another version wrote it; `OperationalError` where it cannot
-    be read.
+    Raises `UserError` if it was damaged or modified, or written by another version; `OperationalError` if it cannot be
+    read.
     """
     header = read_checked_yaml(path, _RECIPE_REMEDY)
     if not isinstance(header.get("recipe"), dict):
@@ -34,10 +34,10 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
-    """What a file of YAML holds that has its format and ends with its checksum.
+    """The content of a YAML file that has a format version and ends with its checksum.
 
-    Raises `UserError` where it was damaged or changed, or another version wrote it; `OperationalError` where it cannot
-    be read.
+    Raises `UserError` if it was damaged or modified, or written by another version; `OperationalError` if it cannot be
+    read.
     """
     import yaml
 
@@ -62,7 +62,7 @@ def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def is_run_header(path: Path) -> bool:
-    """Whether a file is the head of a run and no recipe saved by itself: by its name and its first bytes."""
+    """Whether a file is the header of a run rather than a saved recipe, by its name and its first bytes."""
     try:
         with open(path, "rb") as file:
             return path.name == RECIPE_FILE and file.read(7) == b"format:"
@@ -82,7 +82,7 @@ def read_metrics(
 
 
 def missing_steps_message(path: Path, metrics: list[dict[str, Any]], header: Mapping[str, Any]) -> str | None:
-    """A message where metrics lack steps that the head of their run records as trained; else None."""
+    """A message if metrics lack steps that the header of their run records as trained; otherwise None."""
     ended = header.get("ended")
     if not isinstance(ended, Mapping) or ended.get("stop_reason") not in ("budget", "target") or not ended.get("step"):
         return None

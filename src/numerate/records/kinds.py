@@ -1,4 +1,4 @@
-"""The schemas of records in files: their fields and what these may hold."""
+"""The schemas of records in files: their fields and allowed values."""
 
 from numerate.records.schema import (
     AnyValue,
@@ -28,7 +28,7 @@ _EVALUATION_KEY: dict[str, Check] = {
     "settings?": OBJECT,
     "method": TEXT,
 }
-"""Where something was measured: the cell of a grid, the checkpoint, and how."""
+"""The context of a measurement: the grid cell, the checkpoint, and the method."""
 
 _EVALUATION_FIELDS: dict[str, Check] = {
     **_EVALUATION_KEY,
@@ -248,7 +248,7 @@ RUN_FILE_SCHEMAS = {
     "timings.jsonl": TIMINGS,
     "starts.jsonl": STARTS,
 }
-"""The files of records in the folder of a run, by name; pieces of an evaluation have files of the same names."""
+"""The files of records in the folder of a run, by name; shards of an evaluation have files of the same names."""
 
 # Studies --------------------------------------------------------------------------------------------------------------
 

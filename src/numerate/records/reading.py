@@ -1,7 +1,7 @@
 """Reading files of records: whole lines of JSON, each an object of a declared schema.
 
-A last line without its line end was left by a process killed while writing. It does not count as damage: the next
-writer removes it, and its work is done again. Any other line that cannot be read was damaged.
+A last line without a line end was left by a process killed while writing. It does not count as damage: the next writer
+removes it, and its work is repeated. Any other line that cannot be read is damaged.
 """
 
 import json
@@ -17,11 +17,11 @@ from numerate.records.schema import Schema
 MessageCallback = Callable[[str], None] | None
 
 FORMAT = 3
-"""Of the folders of runs, studies and submissions: 3 since version 0.2. Their files hold it under `format`."""
+"""Format version of the folders of runs, studies and submissions (`format` in their files): 3 since version 0.2."""
 
 
 def check_format(path: Path, format_version: object) -> None:
-    """Raises `UserError` for a file that version 0.1 or a later version wrote, which would be misread."""
+    """Raises `UserError` for a file of version 0.1 or of a later version, which would be misread."""
     if not isinstance(format_version, int) or format_version > FORMAT:
         raise UserError(f"{path}: has format {format_version}, this version reads format {FORMAT}; update numerate")
     if format_version < FORMAT:
@@ -32,7 +32,7 @@ def check_format(path: Path, format_version: object) -> None:
 
 
 def parse_record(text: bytes) -> dict[str, Any] | None:
-    """The object that a text of JSON holds, or None where it holds none."""
+    """The object in a JSON text, or None if it is not an object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def parse_record(text: bytes) -> dict[str, Any] | None:
 class Line:
     """A line of a file: its `number` from 1, the `offset` of its first byte, its `text` without the line end.
 
-    `record` is None where it is damaged (`problem` has the reason) or was `is_truncated` by a kill.
+    `record` is None if it is damaged (`problem` has the reason) or was truncated by a kill (`is_truncated`).
     """
 
     number: int
@@ -56,7 +56,7 @@ class Line:
 
 
 def parse_lines(content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0) -> Iterator[Line]:
-    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are left out."""
+    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are skipped."""
     texts = content.split(b"\n")
     first_line_by_key: dict[str, tuple[int, dict[str, Any]]] = {}
     for index, text in enumerate(texts):
@@ -84,7 +84,7 @@ def damage_message(where: object, problem: str, remedy: str) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds; nothing where there is no such file. Raises `OperationalError` for one that cannot be read."""
+    """The content of a file; empty if there is no such file. Raises `OperationalError` if it cannot be read."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -100,8 +100,8 @@ def read_records(
 
         read_records(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]  # 98
 
-    Raises `UserError` for a damaged line, where the schema makes that fatal; else `warn` is called, by default with a
-    Python warning. `on_truncated_line` is called for a last line that was cut.
+    Raises `UserError` for a damaged line if it is fatal in the schema; otherwise `warn` is called, which by default
+    issues a Python warning. `on_truncated_line` is called for a truncated last line.
     """
     return [
         record
@@ -118,7 +118,7 @@ def valid_records(
     warn: MessageCallback = None,
     on_truncated_line: MessageCallback = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of lines, each with the offset of its line; the others are reported as in `read`."""
+    """The valid records of lines, each with the offset of its line; the others are reported as in `read_records`."""
     for line in lines:
         if line.record is not None:
             yield line.offset, line.record
@@ -134,9 +134,9 @@ def valid_records(
 
 
 def read_object(path: Path, schema: Schema, warn: MessageCallback = None) -> dict[str, Any] | None:
-    """The object that a file of JSON holds, which is written as a whole; None if there is no such file.
+    """The object in a JSON file that is written atomically; None if there is no such file.
 
-    Raises `UserError` for a damaged one, where that is fatal; else `warn` is called, and it counts as missing.
+    Raises `UserError` for a damaged file if that is fatal; otherwise `warn` is called, and it counts as missing.
     """
     try:
         record = parse_record(path.read_bytes())
@@ -159,15 +159,15 @@ def _warn(text: str) -> None:
 
 
 class Tail:
-    """A file that others append to, read as it grows: `read_new()` has the records since the last time.
+    """A file that other processes append to: `read_new()` returns the records since the last call.
 
-    A last line without its end is read again the next time: by then there may be more of it.
+    An incomplete last line is read again by the next call.
     """
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self.schema = path, schema
         self.offset = 0
-        """How many bytes of the file have been read."""
+        """The number of bytes of the file that have been read."""
         self._lines = 0
 
     def read_new(self) -> list[dict[str, Any]]:

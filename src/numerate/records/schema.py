@@ -1,4 +1,4 @@
-"""Checks of plain data that was read from JSON: what a field must hold, in a table that can be read."""
+"""Declarative checks of plain data that was read from JSON."""
 
 import json
 import re
@@ -16,16 +16,16 @@ Bound = float | str | None
 
 _MISSING = object()
 _DECIMALS = 6
-"""Decimals of shares in files."""
+"""Decimals of fractions in files."""
 
 
 class Check(ABC):
     """A check of one value. Bounds may name another field of the same object, as in `Integer(high="count")`, or the
-    share of two of them, as in `Number(0, "correct / count")`; a missing bound is ignored."""
+    ratio of two of them, as in `Number(0, "correct / count")`; a missing bound is ignored."""
 
     @abstractmethod
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        """What is wrong with the value of a field of `record`; None where nothing is."""
+        """The violation by the value of a field of `record`; None if it is valid."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AnyValue(Check):
 
 @dataclass(frozen=True)
 class Integer(Check):
-    """A whole number in a range; counts are from 0."""
+    """An integer in a range; the default minimum is 0."""
 
     low: int | None = 0
     high: int | str | None = None
@@ -68,7 +68,7 @@ class Number(Check):
 
 @dataclass(frozen=True)
 class String(Check):
-    """A text: any, one of `choices`, or one that `pattern` matches as a whole, described by `description`."""
+    """A string: any, one of `choices`, or a full match of `pattern`, described by `description`."""
 
     choices: tuple[str, ...] = ()
     pattern: str | None = None
@@ -102,7 +102,7 @@ class Boolean(Check):
 
 @dataclass(frozen=True)
 class Array(Check):
-    """A list of values; with `bound_field`, each at most the one at the same place of that field."""
+    """A list of values; with `bound_field`, each at most the value at the same index of that field."""
 
     item: Check
     bound_field: str | None = None
@@ -125,7 +125,7 @@ class Array(Check):
 
 @dataclass(frozen=True)
 class MapOf(Check):
-    """An object of any names, whose values all pass one check; bounds name fields of the object around it."""
+    """An object with arbitrary keys, whose values all pass one check; bounds name fields of the enclosing object."""
 
     value: Check
     key_pattern: str | None = None
@@ -146,7 +146,7 @@ class MapOf(Check):
 
 
 class Fields(Check):
-    """An object with the fields of a table; further ones are ignored.
+    """An object with declared fields; other fields are ignored.
 
     >>> fields = Fields({"count": Integer(), "correct": Integer(high="count"), "note?": String()})
     >>> fields.find_violation("", {"count": 4, "correct": 900}, {})
@@ -176,7 +176,7 @@ class Fields(Check):
 
 @dataclass(frozen=True)
 class Either(Check):
-    """An object of one of two kinds: of the first if it has the field `discriminator`."""
+    """An object of one of two kinds: the first if it has the field `discriminator`."""
 
     discriminator: str
     if_present: Fields
@@ -189,10 +189,10 @@ class Either(Check):
 
 @dataclass(frozen=True)
 class Schema:
-    """A kind of record: the `fields` it has, and the `remedy`, what the user of a damaged file can do.
+    """A kind of record: its `fields`, and the `remedy`, which tells the user of a damaged file what to do.
 
-    Where nothing else depends on the records, damage is not `is_fatal`: the sound ones are read, and the damaged ones
-    give a warning. Two records of a file that agree in all fields of `unique` are the same.
+    If nothing else depends on the records, damage is not fatal (`is_fatal`): valid ones are read, and damaged ones
+    cause a warning. Two records of a file with equal values of all fields in `unique` are in conflict.
     """
 
     fields: Check
@@ -201,7 +201,7 @@ class Schema:
     unique: tuple[str, ...] = ()
 
     def find_violation(self, record: Mapping[str, Any]) -> str | None:
-        """What is wrong with a record, in words; None for a sound one.
+        """The violation by a record, in words; None for a valid one.
 
         >>> cell = Schema(Fields({"correct": Integer(high="count"), "count": Integer()}), remedy="evaluate it again")
         >>> cell.find_violation({"correct": 900, "count": 4})
@@ -222,7 +222,7 @@ def _is_in_range(value: float, low: Bound, high: Bound, record: Mapping[str, Any
 
 
 def _resolve_bound(bound: Bound, record: Mapping[str, Any]) -> float | None:
-    """A bound as a number; None where there is none."""
+    """A bound as a number; None without a bound."""
     if not isinstance(bound, str):
         return bound
     numbers = [record.get(name) for name in bound.split(" / ")]
@@ -246,7 +246,7 @@ def _describe_range(type_name: str, low: Bound, high: Bound, record: Mapping[str
 
 
 def _expected(check: Check, name: str, record: Mapping[str, Any]) -> str:
-    """What a field that is missing should hold."""
+    """The expected content of a missing field."""
     violation = check.find_violation(name, None, record)
     return "something" if violation is None else violation[2]
 

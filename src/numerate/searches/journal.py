@@ -1,11 +1,11 @@
 """The trials of a search: one file to which many processes append, by Optuna (https://optuna.org).
 
-    runs/<search>/journal.log       what was tried and what came of it, in Optuna's own format
-    runs/<search>/locks/            while a process works at it: one file per trial, and those for a moment's work
+    runs/<search>/journal.log       the trials and their results, in Optuna's format
+    runs/<search>/locks/            held while a process works: one file per trial, and those for short operations
 
-Everything that a trial is stands in one line of the journal before it is trained, so a process may be killed at any
-moment: a trial without a result whose lock is free is resumed by the next process. Locks are
-the kernel's (`flock`), which gives them back however a process ends, also from other machines over NFS 4.
+A trial is completely described by one line of the journal before it is trained, so a process may be killed at any
+moment: a trial without a result whose lock is free is resumed by the next process. Locks are the kernel's (`flock`),
+which are released however a process ends, also on other machines over NFS 4.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from numerate.training import disk
 TrialState = Literal["complete", "pruned", "failed", "running"]
 
 MAX_STARTS = 3
-"""How often a trial is taken up again whose process died each time without getting further."""
+"""How often a trial is started whose process dies each time without progress."""
 
 _STUDY_NAME = "search"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the search space: its `number` from 0, its `parameters`, and what came of it.
+    """One point of the search space: its `number` from 0, its `parameters`, and its result.
 
     `objective` is the value to optimize, `results` the metrics, `error` why it failed.
     """
@@ -55,7 +55,7 @@ class Journal:
         with journal.take_trial(SamplingPlan(), "me") as trial:
             journal.tell(trial.number, 0.93, {"runs": []})
 
-    Raises `UserError` where Optuna is not installed, the folder may not be written, or the journal is damaged.
+    Raises `UserError` if Optuna is not installed, the folder is not writable, or the journal is damaged.
     """
 
     def __init__(self, folder: Path, space: Space, *, minimize: bool) -> None:
@@ -79,7 +79,7 @@ class Journal:
             self._study_id = self._storage.get_study_id_from_name(_STUDY_NAME)
 
     def get_or_set_definition(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Notes what this search is about if nobody has, and returns what it is about."""
+        """Records the description of this search if there is none yet, and returns the recorded one."""
         with _file_lock(self.folder / "locks" / "ask"), self._quiet_optuna():
             stored = self._storage.get_study_user_attrs(self._study_id).get("definition")
             if stored is None:
@@ -88,7 +88,7 @@ class Journal:
         return stored  # type: ignore[no-any-return]
 
     def trials(self) -> list[Trial]:
-        """All trials, in the order in which they were begun."""
+        """All trials, in the order in which they were started."""
         return [_from_optuna(one) for one in self._optuna_trials()]
 
     def importances(self) -> dict[str, float]:
@@ -103,10 +103,11 @@ class Journal:
             except (ValueError, RuntimeError):
                 return {}
 
-    # Taking one up ------------------------------------------------------------------------------------------------
+    # Taking a trial -----------------------------------------------------------------------------------------------
 
     def num_available(self, sampling: SamplingPlan) -> int:
-        """How many trials a process could take up now: those not yet begun, and those whose process is gone."""
+        """The number of trials that a process could take now: those not started yet, and those whose process is
+        gone."""
         with _file_lock(self.folder / "locks" / "ask"):
             trials = self.trials()
             abandoned = [trial for trial in trials if trial.state == "running" and not self._is_locked(trial.number)]
@@ -114,8 +115,8 @@ class Journal:
 
     @contextlib.contextmanager
     def take_trial(self, sampling: SamplingPlan, worker: str) -> Iterator[Trial | None]:
-        """A trial to be worked at, which is nobody else's meanwhile: first one whose process is gone, then a new one.
-        None where there is nothing left to do."""
+        """Locks and yields a trial to train: one whose process is gone, otherwise a new one. Yields None if nothing is
+        left to do."""
         with contextlib.ExitStack() as locks:
             with _file_lock(self.folder / "locks" / "ask"):
                 number = self._resume_abandoned(worker, locks)
@@ -157,10 +158,11 @@ class Journal:
             self._storage.create_new_trial(self._study_id, template_trial=frozen_trial)
         return len(trials)
 
-    # What came of it ----------------------------------------------------------------------------------------------
+    # Results ------------------------------------------------------------------------------------------------------
 
     def report(self, number: int, step: int, value: float, pruner: Any) -> bool:
-        """Notes the objective at a step; whether a pruner of `searches.sampling` would stop the trial there."""
+        """Records the objective at a step; returns whether a pruner of `searches.sampling` would stop the trial
+        there."""
         with self._quiet_optuna():
             self._storage.set_trial_intermediate_value(self._trial_id(number), step, value)
             pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._trial_id(number))))
@@ -169,25 +171,27 @@ class Journal:
         return pruned
 
     def is_pruned(self, number: int) -> bool:
-        """Whether a pruner stopped the trial already; its process may have died before that was recorded."""
+        """Whether the pruner has already decided to stop the trial; its process may have died before that was
+        recorded."""
         with self._quiet_optuna():
             return "pruned" in self._storage.get_trial(self._trial_id(number)).user_attrs
 
     def tell(self, number: int, objective: float, results: Mapping[str, Any]) -> None:
-        """A trial is complete."""
+        """Records that a trial is complete."""
         self._finish(number, "COMPLETE", results, objective)
 
     def prune(self, number: int, results: Mapping[str, Any]) -> None:
-        """A trial was stopped early, since others were better at the same step."""
+        """Records that a trial was stopped early because others were better at the same step."""
         self._finish(number, "PRUNED", results)
 
     def fail(self, number: int, error: str, trace: str | None = None) -> None:
-        """A trial cannot be trained. To the sampler it is one that was stopped early, so that it looks elsewhere."""
+        """Records that a trial failed. The sampler treats it as one that was stopped early, so that it searches
+        elsewhere."""
         self._finish(number, "PRUNED", {"error": error} | ({"traceback": trace} if trace is not None else {}))
 
     def record_start(self, number: int, step: int) -> bool:
-        """Notes that a trial was taken up at a step `step`. False where that is in vain: its process died there, each
-        time, `MAX_STARTS` times."""
+        """Records that a trial was started at step `step`. Returns False if it failed there `MAX_STARTS` times in a row
+        because its process died."""
         with self._quiet_optuna():
             starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get(
                 "starts", {"count": 0, "step": step}
@@ -197,12 +201,12 @@ class Journal:
         return num_starts <= MAX_STARTS
 
     def reset_starts(self, number: int) -> None:
-        """A trial was stopped in good order: its next start is its first again."""
+        """Records that a trial was stopped regularly, which resets its number of starts."""
         with self._quiet_optuna():
             self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": 0, "step": -1})
 
     def fail_trial_of(self, worker: str, error: str) -> int | None:
-        """A worker is gone and its trial cannot be trained (it took too long, or all memory); the trial's number."""
+        """Records that a worker's trial failed (it timed out, or ran out of memory); returns the trial's number."""
         with _file_lock(self.folder / "locks" / "ask"):
             for trial in self.trials():
                 if trial.state == "running" and trial.worker == worker:
@@ -221,7 +225,7 @@ class Journal:
             self._study.tell(number, objective, state=states[state])
         self._lock_path(number).unlink(missing_ok=True)
 
-    # Underneath ---------------------------------------------------------------------------------------------------
+    # Internals ----------------------------------------------------------------------------------------------------
 
     def _optuna_trials(self) -> list[Any]:
         with self._quiet_optuna():
@@ -278,7 +282,7 @@ def _from_optuna(optuna_trial: Any) -> Trial:
 
 @contextlib.contextmanager
 def _file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds a lock that dies with this process, or yields False where another has it and nobody waits."""
+    """Holds a lock that ends with this process; yields False if another process holds it and `wait` is false."""
     import fcntl
 
     with disk.convert_os_errors(path):
@@ -300,11 +304,11 @@ def _file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
 
 
 class _JournalLock:
-    """The lock that Optuna takes for each line it writes, by which its journal always consists of whole lines.
+    """The lock that Optuna acquires for each line it writes, so that its journal always consists of whole lines.
 
     Optuna's own lock is a file that a killed process leaves behind, and others then wait half a minute for it; and half
-    a line, left by a process that was killed while it wrote or by a full disk, would make its journal unreadable. Here
-    the kernel gives the lock back, and what stands behind the last line end is cut away by the next writer.
+    a line, left by a process that was killed while writing or by a full disk, would make its journal unreadable. Here
+    the kernel releases the lock, and the next writer removes an incomplete last line.
     """
 
     def __init__(self, path: Path) -> None:

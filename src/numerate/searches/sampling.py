@@ -1,4 +1,4 @@
-"""Which point of its space a search tries next, and when a trial is given up: Optuna's samplers and pruners."""
+"""Optuna's samplers, which choose the next point of a search space, and pruners, which stop trials early."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ Sampler = Literal["tpe", "random", "grid"]
 Pruner = Literal["none", "median", "halving"]
 
 _MAX_ATTEMPTS = 20
-"""Draws of a sampler until one is new."""
+"""Maximum draws of a sampler to get a new point."""
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How the next point is chosen: which sampler, drawing from which seed, how many trials there may be in all."""
+    """How points are chosen: the sampler, its seed, and the maximum number of trials."""
 
     sampler: Sampler = "tpe"
     seed: int = 0
@@ -28,10 +28,10 @@ class SamplingPlan:
 
 
 def next_point(sampling: SamplingPlan, space: Space, trials: Sequence[Any], direction: str) -> dict[str, Any] | None:
-    """A point that was not tried yet, None where there is none: a function of the seed and of the trials so far.
+    """A point that was not tried yet, or None if there is none; it depends only on the seed and the trials so far.
 
-    `trials` are Optuna's. The sampler sees a copy of them and is made anew for each point, so that it does not matter
-    which process calls it, nor whether the search was stopped in between.
+    `trials` are Optuna's. The sampler gets a copy of them and is constructed again for each point, so that the result
+    does not depend on which process calls it, nor on interruptions.
     """
     optuna = load_optuna()
     tried_keys = {_point_key(trial.params) for trial in trials}
@@ -65,8 +65,8 @@ def _first_untried(sampling: SamplingPlan, space: Space, tried_keys: set[str]) -
 
 
 def make_pruner(kind: Pruner, steps: int | None) -> Any:
-    """`median` stops what is below the median of the complete trials at that step, once there are five and a quarter
-    of the `steps` is over; `halving` is asynchronous successive halving (Li et al., 2018,
+    """`median` stops a trial below the median of the complete trials at that step, once there are five and a quarter of
+    the `steps` has passed; `halving` is asynchronous successive halving (Li et al., 2018,
     https://arxiv.org/abs/1810.05934), where the better quarter continues at each fourfold number of steps."""
     pruners = load_optuna().pruners
     if kind == "median":
@@ -75,7 +75,7 @@ def make_pruner(kind: Pruner, steps: int | None) -> Any:
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """The fields in Optuna's words."""
+    """The fields as Optuna distributions."""
     kinds = load_optuna().distributions
     by_path = {}
     for field in space.fields:
@@ -93,12 +93,12 @@ def _point_key(parameters: Mapping[str, Any]) -> str:
 
 
 def _hash_to_int(*key: object) -> int:
-    """A number that is a function of a key, the same in every process."""
+    """A number determined by a key, the same in every process."""
     return int.from_bytes(hashlib.sha256(json.dumps(key).encode()).digest()[:8], "big")
 
 
 def load_optuna() -> Any:
-    """Optuna, imported when it is needed. Raises `UserError` where it is not installed."""
+    """Imports Optuna. Raises `UserError` if it is not installed."""
     try:
         import optuna
         import optuna.storages.journal

@@ -1,12 +1,12 @@
-"""Searching for good settings of a recipe: trials that are ordinary runs, and the best of them on a validation score.
+"""Hyperparameter search: trials are ordinary runs, and the best is selected by a validation score.
 
-    runs/<search>/journal.log    what was tried and what came of it: see `numerate.searches.journal`
+    runs/<search>/journal.log    the trials and their results: see `numerate.searches.journal`
     runs/<search>/trials.jsonl   the same for other programs, one line per trial
     runs/<search>/results.csv    the same as a table, the best first
     runs/<recipe>/<id>/          the run of a trial, as `numerate train` leaves it
 
-No grid and no question of the test split is evaluated: a search that saw them would choose what happens to do
-well on them, and their scores would then say nothing about other questions.
+No grid and no question of the test split is evaluated: a search that used them would select settings that happen to do
+well on them, and their scores would be biased.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ from numerate.training.stopping import Stop
 DEFAULT_NUM_TRIALS = 30
 """Default number of trials."""
 
-_MAX_SAME_FAILURES = 3  # trials that fail with the same words, when nothing else happened, until no more are begun
+_MAX_SAME_FAILURES = 3  # identical failures, without any other result, after which no more trials are started
 _MAX_IDLE_ROUNDS = (
-    2  # rounds of an executor without any news; in one it may give the results of an earlier command's jobs
+    2  # rounds of an executor without new results; one of them may return results of an earlier command's jobs
 )
-_TIMEOUT_MARGIN = 10.0  # seconds that an executor grants a trial beyond its own timeout
+_TIMEOUT_MARGIN = 10.0  # seconds that an executor allows a trial beyond its own timeout
 
 
 def search(
@@ -62,24 +62,23 @@ def search(
     quiet: bool = False,
     command_words: Sequence[str] = (),
 ) -> SearchResult:
-    """Trains a recipe at one point of a space of settings after the other, and returns what was found.
+    """Trains a recipe at points of a search space, and returns the trials and the best settings.
 
         found = numerate.search(recipe, {"optimizer.learning_rate": "log(1e-4,1e-2)"}, trials=20)
         numerate.train(found.best)
 
-    `settings` are read by `Space.parse`. A trial's value is what its best checkpoint got right on OOD validation
-    (`ood_validation`; ties, and tasks without one, go by `validation`), or another `metric`; of running
-    text it is its lowest `validation_loss`. Of several `seeds` it is the median. `sampler` is Optuna's TPE, random
-    points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation where others were
-    better. `seed` is of the points and of the first run of each trial; the recipe's own if not given.
+    `settings` are parsed by `Space.parse`. The objective of a trial is the exact match of its best checkpoint on OOD
+    validation (`ood_validation`; for ties, and tasks without one, on `validation`), or another `metric`; for language
+    modeling, the lowest `validation_loss`. With several `seeds` it is the median. `sampler` is Optuna's TPE, random
+    points, or a grid of all points; `pruner` (`median`, `halving`) stops trials at an evaluation at which others were
+    better. `seed` determines the points and is the first run's seed in each trial; default: the recipe's.
 
-    The same call resumes where the last one ended, until there are `trials` in all; several calls at once share them.
-    With one worker the same seed gives the same trials. Without an `executor` one worker is this process.
-    `command_words` are the words for this recipe in the command that is proposed: its name and its options.
+    The same call resumes the search, until there are `trials` in total; several simultaneous calls share them. With one
+    worker the same seed gives the same trials. Without an `executor` one worker is this process. `command_words` are
+    the words for this recipe (name and options) in the proposed command.
 
-    Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` under which
-    something else is searched, and where Optuna is not installed; `OperationalError` for what the world does (a full
-    disk).
+    Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` of a different
+    search, and if Optuna is not installed; `OperationalError` for errors of the environment (a full disk).
     """
     load_optuna()
     space = Space.parse(recipe, settings)
@@ -87,7 +86,7 @@ def search(
         if value not in get_args(kind):
             allowed = get_args(kind)
             raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
-    if recipe.task.is_language_modeling and metric == "ood_validation":  # running text has no OOD validation
+    if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
         metric = "validation_loss"
     if metric == "validation_loss" and not recipe.task.is_language_modeling:
         option = type(recipe.task).__name__
@@ -128,7 +127,7 @@ def search(
 
 
 def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
-    """How many trials there will be: no more than the space has points, and by default all points of a grid."""
+    """The number of trials: at most the number of points of the space; by default all points of a grid."""
     size = len(space.points()) if sampler == "grid" else space.size()
     if trials is None:
         trials = size if sampler == "grid" and size is not None else DEFAULT_NUM_TRIALS
@@ -136,7 +135,7 @@ def _num_trials(space: Space, trials: int | None, sampler: Sampler) -> int:
 
 
 def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None) -> tuple[str, Journal]:
-    """Title and journal of a search, begun or gone on with. Raises `UserError` where it is about something else."""
+    """Title and journal of a new or resumed search. Raises `UserError` if an existing one is a different search."""
     definition = json.loads(json.dumps({"format": FORMAT, **plan.definition(recipe)}))
     key = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:6]
     title = folder_name(name or f"{recipe.title}-search-{key}")
@@ -160,7 +159,7 @@ def _open_journal(recipe: Recipe, plan: SearchPlan, runs: Path, name: str | None
 
 
 def _resolve_init_from(recipe: Recipe, runs: Path) -> Recipe:
-    """A recipe that begins with another run's weights, with that run named for good: `latest` would soon be a trial."""
+    """A recipe whose `init_from` is replaced by the id of that run: `latest` would soon be a trial."""
     if recipe.init_from is None:
         return recipe
     from numerate.experiments.start import initial_run
@@ -172,11 +171,11 @@ def _resolve_init_from(recipe: Recipe, runs: Path) -> Recipe:
 def _run_trials(
     work: Trials, journal: Journal, executor: Executor | None, stop: Stop, on_tick: Callable[[], None]
 ) -> None:
-    """Trains trials until none is left to start. Trials of other commands are theirs, and what an executor only submits
-    continues by itself.
+    """Trains trials until none is left to start. Trials of other commands are left to them, and submitted jobs continue
+    by themselves.
 
-    Raises `UserError` or `OperationalError` where no trial could continue, and `UserError` where the first ones all
-    fail alike.
+    Raises `UserError` or `OperationalError` if no trial can continue, and `UserError` if the first ones all fail with
+    the same error.
     """
     previous_trials: list[list[Trial]] = []
     is_submitted = False
@@ -202,7 +201,7 @@ def _run_trials(
 
 
 def _run_in_process(work: Trials, num_trials: int, stop: Stop) -> Iterator[ItemOutcome]:
-    """One trial after the other, in this process."""
+    """Trains one trial after the other in this process."""
     import torch
 
     run_trial = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
@@ -232,8 +231,7 @@ def _handle_failure(failure: Failure, worker: str, journal: Journal) -> None:
 
 
 def _check_failures_differ(journal: Journal) -> None:
-    """Raises `UserError` where nothing but one error has come of all trials so far: the next ones would be no
-    better."""
+    """Raises `UserError` if all trials so far failed with the same error: further ones would fail too."""
     finished = [trial for trial in journal.trials() if trial.state != "running"]
     if (
         len(finished) >= _MAX_SAME_FAILURES
@@ -242,7 +240,7 @@ def _check_failures_differ(journal: Journal) -> None:
     ):
         raise UserError(
             f"{journal.folder}: all {len(finished)} trials failed with the same error, so no more were started: "
-            f"{finished[0].error} (another name= starts anew)"
+            f"{finished[0].error} (another name= starts a new search)"
         )
 
 
@@ -267,7 +265,7 @@ class _SearchProgress:
         self._progress.close()
 
     def update(self) -> None:
-        """Reads what is new in the journal."""
+        """Reads new entries of the journal."""
         trials = self._journal.trials()
         for trial in trials:
             if trial.state != "running" and trial.number not in self._printed:

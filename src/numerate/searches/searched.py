@@ -1,4 +1,4 @@
-"""What a search has found: its trials as a table, as files, and what to do with the best of them."""
+"""The result of a search: its trials as a table and as files, and the command that evaluates the best."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from numerate.training import disk
 from numerate.training.recipe import Recipe
 
 NUM_FRESH_SEEDS = 5
-"""Seeds of the run that is proposed for the winner; none of them is one that it was chosen by."""
+"""Number of seeds in the command proposed for the best trial; none of them was used for its selection."""
 
 _MAX_SHOWN = 10
 _METRIC_DESCRIPTIONS = {
@@ -32,10 +32,10 @@ _METRIC_DESCRIPTIONS = {
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """What a search has found so far. Shows itself as a table of the best trials and what to do next.
+    """The result of a search so far. Displays as a table of the best trials and the next command.
 
-    `path` is the folder of the search, `recipe` what it began from, `trials` are all in the order in which they were
-    begun, `num_left` how many are not over, `exit_status` the exit status that a command ends with.
+    `path` is the folder of the search, `recipe` its starting point, `trials` are all trials in the order in which they
+    were started, `num_left` is the number of unfinished ones, `exit_status` that of the command.
     """
 
     path: Path
@@ -49,29 +49,29 @@ class SearchResult:
 
     @property
     def ranked_trials(self) -> list[Trial]:
-        """The complete trials, the best first; of equals the earlier one."""
+        """The complete trials, best first; ties in the order of the trials."""
         complete = [trial for trial in self.trials if trial.objective is not None]
         sign = 1 if self.plan.minimize else -1
         return sorted(complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
 
     @property
     def best_trial(self) -> Trial:
-        """The best trial. Raises `UserError` where none is complete."""
+        """The best trial. Raises `UserError` if none is complete."""
         if not (ranked := self.ranked_trials):
             raise UserError(f"{self.path}: no trial is complete")
         return ranked[0]
 
     @property
     def best_recipe(self) -> Recipe:
-        """The recipe with the settings of the best trial. Raises `UserError` where none is complete."""
+        """The recipe with the settings of the best trial. Raises `UserError` if none is complete."""
         return override(self.recipe, self.settings(self.best_trial))
 
     def settings(self, trial: Trial) -> list[str]:
-        """The settings of a trial as `path=value`, as `numerate train` takes them."""
+        """The settings of a trial as `path=value` words for `numerate train`."""
         return self.plan.space.settings(trial.parameters)
 
     def next_command(self) -> str:
-        """What measures the winner, grid and all, on seeds that it was not chosen by."""
+        """The command that trains and evaluates the best settings on new seeds."""
         seeds = ",".join(str(max(self.plan.seeds) + 1 + number) for number in range(NUM_FRESH_SEEDS))
         name, *options = self.command_words or (self.recipe.title,)
         return shlex.join(["numerate", "run", name, *self.settings(self.best_trial), f"seed={seeds}", *options])
@@ -158,7 +158,7 @@ class SearchResult:
 
 
 def write_results(result: SearchResult) -> None:
-    """The files beside the journal, each as a whole."""
+    """Writes the files next to the journal, each atomically."""
     records = result.records()
     disk.write_atomically(result.path / "trials.jsonl", b"".join(disk.json_line(record) for record in records))
     paths = [field.path for field in result.plan.space.fields]
@@ -180,12 +180,12 @@ def write_results(result: SearchResult) -> None:
 
 
 def value_text(value: float, metric: Metric) -> str:
-    """A value of a trial as people read it: a share in per cent, a loss as it is."""
+    """An objective as text: a fraction in per cent, a loss as a number."""
     return f"{value:.4g}" if metric in ("loss", "validation_loss") else f"{value:.1%}"
 
 
 def short_names(space: Space) -> dict[str, str]:
-    """Per path of a field the last two of its names, or more where those of another field are the same:
+    """For each path of a field its last two names, or more if those of another field are the same:
     `position_ids.max_offset` for `model.positions.0.position_ids.max_offset`."""
     paths = [field.path.split(".") for field in space.fields]
     names = {}
@@ -197,7 +197,7 @@ def short_names(space: Space) -> dict[str, str]:
 
 
 def parameter_text(value: Any) -> str:
-    """A parameter as it is typed."""
+    """A parameter as text for the command line."""
     return value if isinstance(value, str) else format_value(value)
 
 

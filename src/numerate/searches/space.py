@@ -1,10 +1,10 @@
 """The search space: settings that are fixed, have several values, or have a range.
 
-training.steps=500                         fixed, as everywhere
-model.hidden_size=32,64,128                      one of these, as in a sweep; any text that a setting takes
-optimizer.weight_decay=between(0,0.1)             any number in between, both ends included; whole where the setting is
-training.batch_size=between(16,128,16)          in steps: 16, 32, ..., 128
-optimizer.learning_rate=log(1e-4,1e-2)              in between, each factor of ten as likely as any other
+training.steps=500                      fixed, as everywhere
+model.hidden_size=32,64,128             one of these, as in a sweep; any value of the setting
+optimizer.weight_decay=between(0,0.1)   any number in between, both ends included; integers for integer settings
+training.batch_size=between(16,128,16)  in steps: 16, 32, ..., 128
+optimizer.learning_rate=log(1e-4,1e-2)  in between, on a logarithmic scale
 """
 
 import re
@@ -20,15 +20,15 @@ from numerate.config.values import normalize_name, parse_number, split_at_commas
 from numerate.errors import UserError, did_you_mean
 
 SIGNIFICANT_DIGITS = 4
-"""Significant digits of a number that a search tries: enough for any effect, few enough to type again."""
+"""Significant digits of sampled numbers: enough for any effect, few enough to type."""
 
 EDGE_FRACTION = 0.05
-"""Share of a span, at either end, in which a best value makes one wonder what lies beyond."""
+"""Fraction of a span at either end in which a best value suggests a wider search."""
 
 _RANGE_PATTERN = re.compile(r"\s*(between|log)\s*\((.*)\)\s*", re.DOTALL)
 _SEARCH_OPTIONS = {"seed": "seed= of the search", "seeds": "seeds= of the search"}
 _MAX_COMBINATIONS = 500
-"""Combinations with other fields in which a value is tried before it is refused."""
+"""Combinations with other fields in which a value is tried before it is rejected."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class NumberRange:
-    """A field that is a number from `low` to `high`, both included; `log` is by factors, `step` in equal steps."""
+    """A field that is a number from `low` to `high`, both included; `log`: on a logarithmic scale, `step`: in equal
+    steps."""
 
     path: str
     low: float
@@ -73,13 +74,13 @@ class NumberRange:
         return isinstance(self.low, int)
 
     def size(self) -> int | None:
-        """How many values there are; None where they are not counted."""
+        """The number of values; None if they are not finite."""
         step = self.step or (1 if self.is_integer and not self.log else None)
         return None if step is None else floor((self.high - self.low) / step + 1e-9) + 1
 
     @property
     def max_value(self) -> float:
-        """The highest value that steps from `low` lead to."""
+        """The highest value reached by steps from `low`."""
         return self.high if self.step is None else self.round_value(self.low + ((self.size() or 1) - 1) * self.step)
 
     def contains(self, value: object) -> bool:
@@ -90,7 +91,7 @@ class NumberRange:
             yield self.round_value(self.low + number * (self.step or 1))
 
     def round_value(self, value: float) -> float:
-        """The value with few digits, still inside."""
+        """The value rounded to few digits, within the span."""
         if self.is_integer:
             return int(value)
         digits = SIGNIFICANT_DIGITS if self.step is None else 10
@@ -100,7 +101,7 @@ class NumberRange:
         return (format_value(self.low), format_value(self.high))
 
     def edge_text(self, value: Any) -> str | None:
-        """Which end a value is at, in words; None where it is well inside."""
+        """The bound that a value is near, in words; None if it is well inside."""
         low, high, position = (log(x) if self.log else float(x) for x in (self.low, self.max_value, value))
         fraction = (position - low) / (high - low)
         if fraction <= EDGE_FRACTION:
@@ -123,7 +124,7 @@ Field = Choice | NumberRange
 
 @dataclass(frozen=True)
 class Space:
-    """The settings of a search in the order given: texts that are fixed, and the fields that are searched over.
+    """The settings of a search in the given order: fixed ones as text, and the fields to search.
 
     >>> import numerate
     >>> recipe = numerate.recipe("addition_abacus")
@@ -136,12 +137,12 @@ class Space:
 
     @classmethod
     def parse(cls, recipe: Any, settings: Sequence[str] | Mapping[str, Any]) -> "Space":
-        """From `path=value` texts, or from Python, where a list holds the values to choose from:
+        """From `path=value` texts, or from a dict, in which a list has the values to choose from:
         `{"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [32, 64]}`.
 
-        Every field is tried in the recipe, at both ends of a span and at every value. Raises `UserError` for a path
-        that leads nowhere, a value that the setting refuses, an empty span, a field that is given twice or that makes
-        no other run (a budget), and where nothing is searched over.
+        Every field is tried in the recipe, at both ends of a span and at every value. Raises `UserError` for an unknown
+        path, an invalid value, an empty span, a field that is given twice or that does not change the run's identity (a
+        budget), and if there is no field.
         """
         setting_texts = (
             settings if not isinstance(settings, Mapping) else [_setting_text(*item) for item in settings.items()]
@@ -162,13 +163,13 @@ class Space:
 
     @property
     def fields(self) -> list[Field]:
-        """What is searched over."""
+        """The fields to search."""
         return [item for item in self.items if not isinstance(item, str)]
 
     def settings(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The `path=value` texts of one point of the space, as `numerate run` takes them.
+        """The `path=value` texts of one point of the space, for `numerate run`.
 
-        Raises `UserError` for a point that is none of this space: a journal is data, and what it says is not run."""
+        Raises `UserError` for a point outside this space: a journal is untrusted data."""
         for field in self.fields:
             if field.path not in parameters or not field.contains(parameters[field.path]):
                 raise UserError(f"{field}: {parameters.get(field.path)!r}, in the journal, is not in this search space")
@@ -178,12 +179,12 @@ class Space:
         ]
 
     def size(self) -> int | None:
-        """How many points there are; None where they are not counted."""
+        """The number of points; None if it is not finite."""
         sizes = [field.size() for field in self.fields]
         return None if None in sizes else prod(size for size in sizes if size is not None)
 
     def points(self) -> list[dict[str, Any]]:
-        """Every point, the last field varying fastest. Raises `UserError` where they cannot be listed."""
+        """Every point, the last field varying fastest. Raises `UserError` if they cannot be listed."""
         for field in self.fields:
             if field.size() is None:
                 raise UserError(
@@ -198,14 +199,15 @@ class Space:
         ]
 
     def edge_warnings(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The fields that a point has at an end of their span, in words."""
+        """The fields of a point that are near an end of their span, in words."""
         edges_by_field = [(field, field.edge_text(parameters[field.path])) for field in self.fields]
         return [
             f"{field.path}={_value_text(parameters[field.path])} is at {edge}" for field, edge in edges_by_field if edge
         ]
 
     def _validate_field(self, recipe: Any, field: Field) -> Field:
-        """The field, its span whole where the setting is; every value was accepted in some mixture with the others."""
+        """The field, with integer bounds for an integer setting; every value was accepted in some combination with the
+        others."""
         recipes = [self._build_with_value(recipe, field, value) for value in field.test_values()]
         if len({identity(one) for one in recipes}) < len(recipes):
             raise UserError(
@@ -217,7 +219,7 @@ class Space:
         return _cast_range(field, [_value_at(one, field.path) for one in recipes])
 
     def _build_with_value(self, recipe: Any, field: Field, value: str) -> Any:
-        """The recipe with a value of a field, mixed with the first values of the others by which it is accepted."""
+        """The recipe with a value of a field, combined with the first values of the others with which it is valid."""
         options = [
             [item] if isinstance(item, str) else [f"{item.path}={probe}" for probe in item.test_values()]
             for item in self.items
@@ -234,7 +236,7 @@ class Space:
 
 
 def _parse_items(text: str) -> list[str | Field]:
-    """What one `path=value` is: a field, or a fixed setting."""
+    """Parses one `path=value`: a field, or a fixed setting."""
     path, value = _split_setting(text)
     if range_match := _RANGE_PATTERN.fullmatch(value):
         return [_parse_range(path, range_match)]
@@ -264,7 +266,7 @@ def _value_text(value: Any) -> str:
 
 
 def _parse_range(path: str, match: re.Match[str]) -> NumberRange:
-    """The span that `between(...)` or `log(...)` means, its numbers not yet of the setting's type."""
+    """Parses the span of `between(...)` or `log(...)`, without converting its numbers to the setting's type."""
     text = f"{path}={match[0].strip()}"
     numbers = [parse_number(piece) for piece in split_at_commas(match[2]) or []]
     is_log = match[1] == "log"
@@ -284,7 +286,7 @@ def _parse_range(path: str, match: re.Match[str]) -> NumberRange:
 
 
 def _cast_range(field: NumberRange, ends: Sequence[Any]) -> NumberRange:
-    """The span in numbers of the setting's own type."""
+    """The span in numbers of the setting's type."""
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise UserError(f"{field}: {field.path} is not a number; give several values with commas")
     low, high = ends

@@ -1,14 +1,14 @@
-"""The schemes of the Abacus paper at a laptop's size."""
+"""The position encodings of the Abacus paper at a laptop's size."""
 
 from numerate.recipes import abacus
 from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
-"""Seeds of each scheme: what differs between schemes is small beside what differs between seeds."""
+"""Seeds of each encoding: differences between encodings are small compared with those between seeds."""
 
 
 def abacus_laptop() -> Study:
-    """Reversed addition of 1 to 6 digits: six schemes, five seeds each, evaluated to three times the length."""
+    """Reversed addition of 1 to 6 digits: six position encodings, five seeds each, evaluated up to 3x the length."""
     return comparison_study(
         "abacus_laptop",
         "How far beyond 6 digits do small models add, depending on the position encoding of digits, and how much does "

@@ -18,9 +18,9 @@ _MAX_MESSAGES = 20  # warnings, and failures, that are shown of a large study
 
 
 class StudyProgress:
-    """A progress bar over the runs of a command, whoever does them: it is read from files.
+    """A progress bar over the runs of a command, in whichever process they run: it is read from files.
 
-    What is shown is also written to the study's `log.txt`, and passed to `print_message`.
+    Messages are also written to the study's `log.txt`, and passed to `on_message`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StudyProgress:
             self.print_message(text)
 
     def update(self) -> None:
-        """Looks at what the workers do, unless it did so just now."""
+        """Reads the states of the workers, unless that was done just before."""
         now, (last_update, duration) = time.monotonic(), self._last_update
         if now - last_update < max(_MIN_INTERVAL - 0.1, duration / _MAX_TIME_FRACTION):
             return
@@ -144,5 +144,5 @@ def _last_message(state: Mapping[str, Any]) -> int:
 
 
 def _without_numbers_and_paths(text: str) -> str:
-    """A warning without what differs from run to run: its numbers and paths."""
+    """A warning without the words that differ between runs: numbers and paths."""
     return " ".join(word for word in text.split() if not any(letter.isdigit() or letter == "/" for letter in word))

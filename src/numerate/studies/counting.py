@@ -1,11 +1,11 @@
-"""Counting by many architectures at a laptop's size, and one architecture that counts three ways."""
+"""Counting by many architectures at a laptop's size, and one architecture on three counting tasks."""
 
 from numerate.recipes import counting_small as small
 from numerate.recipes import counting_universal as universal
 from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
-"""Seeds of each scheme: what differs between schemes is often small beside what differs between seeds."""
+"""Seeds of each architecture: differences between architectures are often small compared with those between seeds."""
 
 
 def counting_laptop() -> Study:
@@ -37,7 +37,7 @@ def counting_laptop() -> Study:
 
 
 def counting_universal() -> Study:
-    """One architecture, three ways of counting, trained on each by itself up to 50 symbols, evaluated up to 200."""
+    """One architecture, trained separately on three counting tasks with up to 50 symbols, evaluated up to 200."""
     return comparison_study(
         "counting_universal",
         "Does one small architecture count up from any number, modulo 10, and ten kinds of items, each far beyond the "

@@ -2,13 +2,13 @@
 
     runs/<study>/
       study.yaml               title, question, labels, format
-      plan.jsonl               one line per run: those of the last command, then those of earlier ones; and how many
-      results/<worker>.jsonl   what came of runs: appended by that worker only, whole lines
-      states/<worker>.json     what a worker does now, replaced once a second; removed when it ends
+      plan.jsonl               one line per run: those of the last command, then those of earlier ones; and their number
+      results/<worker>.jsonl   results of runs; appended by that worker only, whole lines
+      states/<worker>.json     the current state of a worker, updated every second; removed when it ends
       log.txt                  messages of the commands
       report.html figure.png   of the last command
 
-The runs themselves are where they always are, `runs/<recipe>/<id>/`, and may belong to several studies.
+The runs are stored in `runs/<recipe>/<id>/` as usual, and may belong to several studies.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ from numerate.training.run_folder import folder_name
 
 _REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
 
-_LOCK_TIMEOUT = 60.0  # seconds for whoever writes the plan
+_LOCK_TIMEOUT = 60.0  # seconds to wait for another process that writes the plan
 
 
 class StudyFolder:
-    """A study on disk. What is not there yet is empty; what is damaged is refused.
+    """A study on disk. Missing files count as empty; damaged files raise `UserError`.
 
     For example:
 
@@ -57,8 +57,8 @@ class StudyFolder:
 
     @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
-        """The study of a title, or at a path. Raises `UserError` for a recipe that was not run as one, for a search,
-        and with the nearest title where there is none."""
+        """The study with a title or at a path. Raises `UserError` if there is none (with the most similar title), for a
+        recipe that was not run as a study, and for a search."""
         text = address.rstrip("/")
         paths = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
         for path in paths:
@@ -68,20 +68,20 @@ class StudyFolder:
             if text and (path / "journal.log").is_file():
                 raise UserError(
                     f"{address} is a search, not a study; its table is {path / 'trials.jsonl'}, and the same `numerate "
-                    "search ...` that began it shows what it found"
+                    "search ...` that started it shows its results"
                 )
         recipe = text.replace("-", "_")
         if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.is_in_family("Recipe", recipe):
             raise UserError(f"{address} is a recipe, not a study; `numerate run {recipe}` creates one in {runs}")
-        known = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
-        known_text = f"; there are: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
-        hint = "" if known else "; `numerate run quickstart` makes the first"
-        suggestion = did_you_mean(text.replace("-", "_"), known)
-        raise UserError(f"no study in {runs} is called {address!r}{known_text}{hint}.{suggestion}")
+        titles = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
+        titles_text = f"; there are: {', '.join(titles[:12])}{', ...' if len(titles) > 12 else ''}" if titles else ""
+        hint = "" if titles else "; `numerate run quickstart` creates one"
+        suggestion = did_you_mean(text.replace("-", "_"), titles)
+        raise UserError(f"no study in {runs} is called {address!r}{titles_text}{hint}.{suggestion}")
 
     @classmethod
     def from_title(cls, title: str, runs: Path) -> "StudyFolder":
-        """The folder that a study of this title has, or would have."""
+        """The folder of a study of this title, existing or not."""
         return cls(runs / folder_name(title))
 
     @property
@@ -90,19 +90,19 @@ class StudyFolder:
 
     @property
     def runs_dir(self) -> Path:
-        """Where its runs are."""
+        """The folder that contains its runs."""
         return self.path.parent
 
     # The plan -------------------------------------------------------------------------------------------------------
 
     def metadata(self) -> dict[str, Any]:
-        """What `study.yaml` holds: title, question, labels. Raises `UserError` where it was damaged or changed, or a
-        later version wrote it."""
+        """The content of `study.yaml`: title, question, labels. Raises `UserError` if it was damaged or modified, or
+        written by a later version."""
         path = self.path / "study.yaml"
         if not path.is_file():
             return {"title": self.title, "question": "", "labels": {}}
-        head = read_checked_yaml(path, _REPAIR_HINT)
-        return {"title": self.title, "question": "", **head, "labels": head.get("labels") or {}}
+        metadata = read_checked_yaml(path, _REPAIR_HINT)
+        return {"title": self.title, "question": "", **metadata, "labels": metadata.get("labels") or {}}
 
     def plan(self) -> list[PlannedRun]:
         """The runs of the current plan: those that the last command requested, in its order."""
@@ -124,11 +124,11 @@ class StudyFolder:
         """Makes these runs the current plan and returns their lines, in the requested order.
 
         Runs of earlier commands stay in the file and are marked. Two commands may call this at the same time. With
-        `write=False` nothing is written: it only returns what the plan would be.
+        `write=False` nothing is written, and the returned plan is only a preview.
         """
         if not write:
             merged = merge_plans(self.all_runs(), requested, labels or {})
-            return [merged[one.run] for one in requested]
+            return [merged[run.run] for run in requested]
         with disk.convert_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with self._plan_lock():
@@ -141,29 +141,29 @@ class StudyFolder:
             self._write_metadata(
                 old_metadata, {"title": self.title, "question": question, "labels": all_labels, "format": FORMAT}
             )
-        return [merged[one.run] for one in requested]
+        return [merged[run.run] for run in requested]
 
     def update_metadata(self, **entries: str) -> None:
         """Sets further entries of `study.yaml`."""
         with self._plan_lock():
-            self._write_metadata(head := self.metadata(), {**head, **entries})
+            self._write_metadata(metadata := self.metadata(), {**metadata, **entries})
 
     def _write_metadata(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        if old != (head := {**old, **new}):
-            text = yaml_text({**head, CHECKSUM_KEY: checksum(head)})
+        if old != (metadata := {**old, **new}):
+            text = yaml_text({**metadata, CHECKSUM_KEY: checksum(metadata)})
             disk.write_atomically(self.path / "study.yaml", text.encode(), unharmed_note="The runs are unharmed.")
 
     @contextlib.contextmanager
     def _plan_lock(self) -> Iterator[None]:
-        """Waits until nobody else writes the plan, which takes no longer than reading and writing it."""
-        lock, began = Lock(self.path / "plan.lock"), time.monotonic()
+        """Waits until no other process writes the plan, which takes no longer than reading and writing it."""
+        lock, start_time = Lock(self.path / "plan.lock"), time.monotonic()
         with contextlib.ExitStack() as stack:
             while True:
                 try:
                     stack.enter_context(lock.hold("planning"))
                     break
                 except LockedError:
-                    if time.monotonic() - began > _LOCK_TIMEOUT:
+                    if time.monotonic() - start_time > _LOCK_TIMEOUT:
                         raise
                 time.sleep(0.05)
             yield
@@ -171,10 +171,10 @@ class StudyFolder:
     # Results --------------------------------------------------------------------------------------------------------
 
     def results(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The result of each run, by its path and its content key; what was read before is not read again.
+        """The result of each run, by its path and its content key; only new lines are read.
 
-        Of several lines about a run one that says done is taken, else the latest. Raises `UserError` for a damaged
-        line.
+        If a run has several lines, one with status "done" is preferred, otherwise the latest. Raises `UserError` for a
+        damaged line.
         """
         try:
             files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
@@ -196,14 +196,14 @@ class StudyFolder:
                 self._results[key] = record
 
     def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Appends what came of runs to the file of one worker: all lines, or none when the disk is full."""
+        """Appends results of runs to the file of one worker: all lines, or none if the disk is full."""
         path = self.path / "results" / f"{worker}.jsonl"
         with disk.convert_os_errors(path):
             path.parent.mkdir(exist_ok=True)
         disk.append_records(path, records, unharmed_note="The runs are unharmed.")
 
     def existing_runs(self, runs: Sequence[str]) -> set[str]:
-        """Those of some runs whose folder is there."""
+        """The runs whose folder exists."""
         existing: dict[str, set[str]] = {}
         for name in {run.partition("/")[0] for run in runs}:
             try:
@@ -213,15 +213,15 @@ class StudyFolder:
         return {run for run in runs if run.partition("/")[2] in existing[run.partition("/")[0]]}
 
     def done_results(self, planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
-        """The results of those that need no more work: a line says so, for this very recipe, and the folder is there.
+        """The results of runs that are complete: they are done, with the same content key, and their folder exists.
 
-        A run that ended by the cap of `training.minutes` is not: the same command resumes it.
+        A run that reached `training.minutes` is not complete: the same command resumes it.
         """
-        results, existing = self.results(), self.existing_runs([one.run for one in planned])
+        results, existing = self.results(), self.existing_runs([run.run for run in planned])
         return {
-            one.run: results[one.result_key]
-            for one in planned
-            if one.run in existing and one.result_key in results and is_done(results[one.result_key])
+            run.run: results[run.result_key]
+            for run in planned
+            if run.run in existing and run.result_key in results and is_done(results[run.result_key])
         }
 
     # States ---------------------------------------------------------------------------------------------------------
@@ -232,22 +232,22 @@ class StudyFolder:
             names = sorted(name for name in os.listdir(self.path / "states") if re.fullmatch(r"[^.].*\.json", name))
         except OSError:
             return []
-        found = (read_object(self.path / "states" / name, WORKER_STATE) for name in names)
-        return [state for state in found if state is not None]
+        states = (read_object(self.path / "states" / name, WORKER_STATE) for name in names)
+        return [state for state in states if state is not None]
 
 
 MAX_DEATHS = 3
-"""A run whose worker died so often in a row at the same checkpoint has failed."""
+"""A run has failed if its worker died this often in a row at the same checkpoint."""
 
 
 def is_done(record: Mapping[str, Any]) -> bool:
-    """Whether a result says that nothing is left to do."""
+    """Whether a result is final: done, and not because of `training.minutes`."""
     return record.get("status") == "done" and record.get("stop_reason") != "minutes"
 
 
 def is_failed(record: Mapping[str, Any]) -> bool:
-    """Whether a result says that the same would fail again, unless it is retried: also of a run whose worker died
-    `MAX_DEATHS` times without coming further."""
+    """Whether a run has failed and is only repeated with `retry`, including a run whose worker died `MAX_DEATHS` times
+    without progress."""
     if record.get("status") != "failed":
         return False
     return not Failure(record.get("failure", "error"), "").is_transient or record.get("worker_deaths", 0) >= MAX_DEATHS

@@ -9,8 +9,8 @@ from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 
 @dataclass(frozen=True)
 class MissingRuns:
-    """`failed`: how each run that failed is called, and its error. `missing_variants`: variants that failed in every
-    run that ended, so that a comparison does not have them at all."""
+    """`failed`: name and error of each failed run. `missing_variants`: variants of which every finished run failed, so
+    that a comparison lacks them."""
 
     failed: tuple[tuple[str, str], ...] = ()
     missing_variants: tuple[str, ...] = ()
@@ -19,7 +19,7 @@ class MissingRuns:
 def find_missing(
     plan: Iterable[PlannedRun], failed: Mapping[str, Mapping[str, Any]], shown: Collection[str] = ()
 ) -> MissingRuns:
-    """What is missing of some runs: `failed` are their records, by run, and `shown` the runs that are compared.
+    """The missing runs of a plan: `failed` are records by run, and `shown` the runs that are compared.
 
     `failed` is {"addition_abacus/3f2a9c01b7de": {"error": "the loss is NaN"}}, for example.
     """
@@ -35,7 +35,7 @@ def find_missing(
 
 
 def find_missing_in_study(folder: StudyFolder, plan: Iterable[PlannedRun], shown: Collection[str]) -> MissingRuns:
-    """The same from the folder of a study, of all that it says failed."""
+    """Like `find_missing`, with the failed runs of a study's folder."""
     plan, results = list(plan), folder.results()
     failed = {
         one.run: results[one.result_key]

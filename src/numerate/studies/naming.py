@@ -1,4 +1,4 @@
-"""From a name that a user types to the recipe or study that is meant."""
+"""Loading recipes and studies by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ def load_recipe(text: str) -> Recipe:
 
 
 def load_recipe_or_study(text: str) -> Any:
-    """A recipe or a study by its name; see `load_recipe`. Raises `UserError` with the nearest name there is."""
+    """A recipe or a study by its name; see `load_recipe`. Raises `UserError` with the most similar name."""
     if text.endswith((".yaml", ".yml")):
         head = read_header(Path(text)) if is_run_header(Path(text)) else load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head

@@ -1,4 +1,4 @@
-"""The first study of a newcomer."""
+"""The first study of a new user."""
 
 from numerate.recipes.abacus import addition_abacus, addition_rotary
 from numerate.studies.study import Study

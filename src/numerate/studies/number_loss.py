@@ -11,7 +11,7 @@ from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe
 
 SEEDS = 5
-"""Seeds of each way: what a loss changes at this size is small beside what differs between seeds."""
+"""Seeds of each variant: at this size, differences between losses are small compared with those between seeds."""
 
 LOSS_WEIGHTS = (0.3, 0.8, 2.0)
 """The factors of the number loss that were published, there called lambda."""
@@ -48,7 +48,7 @@ def number_loss_laptop() -> Study:
 
 
 def number_loss_laptop_stand_in() -> Study:
-    """`number_loss_laptop` on generated questions, for whoever has not its files: a stand-in, no results on them."""
+    """`number_loss_laptop` on generated questions, a stand-in for users without the files of the dataset."""
     return comparison_study(
         "number_loss_laptop_stand_in",
         "Do number token losses, or other number formats, answer generated questions better than plain "
@@ -91,7 +91,7 @@ def number_loss_lambda() -> Study:
 
 
 def _with_loss_weights(recipe: Recipe) -> list[Recipe]:
-    """A recipe with each of the weights; one without a number loss as it is."""
+    """A recipe with each of the weights; unchanged if it has no number loss."""
     if not (isinstance(recipe.objective, Supervised) and isinstance(recipe.objective.loss, NumberToken)):
         return [recipe]
     return [override(recipe, [f"objective.loss.weight={weight}"]) for weight in LOSS_WEIGHTS]

@@ -1,17 +1,17 @@
-"""In what one tree differs from another: path and value, so that ten thousand recipes of a sweep are short lines."""
+"""Differences between nested dicts, by path, so that the recipes of a large sweep are stored as short lines."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def tree_diff(base: Any, tree: Any) -> dict[str, Any]:
-    """What has to be put where, to make `tree` of `base`.
+    """The values by path that turn `base` into `tree`.
 
     >>> tree_diff({"kind": "A", "model": {"hidden_size": 64}}, {"kind": "A", "model": {"hidden_size": 128}})
     {'model.hidden_size': 128}
 
-    Parts of another kind, or with other settings, and lists of another length are replaced as a whole; so is all, under
-    the path "", where the roots are unlike.
+    Parts of another kind or with other settings, and lists of another length, are replaced as a whole; if the roots are
+    of different kinds, everything is, under the path "".
     """
     changes: dict[str, Any] = {}
     _compare(base, tree, "", changes)
@@ -19,7 +19,7 @@ def tree_diff(base: Any, tree: Any) -> dict[str, Any]:
 
 
 def apply_diff(base: Any, changes: Mapping[str, Any]) -> Any:
-    """The tree that `patch` was made for; `base` stays as it is, and what did not change is shared with it.
+    """Applies the changes of `tree_diff`; `base` is not modified, and unchanged parts are shared with it.
 
     >>> apply_diff({"model": {"hidden_size": 64}, "list": [1, 2]}, {"model.hidden_size": 128, "list.1": 3})
     {'model': {'hidden_size': 128}, 'list': [1, 3]}
@@ -42,7 +42,7 @@ def _compare(base: Any, tree: Any, path: str, changes: dict[str, Any]) -> None:
         for index, value in enumerate(tree):
             _compare(base[index], value, f"{path}.{index}", changes)
         return
-    elif type(base) is type(tree) and not isinstance(tree, list) and base == tree:  # [True] == [1], but is another
+    elif type(base) is type(tree) and not isinstance(tree, list) and base == tree:  # [True] == [1], but they differ
         return
     changes[path] = tree
 

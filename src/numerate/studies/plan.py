@@ -17,7 +17,7 @@ from numerate.records.reading import FORMAT, check_format, damage_message, parse
 from numerate.studies.patch import apply_diff, tree_diff
 
 RESULT_VERSION = 1
-"""Part of every content key. It is raised when the same recipe comes to mean something else."""
+"""Part of every content key. Increased when the meaning of an unchanged recipe changes."""
 
 SETTINGS_WITHOUT_EFFECT = {
     "Recipe": {"name", "group", "trackers", "tracking", "device", "title", "paper"},
@@ -31,16 +31,16 @@ SETTINGS_WITHOUT_EFFECT = {
         "parallel",
     },
 }
-"""Settings that change no result: what a run is called, where it is filed, how often it is written down."""
+"""Settings that do not affect results: names, folders, logging, checkpoint frequency."""
 
 
-def content_key(recipe: object, known: TreeCache | None = None) -> str:
-    """Sixteen hexadecimal characters that are the same for the same results.
+def content_key(recipe: object, cache: TreeCache | None = None) -> str:
+    """A hash (16 hexadecimal characters) of all settings that affect results.
 
     Unlike `config.identity`, which identifies a run, it also includes the budget and the evaluation. A recipe with
-    `init_from` includes the id of that run, wherever it lies.
+    `init_from` includes the id of that run, not its location.
     """
-    return fingerprint((RESULT_VERSION, recipe), _affects_results, known)[:16]
+    return fingerprint((RESULT_VERSION, recipe), _affects_results, cache)[:16]
 
 
 def _affects_results(part: type, field: "Field[Any]") -> bool:
@@ -49,7 +49,7 @@ def _affects_results(part: type, field: "Field[Any]") -> bool:
 
 @dataclass(frozen=True)
 class RequestedRun:
-    """A run that a command requests: `run` is its path below the folder of runs, `tree` its recipe."""
+    """A run that a command requests: `run` is its path below the folder of runs, `tree` its recipe as a dict."""
 
     run: str
     key: str
@@ -62,7 +62,7 @@ class RequestedRun:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A line of the plan. `label` says which variant it is, without the seed; seeds of one variant have the same."""
+    """A line of the plan. `label` is the name of its variant, the same for all its seeds."""
 
     run: str
     key: str
@@ -76,7 +76,7 @@ class PlannedRun:
 
     @cached_property
     def tree(self) -> dict[str, Any]:
-        """The recipe as plain data."""
+        """The recipe as a dict."""
         tree: dict[str, Any] = apply_diff(self.base_tree, self.diff)
         return tree
 
@@ -94,8 +94,7 @@ class PlannedRun:
 def read_plan(path: Path) -> list[PlannedRun]:
     """The runs of a plan; none if there is no such file.
 
-    Raises `UserError` for a plan that is not as it was written: its first line says how many runs it has, and the
-    checksum of their lines.
+    Raises `UserError` for a damaged plan: its first line has the number of runs and the checksum of their lines.
     """
     content = read_bytes(path)
     if not content and not path.exists():
@@ -130,8 +129,8 @@ def _parse_run(record: Mapping[str, Any], base_trees: dict[str, Mapping[str, Any
 
 
 def plan_lines(plan: Collection[PlannedRun]) -> bytes:
-    """The plan as lines of JSON: a first line about the others; then one per run. The first of each base has its whole
-    recipe, and every one in what it differs."""
+    """The plan as lines of JSON: a header, then one line per run. The first run of each base has the complete recipe,
+    and every run its differences from that."""
     content, written_bases = [], set()
     for planned in plan:
         line: dict[str, Any] = {name: getattr(planned, name) for name in ("run", "key", "label", "seed", "base")}
@@ -156,9 +155,8 @@ def merge_plans(
     base_trees: dict[str, Mapping[str, Any]] = {one.base: one.base_tree for one in earlier_runs}
     for first in {one.recipe_title: one for one in reversed(requested)}.values():
         if first.recipe_title in base_trees and json.dumps(first.tree) == json.dumps(base_trees[first.recipe_title]):
-            base_trees[first.recipe_title] = (
-                first.tree
-            )  # whose parts are the very same as those of the others: quick to compare
+            # its parts are the same objects as those of the others: quick to compare
+            base_trees[first.recipe_title] = first.tree
     merged: dict[str, PlannedRun] = {}
     for one in requested:
         tree = base_trees.setdefault(one.recipe_title, one.tree)
@@ -171,10 +169,10 @@ def merge_plans(
 
 
 def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base: str) -> dict[str, str]:
-    """How the runs of one base are called, per run: by the base's label, and by the settings in which they differ.
+    """Labels of the runs of one base, by run: the base's label, and the settings in which they differ.
 
-    `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and what changes no result, make
-    no difference.
+    `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
+    results, are ignored.
     """
     from numerate.reports.groups import format_setting
 
@@ -221,7 +219,7 @@ def _json_line(record: Mapping[str, Any]) -> bytes:
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """With words for numbers that are not finite, as settings are read: JSON has none for them."""
+    """Replaces non-finite numbers by strings, which settings accept: JSON cannot represent them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Running a study: runs that are left are given to workers, postponed, taken over, and counted."""
+"""Running a study: the remaining runs are given to workers, postponed, taken over, and counted."""
 
 import hashlib
 import json
@@ -26,17 +26,17 @@ from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
 
-_RETRY_SECONDS = 1.0  # seconds until a run that another process writes is looked at again; twice as many each time,
-_MAX_RETRY_SECONDS = 30.0  # up to so many
+_RETRY_SECONDS = 1.0  # seconds until a run that another process trains is checked again; doubled each time,
+_MAX_RETRY_SECONDS = 30.0  # up to this
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run of a study ended: `path` of its folder, or `error`; `exit_status` as an exit status; `traceback` of a
-    fault.
+    """How a run of a study ended: the `path` of its folder, or its `error` and `traceback`; `exit_status` is that of
+    the process.
 
-    `failure_kind` is that of its failure. `is_resumable` runs were stopped, never started, or their worker died: the
-    same command resumes them.
+    `failure_kind` is the kind of its `Failure`. `is_resumable` runs were stopped or never started, or their worker
+    died: the same command resumes them.
     """
 
     label: str
@@ -50,7 +50,7 @@ class RunOutcome:
 
 @dataclass
 class _BusyRun:
-    """A run that another process trains: when to look again, and how long to wait after that."""
+    """A run that another process trains: when to check again, and how long to wait after that."""
 
     planned: PlannedRun
     retry_at: float
@@ -58,7 +58,7 @@ class _BusyRun:
 
 
 class StudyRunner:
-    """The runs that a command requests, and their state: `done_results`, `failed_results` (not tried again),
+    """The runs that a command requests, and their state: `done_results`, `failed_results` (not retried),
     `remaining`."""
 
     def __init__(
@@ -81,15 +81,21 @@ class StudyRunner:
         results = folder.results()
         self.done_results: dict[str, Mapping[str, Any]] = {**folder.done_results(plan)}
         failed: dict[str, Mapping[str, Any]] = {
-            one.run: results[one.result_key]
-            for one in plan
-            if one.run not in self.done_results and one.result_key in results and is_failed(results[one.result_key])
+            planned.run: results[planned.result_key]
+            for planned in plan
+            if planned.run not in self.done_results
+            and planned.result_key in results
+            and is_failed(results[planned.result_key])
         }
-        self._runs_that_died = {one.run for one in plan if results.get(one.result_key, {}).get("failure") == "died"}
-        self._retried = [one for one in plan if one.run in failed] if retry else []
+        self._runs_that_died = {
+            planned.run for planned in plan if results.get(planned.result_key, {}).get("failure") == "died"
+        }
+        self._retried = [planned for planned in plan if planned.run in failed] if retry else []
         self.failed_results = {} if retry else failed
         self.remaining = [
-            one for one in plan if one.run not in self.done_results and one.run not in self.failed_results
+            planned
+            for planned in plan
+            if planned.run not in self.done_results and planned.run not in self.failed_results
         ]
         self.work = RunWork(
             str(folder.path.absolute()), provenance.command_line(), os.getcwd(), len(plan) <= MAX_VERBOSE_RUNS
@@ -104,16 +110,16 @@ class StudyRunner:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped before all was done, by a signal or by a full disk."""
+        """Whether a signal or a full disk stopped it before all runs were done."""
         return self._stop.requested and bool(self._interrupted)
 
     def items(self) -> list[Item]:
-        """What is left, as it is given to workers."""
+        """The remaining runs, as items for workers."""
         items = order_items(self.remaining, self.recipes, self.executor.stack_size)
         return sorted(items, key=lambda item: any(job.run in self._runs_that_died for job in item))  # the others first
 
     def run(self) -> list[RunOutcome]:
-        """Does what is left, and returns how each run of the plan ended, in its order."""
+        """Executes the remaining runs, and returns how each run of the plan ended, in the order of the plan."""
         self._remove_dead_states()
         if not self.remaining:
             return [self._outcome(planned) for planned in self.plan]
@@ -127,7 +133,10 @@ class StudyRunner:
             StudyProgress(self.folder, shown_runs, self.done_results, self.on_message) as progress,
         ):
             self._save_results(
-                [failed_record(one, Failure("not started", ""), self._worker_name, 0.0) for one in self._retried],
+                [
+                    failed_record(planned, Failure("not started", ""), self._worker_name, 0.0)
+                    for planned in self._retried
+                ],
                 progress,
             )
             items = self.items()
@@ -140,19 +149,19 @@ class StudyRunner:
         return [self._outcome(planned) for planned in self.plan]
 
     def _print_unstacked(self, progress: StudyProgress) -> None:
-        """Prints why runs are trained one by one where stacks were requested."""
+        """Prints why runs are trained separately although stacks were requested."""
         if self.executor.stack_size == 1:
             return
         from numerate.experiments.stacked import why_not_stacked
 
         reasons = Counter(why_not_stacked(self.recipes[planned.run]) for planned in self.remaining)
-        for why, count in reasons.items():
-            if why is not None:
-                progress.print_message(f"{count:,} of {len(self.remaining):,} runs are trained separately: {why}")
+        for reason, count in reasons.items():
+            if reason is not None:
+                progress.print_message(f"{count:,} of {len(self.remaining):,} runs are trained separately: {reason}")
 
     def _run_items(self, items: Sequence[Item], progress: StudyProgress) -> list[Item]:
-        """Gives items to workers and takes what comes back. Returns what is to be done again: the runs of a stack that
-        ended badly, one by one."""
+        """Gives items to workers and handles their results. Returns the items to retry: the runs of a failed stack, one
+        by one."""
         retries: list[Item] = []
         for outcome in self.executor.run(
             self.work, items, folder=self.folder.path, stop=self._stop, on_tick=progress.update
@@ -190,7 +199,7 @@ class StudyRunner:
         progress.finish_run(planned, record)
 
     def _record_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
-        """Writes down what the worker could not: it is gone, was ended, or has no memory left."""
+        """Records a failure that the worker could not record: it died, was killed, or is out of memory."""
         failure = outcome.failure or Failure("error", "no result was returned")
         record = failed_record(planned, failure, outcome.worker or self._worker_name, outcome.seconds)
         if failure.kind == "died":
@@ -199,7 +208,7 @@ class StudyRunner:
         self._record_result(planned, record, progress)
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
-        """How often its worker died in a row at the checkpoint that it has now."""
+        """How often in a row its worker died at the current checkpoint."""
         last_step = max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
         old_result = self.folder.results().get(planned.result_key, {})
         is_repeated = old_result.get("failure") == "died" and old_result.get("last_step") == last_step
@@ -214,14 +223,14 @@ class StudyRunner:
             self._stop_disk_full(str(error), progress)
 
     def _stop_disk_full(self, text: str, progress: StudyProgress) -> None:
-        """The disk is full: prints that once, and starts nothing more."""
+        """Prints once that the disk is full, and starts no more runs."""
         if self._disk_full_message is None:
             self._disk_full_message = text
             progress.print_message(text)
             self._stop.request()
 
     def _recorded_results(self, item: Item) -> dict[str, Mapping[str, Any]]:
-        """What a worker wrote of an item before it was gone."""
+        """The results of an item that a worker wrote before it died."""
         results = self.folder.results()
         recorded: dict[str, Mapping[str, Any]] = {}
         for job in item:
@@ -234,11 +243,11 @@ class StudyRunner:
                 recorded[job.run] = record
         return recorded
 
-    # Runs that another process is at --------------------------------------------------------------------------------
+    # Runs that another process trains --------------------------------------------------------------------------------
 
     def _released_items(self, progress: StudyProgress) -> list[Item]:
-        """Those that were put off and may be begun now, after a moment where there is none. What the other has done is
-        taken over."""
+        """Postponed runs that can start now; waits a moment if there are none. Results of the other process are taken
+        over."""
         results = self.folder.results()
         items: list[Item] = []
         for busy in list(self._busy_runs.values()):
@@ -265,7 +274,7 @@ class StudyRunner:
         while time.monotonic() < end and not self._stop.requested:
             time.sleep(0.05)
 
-    # How it ended ---------------------------------------------------------------------------------------------------
+    # Outcomes -------------------------------------------------------------------------------------------------------
 
     def _outcome(self, planned: PlannedRun) -> RunOutcome:
         if planned.run in self.done_results:
@@ -286,13 +295,13 @@ class StudyRunner:
         if self._disk_full_message is not None and failure.kind in ("stopped", "not started"):
             text = f"{failure.kind}, since the disk is full; the same command resumes"
             return RunOutcome(planned.display_name, None, text, 1, is_resumable=True, failure_kind=failure.kind)
-        mentions_resuming = any(words in failure.text for words in ("same command", "keeps running"))
+        mentions_resuming = any(phrase in failure.text for phrase in ("same command", "keeps running"))
         text = failure.text if mentions_resuming else f"{failure.text}; the same command resumes"
         status = self._stop.status or failure.status
         return RunOutcome(planned.display_name, None, text, status, is_resumable=True, failure_kind=failure.kind)
 
     def content_hash(self, *other_content: Any) -> str:
-        """A hash that changes as soon as there is something else to report on."""
+        """A hash that changes whenever the content of the report would change."""
         sizes = []
         for run in sorted(self.done_results):
             with suppress(OSError):
@@ -301,7 +310,7 @@ class StudyRunner:
         return hashlib.sha256(json.dumps([sizes, *other_content], default=dict).encode()).hexdigest()[:16]
 
     def _remove_dead_states(self) -> None:
-        """Removes the state files of workers of this machine that died."""
+        """Removes the state files of dead workers on this machine."""
         for state in self.folder.states():
             if has_ended(state):
                 with suppress(OSError):
@@ -313,8 +322,8 @@ def _finished_at(record: Mapping[str, Any]) -> float:
 
 
 def order_items(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int = 1) -> list[Item]:
-    """Runs as items, in the order in which they are begun: the first seed of every variant, then the second, ...; of
-    one seed the costliest first, so that all workers end at about the same time."""
+    """Runs as items, in the order in which they are started: the first seed of every variant, then the second, ...;
+    within a seed the most expensive first, so that all workers end at about the same time."""
     position = {planned.run: number for number, planned in enumerate(plan)}
     items = (
         _make_stacks(plan, recipes, stack_size)
@@ -345,8 +354,8 @@ def _make_stacks(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stac
 
 
 def estimated_cost(tree: Mapping[str, Any]) -> float:
-    """How long a run may take beside others of its study, judged roughly from its settings: the examples, and the
-    width, depth and loops of its model, as far as it has such settings."""
+    """A rough estimate of how long a run takes relative to others of its study, from its settings: the examples, and
+    the width, depth and loops of its model, if it has such settings."""
     training, model = tree.get("training", {}), tree.get("model", {})
     steps, batch = training.get("steps"), training.get("batch_size") or 1
     examples = training.get("examples") or (steps or 1) * batch

@@ -1,4 +1,4 @@
-"""The current state of a worker, in a file that others read: a heartbeat."""
+"""The current state of a worker, in a file that other processes read: a heartbeat."""
 
 import atexit
 import contextlib
@@ -15,24 +15,24 @@ from typing import Any
 from numerate.training.lock import has_ended as has_ended
 
 WRITE_INTERVAL = 1.0
-"""Seconds between two writes at least, so that a shared file system has little to do."""
+"""Minimum seconds between two writes, to limit the load on a shared file system."""
 
 HEARTBEAT_INTERVAL = 5.0
-"""Seconds after which the file is written even if nothing changed, so that it says that the worker is alive."""
+"""Seconds after which the file is written even if nothing changed, to show that the worker is alive."""
 
 LOST_AFTER = 60.0
 """Seconds without a heartbeat after which a worker counts as lost."""
 
 COMMAND_PHASE = "command"
-"""The phase of the coordinating command, which trains no run itself: it shows that the study is running while workers
+"""The phase of the coordinating command, which trains no run itself; it shows that the study is running while workers
 start."""
 
 _MAX_WRITTEN_MESSAGES, _MAX_MESSAGES = 20, 500  # texts in the file, and in the worker
 
 
 class WorkerStateFile:
-    """The file `states/<worker>.json` of one worker. It is only for people to look at: that it cannot be written stops
-    nothing. A thread writes it while the worker has something to do; it is removed when the worker ends."""
+    """The file `states/<worker>.json` of one worker. It is informational: write errors are ignored. A thread writes it
+    while the worker executes an item; it is removed when the worker ends."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         self.path = folder / f"{worker}.json"
@@ -43,7 +43,7 @@ class WorkerStateFile:
         self._last_write = -HEARTBEAT_INTERVAL
         self._has_changed = True
         atexit.register(self.remove)
-        Finalize(None, self.remove, exitpriority=0)  # processes of multiprocessing may end without the former
+        Finalize(None, self.remove, exitpriority=0)  # processes of multiprocessing may end without atexit
 
     @contextlib.contextmanager
     def publish(self, **fields: Any) -> Iterator[None]:
@@ -64,7 +64,7 @@ class WorkerStateFile:
 
     @contextlib.contextmanager
     def publish_temporarily(self, **fields: Any) -> Iterator[None]:
-        """As `publish`, for who has nothing else to say: the file is removed at the end."""
+        """Like `publish`, but the file is removed at the end."""
         try:
             with self.publish(**fields):
                 yield
@@ -72,7 +72,7 @@ class WorkerStateFile:
             self.remove()
 
     def update(self, **fields: Any) -> None:
-        """Notes what changed."""
+        """Updates fields of the state."""
         self._fields.update(fields)
         self._has_changed = True
 
@@ -111,5 +111,5 @@ class WorkerStateFile:
 
 
 def is_lost(state: Mapping[str, Any], now: float | None = None) -> bool:
-    """Whether a worker has had no heartbeat for long."""
+    """Whether a worker has had no heartbeat for `LOST_AFTER` seconds."""
     return (time.time() if now is None else now) - float(state["heartbeat"]) > LOST_AFTER

@@ -19,10 +19,10 @@ MAX_SHOWN_FAILURES = 10
 class StudyStatus:
     """How a study stood when its folder was read.
 
-    `died` are those of the left whose worker died. `is_starting` says that a command is at it, whose workers may not be
-    there yet. `num_earlier` counts the done runs of earlier plans, which are in no other number. `running` and `lost`
-    are states of workers; the lost have had no heartbeat for a minute. `seconds_left` are those left, None where
-    nothing is known yet or nobody is at work.
+    `died` are the remaining runs whose worker died. `is_starting` says that a command is running, whose workers may
+    still be starting. `num_earlier` counts the done runs of earlier plans, which no other number includes. `running`
+    and `lost` are states of workers; lost ones have had no heartbeat for a minute. `seconds_left` is None if it is not
+    known yet or no worker is running.
     """
 
     folder: StudyFolder
@@ -40,12 +40,12 @@ class StudyStatus:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no run remains or is running."""
         return not self.num_remaining and not self.running
 
 
 def study_status(folder: StudyFolder) -> StudyStatus:
-    """Reads how a study stands. A run that was stopped or whose worker died is left, not failed."""
+    """Reads the status of a study. A run that was stopped or whose worker died counts as remaining, not as failed."""
     all_runs = folder.all_runs()
     plan = [planned for planned in all_runs if planned.current]
     done, results = folder.done_results(plan), folder.results()
@@ -78,7 +78,9 @@ def study_status(folder: StudyFolder) -> StudyStatus:
         [state for state in active if is_lost(state)],
         len(waiting),
         time_left(
-            waiting, running, RunDurations((one.label, done[one.run]) for one in plan if one.run in done).means()
+            waiting,
+            running,
+            RunDurations((planned.label, done[planned.run]) for planned in plan if planned.run in done).means(),
         ),
         any(state.get("phase") == COMMAND_PHASE and not is_lost(state) for state in alive),
         len(earlier),
@@ -86,23 +88,24 @@ def study_status(folder: StudyFolder) -> StudyStatus:
 
 
 def runs_of(state: Mapping[str, Any]) -> list[str]:
-    """The runs that a worker is at: one, several where they are trained as one, or none."""
+    """The runs that a worker is executing: one, several if they are trained together, or none."""
     runs = state.get("runs") or [state.get("run")]
     return [run for run in runs if isinstance(run, str)]
 
 
 def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether the runs of a worker's last state have ended since."""
-    began = state.get("started", 0.0)
+    start_time = state.get("started", 0.0)
     return all(
         run in results
-        and (results[run]["status"] == "done" or results[run].get("timing", {}).get("ended", 0.0) >= began)
+        and (results[run]["status"] == "done" or results[run].get("timing", {}).get("ended", 0.0) >= start_time)
         for run in runs_of(state)
     )
 
 
 class RunDurations:
-    """How long runs take: the mean of each variant, by label, and under "" that of all; of runs done in one go."""
+    """Mean seconds of the runs of each variant, by label, and of all runs under ""; only of runs that were never
+    resumed."""
 
     def __init__(self, done: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
@@ -110,7 +113,7 @@ class RunDurations:
             self.add(label, record)
 
     def add(self, variant: str, record: Mapping[str, Any]) -> None:
-        """Notes a run of a variant that was done."""
+        """Adds a completed run of a variant."""
         timing = record.get("timing", {})
         if timing.get("start_step") == 0 and isinstance(timing.get("seconds"), int | float):
             for label in (variant, ""):
@@ -128,12 +131,13 @@ def time_left(
     mean_seconds: Mapping[str, float],
     now: float | None = None,
 ) -> float | None:
-    """Seconds until all is done, by the workers that are at work now; None where that is not known yet.
+    """Seconds until all runs are done with the current workers; None if unknown.
 
-    What waits (labels) and what is left of what runs is taken to last as long as its variant did so far, else as what
-    runs of it lets expect, else as all runs do; it is shared equally, and lasts at least as long as the longest.
+    Waiting runs (labels) and the rest of the running ones are expected to take the mean time of their variant, or else
+    an estimate from the progress of its running ones, or else the mean time of all runs. The sum is divided by the
+    number of workers, and is at least the longest remaining time of a running one.
 
-    >>> time_left(["a", "a", "a"], [], {"a": 10.0})  # nobody is at work
+    >>> time_left(["a", "a", "a"], [], {"a": 10.0})  # no worker is running
     >>> running = [{"label": "a", "step": 5, "steps": 10, "started": 0}, {"label": "a", "step": 0, "started": 5}]
     >>> time_left(["a", "a", "a"], running, {"a": 10.0}, now=5)
     22.5
@@ -170,10 +174,10 @@ def _fraction_done(state: Mapping[str, Any]) -> float:
 
 
 def status_text(status: StudyStatus) -> str:
-    """The standing as a person reads it."""
+    """The status as a page of text."""
     parts = [f"{status.folder.title}: {status.question}".rstrip(": ")]
-    counts = [("done", status.num_done), ("running", sum(len(runs_of(one)) for one in status.running))]
-    counts += [("failed", len(status.failed)), ("left", status.num_remaining)]
+    counts = [("done", status.num_done), ("running", sum(len(runs_of(state)) for state in status.running))]
+    counts += [("failed", len(status.failed)), ("remaining", status.num_remaining)]
     lines = [f"  {name:<9} {count:>8,}" for name, count in counts]
     lines[0] += f" of {status.num_runs:,}"
     if status.num_earlier:
@@ -200,18 +204,18 @@ def status_text(status: StudyStatus) -> str:
             )
         )
     if status.failed:
-        parts.append(_listed("failed", status.failed) + "\nretry=true tries them again")
+        parts.append(_format_failures("failed", status.failed) + "\nretry=true runs them again")
     if status.died:
-        parts.append(_listed("died, will be resumed", status.died))
+        parts.append(_format_failures("died, will be resumed", status.died))
     parts.append(str(status.folder.path))
     return "\n\n".join(parts)
 
 
-def _listed(what: str, runs: Sequence[tuple[PlannedRun, Mapping[str, Any]]]) -> str:
+def _format_failures(heading: str, runs: Sequence[tuple[PlannedRun, Mapping[str, Any]]]) -> str:
     """Runs with their errors, each on one line: the first ten, and a count of the others."""
     lines = [
-        f"{what}: {one.display_name}: {' '.join(str(record.get('error')).split())}"
-        for one, record in runs[:MAX_SHOWN_FAILURES]
+        f"{heading}: {planned.display_name}: {' '.join(str(record.get('error')).split())}"
+        for planned, record in runs[:MAX_SHOWN_FAILURES]
     ]
     if len(runs) > MAX_SHOWN_FAILURES:
         lines.append(f"... and {len(runs) - MAX_SHOWN_FAILURES} more")

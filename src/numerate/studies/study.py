@@ -28,7 +28,7 @@ from numerate.training.run_folder import RunFolder, folder_name, resolve_runs_di
 
 @dataclass(frozen=True)
 class Study:
-    """Recipes to be compared. `question` says what for, in a sentence.
+    """Recipes to compare. `question` is the question that the comparison answers.
 
     >>> import numerate
     >>> recipe = numerate.recipe("addition_abacus")
@@ -38,16 +38,16 @@ class Study:
 
     `numerate.run_study(study, workers=2)` runs it.
 
-    Raises `UserError` for a title that cannot name a folder, and for what is no recipe.
+    Raises `UserError` for a title that cannot name a folder, and for anything other than a `Recipe`.
     """
 
     title: str
     question: str
     recipes: Sequence[Recipe]
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Per title of a recipe: how it is called in the report."""
+    """Name in the report for each recipe title."""
     missing_files_hint: str = ""
-    """What to say to users who lack the files that its tasks and tokenizers need."""
+    """Message if files that its tasks and tokenizers need are missing."""
 
     def __post_init__(self) -> None:
         folder_name(self.title)
@@ -58,13 +58,13 @@ class Study:
 
     def sweep(self, overrides: Sequence[str]) -> "Study":
         """Every recipe with every combination of overrides: `["seeds=3", "model.hidden_size=64,128"]` makes six."""
-        choices, known = expand_sweep(overrides), TreeCache()
+        choices, cache = expand_sweep(overrides), TreeCache()
         unique_recipes: dict[tuple[str, str], Recipe] = {}
         for recipe in self.recipes:
             for choice in choices:
                 overridden = override(recipe, choice)
                 _check_not_conflicting(
-                    unique_recipes.setdefault((overridden.title, identity(overridden, known)), overridden), overridden
+                    unique_recipes.setdefault((overridden.title, identity(overridden, cache)), overridden), overridden
                 )
         return replace(self, recipes=tuple(unique_recipes.values()))
 
@@ -77,7 +77,7 @@ def comparison_study(
     seeds: int,
     missing_files_hint: str = "",
 ) -> Study:
-    """The study of several ways to do one thing, each with seeds 0, 1, ...: recipes with what the report calls them.
+    """A study that compares recipes, each with seeds 0, 1, ...; `labels_by_recipe` has their names in the report.
 
     >>> from numerate.recipes.abacus import addition_abacus, addition_rotary
     >>> labels = {addition_abacus: "Abacus", addition_rotary: "rotary"}
@@ -94,21 +94,24 @@ def comparison_study(
     )
 
 
-def _check_not_conflicting(known: Recipe, recipe: Recipe) -> None:
-    """Raises `UserError` where two recipes are one run with two budgets or grids: only one of them would be done."""
-    if known is recipe or content_key(known) == content_key(recipe):
+def _check_not_conflicting(other: Recipe, recipe: Recipe) -> None:
+    """Raises `UserError` if two recipes are the same run with two budgets or grids: only one of them would be
+    executed."""
+    if other is recipe or content_key(other) == content_key(recipe):
         return
-    known_values, values = tree_diff(to_tree(recipe), to_tree(known)), tree_diff(to_tree(known), to_tree(recipe))
-    what = ", ".join(f"{path}={known_values[path]},{values[path]}" for path in list(values)[:3] if path in known_values)
+    other_values, values = tree_diff(to_tree(recipe), to_tree(other)), tree_diff(to_tree(other), to_tree(recipe))
+    changes = ", ".join(
+        f"{path}={other_values[path]},{values[path]}" for path in list(values)[:3] if path in other_values
+    )
     raise UserError(
-        f"{what}: these are the same run of {recipe.title}: a larger budget extends it, another grid re-evaluates it; "
-        "give one value at a time, or recipes of another title="
+        f"{changes}: these are the same run of {recipe.title}: a larger budget extends it, another grid re-evaluates "
+        "it; give one value at a time, or recipes of another title="
     )
 
 
 @dataclass(frozen=True)
 class StudyPreview:
-    """What a command would find: `script` is what would be submitted, where the executor submits one."""
+    """A preview of a command: the runs by state, and the `script` that the executor would submit, if it submits one."""
 
     folder: StudyFolder
     num_done: int
@@ -121,10 +124,10 @@ class StudyPreview:
         counts = [
             ("done", self.num_done, ""),
             ("unfinished", self.num_resumable, "; they will resume"),
-            ("failed", self.num_failed, "; retry=true tries them again"),
+            ("failed", self.num_failed, "; retry=true runs them again"),
             ("new", self.num_new, ""),
         ]
-        lines = [f"  {name:<10} {count:>8,}{more if count else ''}" for name, count, more in counts]
+        lines = [f"  {name:<10} {count:>8,}{note if count else ''}" for name, count, note in counts]
         return "\n".join(lines)
 
 
@@ -137,14 +140,14 @@ def run_study(
     retry: bool = False,
     on_message: Callable[[str], None] | None = None,
 ) -> tuple[Path | None, list[RunOutcome]]:
-    """Trains and evaluates every recipe of a study, as many at once as there are cores; writes its report and figure.
+    """Trains and evaluates every recipe of a study, in parallel on all cores, and writes its report and figure.
 
-    What is done already is not done again; what was stopped resumes; what failed is listed with its error, and tried
-    again with `retry`. Returns the path of the report (None where no run has results, or it was stopped) and how each
-    run ended. `executor` runs it (`Local()` by default) with `workers` at once; `on_message` is called with each
-    message shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
-    `multiprocessing`: each worker imports the script anew. Raises `UserError` for a study without recipes, and, for a
-    study with `instead`, for missing files before anything starts.
+    Completed runs are not repeated, stopped ones resume, and failed ones are listed with their error, or run again with
+    `retry`. Returns the path of the report (None if no run has results, or the study was stopped) and how each run
+    ended. `executor` runs it (`Local()` by default) with `workers` at once; `on_message` is called with each message
+    shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
+    `multiprocessing`: each worker imports the script again. Raises `UserError` for a study without recipes and, if the
+    study has a `missing_files_hint`, for missing files, before anything starts.
     """
     runs, resolved_executor = resolve_runs_dir(runs_dir), _resolve_executor(executor, workers)
     resolved_executor.check_available()
@@ -158,7 +161,7 @@ def run_study(
     if runner.stopped or not folders:
         return None, outcomes
     _warn_if_trained_further(runner)
-    failed = [(one.label, one.error) for one in outcomes if one.error is not None]
+    failed = [(outcome.label, outcome.error) for outcome in outcomes if outcome.error is not None]
     return _write_report(study, runner, folders, failed), outcomes
 
 
@@ -171,7 +174,8 @@ def preview_study(
     retry: bool = False,
     script: bool = False,
 ) -> StudyPreview:
-    """What `run_study` would find and, with `script`, what its executor would submit. Writes and starts nothing."""
+    """A preview of `run_study`: the runs by state and, with `script`, the script that its executor would submit. Writes
+    and starts nothing."""
     resolved_executor = _resolve_executor(executor, workers)
     runner = StudyRunner(
         *_plan_runs(study, resolve_runs_dir(runs_dir), write=False), executor=resolved_executor, retry=retry
@@ -219,8 +223,8 @@ def _plan_runs(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, l
 
 
 def _check_data_unchanged(folder: StudyFolder, recipes: Mapping[str, Recipe]) -> None:
-    """Raises `UserError` where files that runs of a study were trained on have changed since one was begun, done or
-    not. Of files that are not there each run says so itself."""
+    """Raises `UserError` if data files have changed since a run of the study was started, finished or not. Missing
+    files are reported run by run."""
     has_files: dict[Task, bool] = {}
     for run in folder.existing_runs(list(recipes)):
         task = recipes[run].task
@@ -235,8 +239,8 @@ def _check_data_unchanged(folder: StudyFolder, recipes: Mapping[str, Recipe]) ->
 
 
 def _resolve_init_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
-    """A recipe with `init_from` as the path of that run, so that a worker finds the same; and as its id, which is
-    hashed. Unchanged where there is no such run, which the worker then reports."""
+    """A recipe with `init_from` as the path of that run, so that workers find the same one; and as its id, which is
+    hashed. Unchanged if there is no such run, which the worker then reports."""
     if recipe.init_from is None:
         return recipe, recipe
     try:
@@ -248,7 +252,8 @@ def _resolve_init_from(recipe: Recipe, runs: Path) -> tuple[Recipe, Recipe]:
 
 
 def _check_files_exist(study: Study) -> None:
-    """Raises `UserError` with all that is lacking, where a study says what to do then. Others find out run by run."""
+    """Raises `UserError` that lists missing files, if the study has a hint for that; otherwise they are reported run by
+    run."""
     if not study.missing_files_hint:
         return
     missing: dict[str, None] = {}
@@ -258,14 +263,15 @@ def _check_files_exist(study: Study) -> None:
         try:
             for check in checks:
                 check()
-        except UserError as error:  # one of each is enough: looking for a name on the hub takes its time
+        except UserError as error:  # one of each is enough: looking up a name on the hub takes time
             missing[str(error)] = None
     if missing:
         raise UserError("\n".join([f"study {study.title}: files are missing", *missing, study.missing_files_hint]))
 
 
 def _warn_if_title_is_shared(study: Study, runs: Path) -> None:
-    """Two studies of one title share a folder: their runs are in one table, and the later report replaces the other."""
+    """Warns about two studies with the same title: their runs are in one table, and the later report replaces the
+    other."""
     other_question = str(StudyFolder.from_title(study.title, runs).metadata()["question"])
     generated_questions = ("A sweep of ", "One run of ")
     if (
@@ -282,7 +288,7 @@ def _warn_if_title_is_shared(study: Study, runs: Path) -> None:
 
 
 def _warn_if_trained_further(runner: StudyRunner) -> None:
-    """A run that another command has trained further since is shown as it is now, not as it was counted here."""
+    """Warns about runs that another command has trained further since: the report shows their last step."""
     trained_further = []
     for planned in runner.plan:
         record, path = runner.done_results.get(planned.run), runner.folder.runs_dir / planned.run
@@ -301,7 +307,7 @@ def _warn_if_trained_further(runner: StudyRunner) -> None:
 def _write_report(
     study: Study, runner: StudyRunner, folders: Sequence[Path], failed: Sequence[tuple[str, str]]
 ) -> Path:
-    """Writes the page and the figure, unless they are there and nothing has changed since."""
+    """Writes the page and the figure, unless they exist and nothing has changed since."""
     page = runner.folder.path / "report.html"
     present_variants = {planned.label for planned in runner.plan if planned.run in runner.done_results}
     missing_variants = list(

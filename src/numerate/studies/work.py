@@ -1,4 +1,4 @@
-"""The work on a run of a study: train, evaluate, report, and record the result."""
+"""Trains, evaluates and reports one run of a study, and records the result."""
 
 import functools
 import importlib
@@ -32,7 +32,7 @@ from numerate.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Job:
-    """A run as it is given to a worker; by `run` and `key` it is known again in jobs of an earlier start."""
+    """A run assigned to a worker; `run` and `key` identify it among jobs submitted by an earlier command."""
 
     run: str
     key: str
@@ -44,15 +44,15 @@ class Job:
 
 
 Item = tuple[Job, ...]
-"""One run, or several that are trained as one."""
+"""One run, or several that are trained together."""
 
 
 @dataclass(frozen=True)
 class WorkerReport:
     """The result of an item: a record per run, and numbered messages.
 
-    The `status` of a record is "done" or "failed", as in the results on disk; "busy" where another process is at it, or
-    "full" where the disk is; these two are nowhere but here.
+    The `status` of a record is "done" or "failed", as in the results on disk; "busy" if another process is training the
+    run, or "full" if the disk is full; these two are never written to disk.
     """
 
     records: tuple[Mapping[str, Any], ...]
@@ -61,13 +61,13 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class RunWork(Work):
-    """Trains and evaluates runs of the study in a folder. Every run ends with a line in the results of its worker."""
+    """Trains and evaluates runs of the study in a folder. A line per run is appended to the worker's results."""
 
     study: str
     command: str = field(compare=False)
-    """What the user typed."""
+    """The command line."""
     working_directory: str = field(compare=False)
-    """Where it was typed: a user's own files are found from there."""
+    """The working directory of the command; paths of user files are relative to it."""
     verbose: bool = field(default=True, compare=False)
     """Whether all messages of a run are shown, or only its warnings."""
 
@@ -87,7 +87,8 @@ class RunWork(Work):
         )
 
     def is_reusable(self, result: WorkerReport) -> bool:
-        """Keeps results of an earlier start that are done, with the run there, or failed; not "full" or "busy"."""
+        """Whether all records are final: "failed", or "done" with the run folder still present; not "full" or
+        "busy"."""
         runs = Path(self.study).parent
         return all(
             record["status"] == "failed"
@@ -111,7 +112,7 @@ class _Worker:
         num_messages_before, runs = self.state.num_messages, [job.planned for job in item]
         records: dict[str, Mapping[str, Any]] = {}
         state_fields = _initial_state(runs[0])
-        state_fields |= {"stack_size": len(runs), "runs": [one.run for one in runs]} if len(runs) > 1 else {}
+        state_fields |= {"stack_size": len(runs), "runs": [planned.run for planned in runs]} if len(runs) > 1 else {}
         with self.state.publish(**state_fields), _redirect_warnings(self._warn):
             for planned in runs:
                 if (result := self._existing_result(planned)) is not None:
@@ -128,17 +129,19 @@ class _Worker:
         )
 
     def _existing_result(self, planned: PlannedRun) -> Mapping[str, Any] | None:
-        """The record of a run that another worker has done in the meantime, or is writing at this moment."""
+        """The record of a run that another worker has completed meanwhile or is training now; None otherwise."""
         path = self.folder.runs_dir / planned.run
         if not (path / "recipe.yaml").exists():
             return None
         result = self.folder.results().get(planned.result_key)
         if result is not None and is_done(result):
             return result
-        return _base_record(planned, "busy", "another process is at it") if Lock(path / "lock").is_held() else None
+        return (
+            _base_record(planned, "busy", "another process is training it") if Lock(path / "lock").is_held() else None
+        )
 
     def _run_and_record(self, planned: PlannedRun, run: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
-        """Does a run and appends its record. Raises when out of memory and when stopped."""
+        """Executes a run and appends its record. Out-of-memory errors and interrupts are re-raised."""
         start_time = time.monotonic() - self._seconds_before(planned)
         try:
             record = run()
@@ -163,7 +166,7 @@ class _Worker:
 
     def _run(self, planned: PlannedRun) -> dict[str, Any]:
         worker = self.context.worker
-        began, first_step = time.monotonic() - self._seconds_before(planned), self._last_checkpoint_step(planned)
+        start_time, first_step = time.monotonic() - self._seconds_before(planned), self._last_checkpoint_step(planned)
         recipe = self._recipe(planned)
         trained = train(
             recipe,
@@ -175,7 +178,7 @@ class _Worker:
             command=self.work.command,
         )
         return self._evaluate(
-            planned, recipe, trained, lambda: _timing_record(time.monotonic() - began, worker, 1, first_step)
+            planned, recipe, trained, lambda: _timing_record(time.monotonic() - start_time, worker, 1, first_step)
         )
 
     def _recipe(self, planned: PlannedRun) -> Recipe:
@@ -188,20 +191,20 @@ class _Worker:
         return max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
 
     def _seconds_before(self, planned: PlannedRun) -> float:
-        """How long a run was trained before it resumes, over all its starts up to its last checkpoint."""
+        """Seconds of training before this session, summed over all earlier ones, up to the last checkpoint."""
         seconds: float = checkpoint.last_state(self.folder.runs_dir / planned.run / "checkpoints").get("seconds", 0.0)
         return seconds
 
     def _evaluate(
         self, planned: PlannedRun, recipe: Recipe, trained: TrainedRun, timing: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Measures a run that was trained, with the grid and count of this command, since it may have been trained by
-        another; and says what came of it."""
+        """Evaluates a trained run with the grid and count of this command (another command may have trained it), and
+        returns its record."""
         if trained.stop_reason == "stopped":
             raise KeyboardInterrupt
         run, evaluation = trained.run, recipe.evaluation
         results_by_checkpoint: dict[str, Results] = {}
-        for name in ("best", "final"):  # best on OOD validation; often the final
+        for name in ("best", "final"):  # best checkpoint on OOD validation; often the final one
             self.state.update(phase=f"evaluating {name}", cells=None)
             count = default_count(recipe)
             grid = None if evaluation.grid is None else str(resolve_grid(recipe.task, evaluation.grid))
@@ -232,17 +235,15 @@ class _Worker:
             "timing": timing(),
         }
 
-    # Several as one -----------------------------------------------------------------------------------------------
+    # Stacked runs -------------------------------------------------------------------------------------------------
 
     def _train_stack(self, group: Sequence[PlannedRun]) -> dict[str, Mapping[str, Any]]:
-        """The records of runs that were trained as one model; of none where that failed, and each is then done by
-        itself, so that only the one at fault fails."""
+        """Trains runs together and returns their records. If that fails, it returns none; each run is then trained
+        separately, so that only the faulty one fails."""
         from numerate.experiments.stacked import train_stacked
 
-        began, progress_before = (
-            time.monotonic(),
-            [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group],
-        )
+        start_time = time.monotonic()
+        progress_before = [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group]
         recipes = [self._recipe(planned) for planned in group]
 
         def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
@@ -258,16 +259,18 @@ class _Worker:
                 command=self.work.command,
             )
         except Exception as error:
-            self._add_message(f"warning: a stack of {len(group)} runs is trained one run at a time: {error}")
+            self._add_message(
+                f"warning: training {len(group)} runs together failed, so they are trained one at a time: {error}"
+            )
             return {}
-        seconds_per_run = (time.monotonic() - began) / len(group)
+        seconds_per_run = (time.monotonic() - start_time) / len(group)
         records = {}
         for planned, recipe, outcome, (step, seconds) in zip(group, recipes, outcomes, progress_before, strict=True):
             self.state.update(**_initial_state(planned))
-            do = functools.partial(
+            evaluate = functools.partial(
                 self._evaluate_stacked, planned, recipe, outcome, seconds + seconds_per_run, len(group), step
             )
-            records[planned.run] = self._run_and_record(planned, do)
+            records[planned.run] = self._run_and_record(planned, evaluate)
         return records
 
     def _evaluate_stacked(
@@ -279,18 +282,18 @@ class _Worker:
         stack_size: int,
         first_step: int,
     ) -> dict[str, Any]:
-        """What came of one run of a stack, which took `seconds_per_run` seconds of the stack's and of earlier
-        starts."""
+        """The record of one run of a stack; `seconds_per_run` is its share of the stack's time plus its earlier
+        sessions."""
         if isinstance(outcome, Exception):
             raise outcome
         start_time = time.monotonic()
 
-        def took() -> dict[str, Any]:
+        def timing() -> dict[str, Any]:
             return _timing_record(
                 seconds_per_run + time.monotonic() - start_time, self.context.worker, stack_size, first_step
             )
 
-        return self._evaluate(planned, recipe, outcome, took)
+        return self._evaluate(planned, recipe, outcome, timing)
 
     # Messages -----------------------------------------------------------------------------------------------------
 
@@ -319,7 +322,7 @@ class _Worker:
 
 
 def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: float) -> dict[str, Any]:
-    """The line of a run that has no result."""
+    """The record of a failed run."""
     return {
         **_base_record(planned, "failed"),
         "failure": failure.kind,
@@ -330,18 +333,17 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
 
 
 def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
-    """The regions of an evaluation as trained, at the first position offset: those with held-out questions, or all
-    where none has any. Of labels all regions and the means over placements: what is trained there has rarely more than
-    one row."""
-    if results.is_language_modeling:  # a line for each context, of which the trained one comes under its own name
-        found = [line for line in results.summary_lines() if not line["settings"]]
+    """The regions of an evaluation with the settings of training, at the first position offset: those with held-out
+    questions, or all if none has any. For label tasks, all regions, averaged over position offsets: their trained cells
+    rarely have more than one row, so that nothing can be held out."""
+    lines = [line for line in results.summary_lines() if not line["settings"]]
+    if results.is_language_modeling:  # one line per context length; the trained one is named in_distribution
         return {
             "in_distribution" if line["region"] == "in_distribution" else f"context {line['context_length']}": {
                 "language": line["language"]
             }
-            for line in found
+            for line in lines
         }
-    lines = [line for line in results.summary_lines() if not line["settings"]]
     lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
     names = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
@@ -373,7 +375,7 @@ def _initial_state(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int) -> dict[str, Any]:
-    """All that depends on the machine: the `seconds` of all starts, the `start_step` of this one, and when it `ended`
+    """All that depends on the machine: the `seconds` of all sessions, the `start_step` of this one, and when it `ended`
     (Unix time)."""
     return {
         "seconds": round(seconds, 3),

@@ -1,4 +1,4 @@
-"""In which settings the runs of a study differ: a column for each, with a value for every run."""
+"""The settings in which the runs of a study differ: a column for each, with a value for every run."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ IGNORED_SETTINGS = {
     "seed",
     "kind",
 }
-"""Settings that change no result: what a run is called, how often it is written down. The seed has its own column."""
+"""Settings that do not affect results, such as names and logging intervals. The seed has its own column."""
 
 _MISSING = object()
 
@@ -22,9 +22,9 @@ _MISSING = object()
 def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Value]]:
     """Each setting in which runs differ, by its path, in the order of a recipe: its value in every run of the plan.
 
-    Where the kinds of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM"), and
-    what differs among parts of one kind has a column of its own (`model.mixer.num_heads`), None where a part has no
-    such setting. A list of parts is shown by their kinds: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
+    If the classes of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM");
+    settings that differ among parts of one class have separate columns (`model.mixer.num_heads`), None if a part has no
+    such setting. A list of parts is shown by their classes: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
     """
     roots = _roots(plan)
     columns: dict[str, list[Value]] = {}
@@ -41,7 +41,7 @@ def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Value]]:
 
 
 def _roots(plan: Sequence[PlannedRun]) -> list[str]:
-    """The outermost paths in which the runs, or the recipes they began as, differ; in the order of a recipe."""
+    """The outermost paths in which the runs, or their base recipes, differ; in the order of a recipe."""
     paths: dict[str, None] = {}
     bases = list({planned.base: planned.base_tree for planned in plan}.values())
     for base in bases[1:]:
@@ -62,7 +62,7 @@ def _parent_paths(path: str) -> Iterator[str]:
 
 
 def _setting_of_run(planned: PlannedRun, path: str) -> Any:
-    """The setting of one run; most often it is what the plan says in so many words, or what the base has."""
+    """The setting of one run, usually from the diff of the plan or from the base."""
     if path in planned.diff:
         return planned.diff[path]
     near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.diff)
@@ -88,8 +88,8 @@ def _first_values(values: Sequence[Any], index: Sequence[int]) -> list[Any]:
 
 
 def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Value]]]:
-    """The columns at and below a path. `part_ids` numbers the parts that the values are in: among parts that differ
-    already (an LSTM and an Attention) a setting is no further difference."""
+    """The columns at and below a path. `part_ids` numbers the parts that contain the values: settings of parts that
+    already differ (an LSTM and an Attention) are not compared."""
     column_values = [_column_value(value) for value in values]
     if _differ(column_values, values, part_ids):
         yield path, column_values
@@ -110,7 +110,7 @@ def _differ(shown: Sequence[Value], values: Sequence[Any], part_ids: Sequence[in
 
 
 def _column_value(value: Any) -> Value:
-    """What a column has of a setting: a number, a truth or a text as it is, of a part its kind."""
+    """The value of a setting in a column: numbers, booleans and strings unchanged, a part as its class."""
     if value is _MISSING or value is None:
         return None
     if isinstance(value, Mapping):

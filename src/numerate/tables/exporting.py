@@ -1,6 +1,7 @@
-"""Tables in files and in other programs: CSV, Markdown, LaTeX, Parquet, JSON lines; pandas, DuckDB.
+"""Exports tables to CSV, Markdown, LaTeX, Parquet, JSON lines, pandas and DuckDB.
 
-Shares stay fractions in CSV, Parquet and JSON lines, a missing value is nothing (null), names of columns stay whole.
+In CSV, Parquet and JSON lines, proportions are fractions, missing values are empty (null), and column names are
+complete.
 """
 
 import contextlib
@@ -22,16 +23,16 @@ from numerate.tables.showing import to_latex, to_markdown, to_text
 from numerate.training import disk
 
 FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".jsonl": "jsonl", ".parquet": "parquet"}
-"""What a file's ending says of its format."""
+"""The format of each file suffix."""
 
 _STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.png")
 
 _BATCH_ROWS = 20_000
-"""Rows that are put into a file at once."""
+"""Rows written to a file at once."""
 
 
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
-    """The format: as given, else by the ending of the file, else text."""
+    """The format: as given, else by the suffix of the file, else text."""
     known = list(FORMATS.values())
     if format is not None:
         if format not in known:
@@ -50,19 +51,19 @@ def resolve_format(format: str | None, path: str | Path | None = None) -> str:
 
 
 def write_table(table: BaseTable, path: str | Path, format: str | None = None) -> Path:
-    """Writes a table to a file, as a whole or not at all, and returns its path; folders on the way are made.
+    """Writes a table to a file atomically, creating its parent folders, and returns the path.
 
-    The format is that of the ending (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` says another. A file that
-    is there already is replaced once the new one is whole. A table that is read lazily is written as it is read.
+    The format is that of the suffix (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` is given. An existing
+    file is replaced when the new one is complete. Lazy tables are written while they are read.
 
-    Raises `UserError` for an unknown ending, for a place that may not be written, for a file that a run or study wrote
-    itself, and for Parquet without pyarrow; `OperationalError` for a full disk.
+    Raises `UserError` for an unknown suffix, for a path that is not writable, for a file written by a run or study, and
+    for Parquet without pyarrow; `OperationalError` for a full disk.
     """
     path = Path(path)
     write_format = _WRITERS[resolve_format(format, path)]
     if _is_run_file(path):
         raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
-    note = f"What {path.name} held before is unharmed." if path.exists() else ""
+    note = f"The previous content of {path.name} is unchanged." if path.exists() else ""
     with disk.convert_os_errors(path, note):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary_path = disk.temporary_path(path)
@@ -81,7 +82,7 @@ def write_table(table: BaseTable, path: str | Path, format: str | None = None) -
 
 
 def _is_run_file(path: Path) -> bool:
-    """Whether a path is a file that a table is made of, or another that its run or study has written."""
+    """Whether a path is a file written by a run or study."""
     folder = path.absolute().parent
     if (folder / "recipe.yaml").is_file():
         return path.exists()
@@ -91,7 +92,7 @@ def _is_run_file(path: Path) -> bool:
 
 
 def text_chunks(table: BaseTable, format: str) -> Iterator[str]:
-    """A table as pieces of text with their line ends, in any format but Parquet."""
+    """A table as an iterator of texts with line ends, in any format except Parquet."""
     if format == "text":
         yield to_text(table) + "\n"
     elif format == "markdown":
@@ -149,7 +150,7 @@ _WRITERS: dict[str, Callable[[BaseTable, BinaryIO], None]] = {
 
 
 def to_pandas(table: BaseTable) -> Any:
-    """The table as a pandas DataFrame: where some are missing, integers are `Int64` and booleans `boolean`."""
+    """The table as a pandas DataFrame: columns with missing values have the types `Int64` and `boolean`."""
     pandas = import_optional("pandas", "frame")
     rows = list(table.rows)
     columns = {}
@@ -162,7 +163,7 @@ def to_pandas(table: BaseTable) -> Any:
 
 
 def run_query(table: TableT, sql: str) -> TableT:
-    """The answer of DuckDB to a query on the table, which is called by its name, and on its `cells`."""
+    """The result of a DuckDB query on the table, under its name, and on its `cells`."""
     duckdb = import_optional("duckdb", "query")
     import_optional("pyarrow", "query")
     tables = {table.name: table}
@@ -225,7 +226,7 @@ def _arrow_table(columns: tuple[Column, ...], rows: list[Row], schema: Any) -> A
 
 
 def import_optional(package: str, feature: str) -> Any:
-    """A package that is not always there. Raises `UserError` with what installs it."""
+    """Imports an optional package. Raises `UserError` with how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

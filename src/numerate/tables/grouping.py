@@ -1,4 +1,4 @@
-"""Grouped rows: how many, the median and the extremes, the interquartile mean, how many succeed."""
+"""Statistics of grouped rows: count, median, extremes, interquartile mean, success rate."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +21,14 @@ from numerate.tables.showing import format_value, format_value_with_interval, is
 Statistic = Literal["median", "iqm", "mean"]
 
 SUCCESS_COLUMN = "final.in_distribution"
-"""The column that says whether a run succeeded: exact match on what it was trained on, at the last checkpoint. Where
-its answers are labels it is the accuracy on unseen counts of the farthest region that it has instead
-(`default_success_columns`)."""
+"""The column that decides whether a run succeeded: exact match in distribution at the last checkpoint. For labels, it
+is the accuracy on unseen counts in the farthest region of the run instead (`default_success_columns`)."""
 
 SUCCESS_THRESHOLD = 0.99
-"""From which share on it did."""
+"""The threshold of success."""
 
 MIN_SEEDS = 5
-"""Seeds below which a bootstrap interval is too narrow to be believed."""
+"""Minimum number of seeds for a reliable bootstrap interval; with fewer it is too narrow."""
 
 _STATISTICS: dict[str, Callable[[Any], Any]] = {
     "median": lambda rows: np.median(rows, axis=-1),
@@ -51,20 +50,19 @@ def group_table(
 ) -> TableT:
     """A row per group of rows with equal values in the columns `by`.
 
-    Of a table of runs: how many are `done`, `failed` and not done yet (`left`); `success_column`, the share of the runs
-    that ended, done or failed, with at least `threshold` (0.99) in the column `success_column`
-    (`final.in_distribution`; of a run on labels the farthest of `final.100+.unseen`, `final.ood_test.unseen` and
-    `final.ood_validation.unseen` that it has, which `success_column.of` names), with Wilson's interval about the runs:
-    a run that failed (its loss was not finite, say) did not succeed, and one of which nothing may be claimed is not
-    counted. Then for each column of numbers, or each of `columns`: `.count` of the values, `.median`, `.lowest`,
-    `.highest`, and the interquartile mean `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with
-    `statistic` (median, iqm, mean) that alone with its bootstrap interval. Seeds are drawn anew within each setting by
-    itself; a single seed has no interval, nor have rows that are of one run (its cells).
+    For a table of runs: the numbers of runs `done`, `failed` and not done yet (`left`); `success_column`, the fraction
+    of the done or failed runs with at least `threshold` (0.99) in the column `success_column` (`final.in_distribution`;
+    for labels, the farthest of `final.100+.unseen`, `final.ood_test.unseen` and `final.ood_validation.unseen` of the
+    run, named in `success_column.of`), with Wilson's interval over runs: a failed run (with a non-finite loss, for
+    example) did not succeed, and a run of a non-causal model is not counted. Then for each column of numbers, or each
+    of `columns`: the number of values `.count`, `.median`, `.lowest`, `.highest`, and the interquartile mean `.iqm`
+    with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) only that with its
+    bootstrap interval. Seeds are resampled within each setting; a single seed has no interval, nor have several rows of
+    one run (its cells).
 
         table.group_by("label", columns=["final.ood_test"], statistic="iqm")
 
-    Raises `UserError` for columns that are not there or hold no numbers, an unknown statistic, and no share as
-    threshold.
+    Raises `UserError` for missing or non-numeric columns, an unknown statistic, and a threshold outside (0, 1].
     """
     if statistic is not None and statistic not in get_args(Statistic):
         known = list(get_args(Statistic))
@@ -86,7 +84,7 @@ def group_table(
         raise UserError("group: the columns are missing; for example: group=label")
     value_indices = _value_columns(table, columns, key_indices)
     default_indices = [i for i in value_indices if columns or table.columns[i].is_default]
-    if not columns:  # the last checkpoint is enough to begin with
+    if not columns:  # by default only the last checkpoint
         default_indices = [i for i in default_indices if table.names[i].startswith("final.")] or default_indices
     return _GroupedTable(
         table, key_indices, value_indices, default_indices, statistic, threshold or SUCCESS_THRESHOLD, success_columns
@@ -94,15 +92,15 @@ def group_table(
 
 
 def default_success_columns(table: BaseTable) -> list[str]:
-    """The columns that say whether a run succeeded, of which the first that it has counts: accuracy on unseen counts
-    in the regions beyond training, farthest first, then what is right of what was trained, of labels all of them."""
+    """The columns that decide whether a run succeeded; the first that a run has is used: accuracy on unseen counts in
+    the regions beyond training, farthest first, then exact match in distribution (for labels, of all labels)."""
     ood_regions = [name for name in REGION_LABELS if name != "in_distribution"]
     candidates = [f"final.{region}.unseen" for region in reversed(ood_regions)]
     return [name for name in (*candidates, f"{SUCCESS_COLUMN}.accuracy", SUCCESS_COLUMN) if name in table.names]
 
 
 def _value_columns(table: BaseTable, columns: Sequence[str], key_indices: Sequence[int]) -> list[int]:
-    """The columns of numbers that are summed up: those wanted, else all results but the ends of intervals."""
+    """The columns of numbers to aggregate: the requested ones, otherwise all results except interval bounds."""
     if columns:
         found = [
             i for i in dict.fromkeys(i for name in columns for i in table.column_indices(name)) if i not in key_indices
@@ -128,15 +126,15 @@ def _compute_statistic(statistic: str, values: Sequence[float]) -> float:
 
 
 def _clip_to_range(value: float, values: Sequence[float]) -> float:
-    """A value between the least and the largest of some, which rounding may miss by a little: no share is above 1."""
+    """Clips a value to the range of the values, which it may leave by rounding: no proportion is above 1."""
     return min(max(value, min(values)), max(values))
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows with equal values in the columns they are grouped by, and those that count: of done runs.
+    """Rows with equal values in the columns they are grouped by, and those of done runs, which are aggregated.
 
-    `strata` numbers the settings, seeds aside, that these are of; None where several are of one run.
+    `strata` numbers the settings (without seeds) of the rows; None if several rows are of one run.
     """
 
     key: Row
@@ -148,7 +146,7 @@ class _Group:
         return [float(value) for row in self.done_rows if isinstance(value := row[column], int | float)]
 
     def interval(self, column: int, statistic: str, name: str) -> tuple[float, float] | None:
-        """The bootstrap interval over the seeds of each setting; None where no setting has two."""
+        """The bootstrap interval over the seeds of each setting; None if no setting has two."""
         if self.strata is None:
             return None
         samples: dict[int, list[float]] = {}
@@ -157,7 +155,7 @@ class _Group:
                 samples.setdefault(stratum, []).append(float(value))
         if max(map(len, samples.values()), default=0) < 2:
             return None
-        if all(len(set(sample)) == 1 for sample in samples.values()):  # nothing that a draw could change
+        if all(len(set(sample)) == 1 for sample in samples.values()):  # resampling could not change anything
             same = _compute_statistic(statistic, [value for sample in samples.values() for value in sample])
             return same, same
         bounds = stratified_bootstrap_interval(
@@ -169,8 +167,8 @@ class _Group:
 
 @dataclass(frozen=True)
 class _GroupedTable(Generic[TableT]):
-    """A table, the columns `key_indices` which it is grouped, those that are summed up, and those of them that people
-    see."""
+    """A table, the columns by which it is grouped (`key_indices`), the aggregated ones, and those of them that are
+    displayed."""
 
     table: TableT
     key_indices: Sequence[int]
@@ -208,7 +206,7 @@ class _GroupedTable(Generic[TableT]):
 
     @cached_property
     def groups(self) -> list[_Group]:
-        """In the order of their first rows, numbers by their size."""
+        """Sorts groups by their first rows, numbers by size."""
         names, columns = self.table.names, self.table.columns
         found: dict[Row, list[Row]] = {}
         for row in self.table.rows:
@@ -279,12 +277,12 @@ class _GroupedTable(Generic[TableT]):
         return counts
 
     def _success_value(self, row: Row) -> tuple[str, float] | None:
-        """The column that decides whether a run succeeded, with its value."""
+        """The column that decides whether a run succeeded, and its value."""
         results = ((name, row[self.table.names.index(name)]) for name in self.success_columns)
         return next(((name, float(value)) for name, value in results if isinstance(value, int | float)), None)
 
     def _summary(self, group: _Group, i: int, suffixes: Sequence[str]) -> list[Value]:
-        """The numbers that `suffixes` name, of one column of one group."""
+        """The statistics named by `suffixes`, of one column of one group."""
         values = group.values(i)
         found: dict[str, Value] = {"count": len(values)}
         if values:
@@ -299,7 +297,7 @@ class _GroupedTable(Generic[TableT]):
     # In words ---------------------------------------------------------------------------------------------------------
 
     def view(self, found: TableT) -> TableT:
-        """What people see of groups: counts, successes, and each result in one column with its interval."""
+        """Groups for display: counts, successes, and each result in one column with its interval."""
         rows, names = list(found), found.names
         columns = [
             replace(column, type=str, display_format="plain") for column in found.columns[: len(self.key_indices)]
@@ -337,7 +335,7 @@ class _GroupedTable(Generic[TableT]):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What the numbers of a view are, and what was taken together."""
+        """Notes on the statistics of a view, and on the settings that were grouped together."""
         what, runs = ("Runs", "done runs") if "status" in self.table.names else ("Rows", "rows")
         notes = []
         if self.default_indices and self.statistic is None:
@@ -359,16 +357,16 @@ class _GroupedTable(Generic[TableT]):
             least = f"at least {format_percent(self.threshold)} %"
             notes.append(
                 f"success: runs with {named}{farthest} of {least}, of those done or failed; "
-                "one that failed did not succeed [Wilson's 95 % interval, in per cent]."
+                "failed runs count as unsuccessful [Wilson's 95 % interval, in per cent]."
             )
         if merged_columns := self._merged_columns():
             group_option = ",".join([*(self.table.names[i] for i in self.key_indices), *merged_columns])
             joined = join_names(merged_columns, "and")
-            notes.append(f"{what} that differ in {joined} are taken together; group={group_option} keeps them apart.")
+            notes.append(f"{what} that differ in {joined} are grouped together; group={group_option} separates them.")
         return tuple(notes)
 
     def _merged_columns(self) -> list[str]:
-        """What tells rows apart, seeds aside, and differs inside a group; settings that a label says are not named."""
+        """The identifying columns (except seeds) that differ within a group, without settings implied by the label."""
         names = self.table.names
         rows = [row for group in self.groups for row in group.rows]
         found = [
@@ -387,7 +385,7 @@ class _GroupedTable(Generic[TableT]):
 
 
 def _format_success(row: dict[str, Value]) -> str:
-    """`3/5 [23, 88]`: how many of how many, and Wilson's interval in per cent."""
+    """`3/5 [23, 88]`: a proportion, and Wilson's interval in per cent."""
     value, low, high, count = (row[f"success{end}"] for end in ("", ".low", ".high", ".count"))
     if not (isinstance(value, float) and isinstance(low, float) and isinstance(high, float) and isinstance(count, int)):
         return ""

@@ -1,4 +1,4 @@
-"""The results of a study as one table: a row per run of its plan, also of those that failed or are not begun."""
+"""The results of a study as one table: a row per run of its plan, including those that failed or have not started."""
 
 import json
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numerate.studies.study import Study
 
 RUN_STATUSES = ("done", "failed", "running", "left")
-"""The state of a run. What was stopped, or whose worker died, is left: the same command resumes it."""
+"""The state of a run. A run that was stopped, or whose worker died, is `left`: the same command resumes it."""
 
 PLANS = ("current", "earlier")
 """Whether a run was requested by the last command, or only by earlier ones."""
@@ -51,28 +51,28 @@ _LANGUAGE_TRAINING_COLUMNS = (
 """The last training metrics of language modeling runs, instead of accuracies."""
 _CHECKPOINTS = ("final", "best")
 _SHOWN_ERRORS = 5
-"""Different errors that are written below a table; `where=status=failed columns=label,seed,error` has all."""
+"""Maximum number of different errors listed below a table; `where=status=failed columns=label,seed,error` has all."""
 
 REGION_NOTE = (
     "final: the last checkpoint; best: the best checkpoint on OOD validation, which therefore has no column for it. "
     "Exact match, mean over the cells of each region."
 )
 LABEL_NOTE = (
-    "unseen, accuracy, last and prefix: of labels, over all of a region; floor: the score of memorizing the trained "
+    "unseen, accuracy, last and prefix: metrics of all labels of a region; floor: the score of memorizing the trained "
     "counts or of the best constant answer."
 )
 ANSWER_NOTE = (
-    "Of numbers and texts each metric is over all questions of a region; with (mean of modules) behind its name it is "
-    "the mean over the cells, each weighing the same. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) "
+    "Metrics of numbers and texts are over all questions of a region; those with (mean of modules) after the name are "
+    "means over the cells, equally weighted. r2 and mae are of the numbers, log_r2 and log_mae of sign(x) "
     "log10(|x| + 1)."
 )
 LANGUAGE_NOTE = (
     "final: the last checkpoint; best: the one with the lowest loss on the validation split. For language modeling, "
     "loss is in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. "
-    "Intervals (.low, .high) are about the text; group=label has what seeds differ by."
+    "Intervals (.low, .high) are for sampling of the text; group=label shows the variation over seeds."
 )
 LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
-"""The metrics of running text that have columns."""
+"""The metrics of language modeling that have columns."""
 _LANGUAGE_RECORD_KEYS = {
     "loss.low": "low",
     "loss.high": "high",
@@ -80,30 +80,30 @@ _LANGUAGE_RECORD_KEYS = {
     "bits_per_byte.high": "bits_high",
 }
 DEFAULT_ANSWER_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
-"""The metrics of numbers and texts that people see first."""
+"""The metrics of numbers and texts that are displayed by default."""
 
 LABEL_METRICS = tuple(name for name in METRICS if name != "exact_match")
-"""The metrics of labels that have columns of their own, behind exact match."""
+"""The metrics of labels that have separate columns, after exact match."""
 
 
 def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> Table:
-    """The results of a study, by its title, its path, or itself; torch is not imported.
+    """The results of a study, given its title, its path, or the study itself; torch is not imported.
 
         table = results_of("abacus_laptop")
         table.select("label", "seed", "final.ood_test").write("ood_test.csv")
         table.group_by("label")
 
-    A row per run of the current plan, and of earlier plans per run that is done: `run` (its folder below that of all
-    runs), `label`, `seed`, `status`; `plan`, where some are of earlier ones; each setting in which runs differ, by its
-    path; what training measured last; per region the mean exact match of the `final` and the `best` checkpoint with its
-    interval about the questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); where answers are
-    labels also their metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
-    `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
-    `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
-    `non_causal_reason`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did
-    after its last checkpoint is not known) and `worker`; and of what failed, how (`failure`) and with which `error`.
+    A row per run of the current plan, and per completed run of earlier plans: `run` (its path below the folder of
+    runs), `label`, `seed`, `status`; `plan`, if some are of earlier ones; each setting in which runs differ, by its
+    path; the last metrics of training; per region the mean exact match of the `final` and the `best` checkpoint with
+    its interval over questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); for labels also their
+    metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`; `accuracy`, `last` and
+    `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
+    `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not causal, so that scores are
+    meaningless; `seconds` of all its sessions (without the time of a killed process after its last checkpoint) and
+    `worker`; and for failed runs, the kind of `failure` and the `error`.
 
-    Raises `UserError` where there is no such study.
+    Raises `UserError` if there is no such study.
     """
     address = os.fspath(study) if isinstance(study, str | os.PathLike) else folder_name(study.title)
     folder = StudyFolder.find(address, resolve_runs_dir(runs_dir))
@@ -171,7 +171,7 @@ def _status(planned: PlannedRun, record: Mapping[str, Any], done: Collection[str
 
 
 def _labels(plan: Sequence[PlannedRun], labels: Mapping[str, str]) -> list[str]:
-    """What the runs are called without their settings, which have columns of their own."""
+    """The labels of the runs without their settings, which have separate columns."""
     found = []
     for planned in plan:
         known = (labels.get(planned.base), planned.base_tree.get("name"), planned.base)
@@ -185,7 +185,7 @@ def _setting_column(path: str, values: Sequence[Value]) -> Column:
 
 
 def _cast_to_common_type(values: Sequence[Value]) -> list[Value]:
-    """Values of several types as those of the one that their column has."""
+    """Converts values of several types to the type of their column."""
     kind = infer_type(values)
     if kind is str:
         return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
@@ -193,7 +193,7 @@ def _cast_to_common_type(values: Sequence[Value]) -> list[Value]:
 
 
 def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Of each checkpoint the regions that any run has, nearest to training first."""
+    """For each checkpoint, the regions that any run has, nearest to training first."""
     columns = []
     for checkpoint in _CHECKPOINTS:
         names = dict.fromkeys(name for record in records for name in record.get(checkpoint) or {})
@@ -202,7 +202,9 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
             *(name for name in names if name not in REGION_LABELS),
         ]
         for name in ordered:
-            if checkpoint == "best" and name == "ood_validation":  # where it was chosen, so that it says nothing of it
+            if (
+                checkpoint == "best" and name == "ood_validation"
+            ):  # the best checkpoint was selected there, so its score is biased
                 continue
             path = f"{checkpoint}.{name}"
             regions = [(record.get(checkpoint) or {}).get(name) or {} for record in records]
@@ -210,7 +212,7 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                 columns += _language_columns(path)
                 continue
             labelled = any("labels" in region for region in regions)
-            # Of labels the best checkpoint has its headline alone: a row is wide enough.
+            # For labels, the best checkpoint has only its main metric, to limit the width of a row.
             columns.append(Column(path, float, "share", is_default=not labelled or checkpoint == "final"))
             columns += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
             for label_metric in LABEL_METRICS if labelled else ():
@@ -243,13 +245,13 @@ def _language_columns(path: str) -> list[Column]:
 
 
 def _non_causal_reason(record: Mapping[str, Any]) -> str | None:
-    """How the model of a run sees what comes later in a row, so that nothing may be claimed of it."""
+    """Why the model of a run is not causal, if it is not; its scores are then meaningless."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
     return next((str(region["non_causal_reason"]) for region in regions if region.get("non_causal_reason")), None)
 
 
 def _lookup(record: Mapping[str, Any], name: str) -> Any:
-    """What a record has under a column's name; a region's mean stands under its own name."""
+    """The value of a record in a column; a region's mean is in the column of the region."""
     checkpoint, dot, region = name.partition(".")
     if checkpoint in _CHECKPOINTS and dot:
         region, _, end = region.partition(".")
@@ -270,7 +272,7 @@ def _lookup(record: Mapping[str, Any], name: str) -> Any:
 
 
 def _default_view(table: Table) -> Table:
-    """What tells the runs apart and what came of them; below it, what is missing and why."""
+    """The identifying columns and results of the runs, followed by notes on missing runs."""
     names = table.names
     rows = list(table.rows)
     statuses = [row[names.index("status")] for row in rows]
@@ -300,7 +302,7 @@ def _default_view(table: Table) -> Table:
 
 
 def _error_notes(table: Table, shown: Table) -> list[str]:
-    """What failed and why, the runs of one error together."""
+    """Failed runs, grouped by error."""
     names = short_names(shown)
     identifying = [i for i, column in enumerate(shown.columns) if column.is_identifier]
     errors: dict[str, list[str]] = {}
@@ -337,13 +339,13 @@ _CELL_COLUMNS = (
     (Column("overlaps_training", bool), "overlaps_training"),
     (Column("method"), "method"),
 )
-"""What is measured of a cell, with its name in a record."""
+"""The measurements of a cell, with their names in a record."""
 _LABEL_COLUMNS = tuple(
     (Column(f"{name}{end}", float, "share", is_default=name == "unseen"), name, end)
     for name in LABEL_METRICS
     for end in ("", ".floor")
 )
-"""What is measured of the labels of a cell beside, with the metric and whether it is its floor."""
+"""Further columns for labels of a cell, with the metric and whether it is its floor."""
 _LANGUAGE_COLUMNS = (
     (Column("loss", float, "number", is_default=True), "loss"),
     (Column("loss.low", float, "number"), "low"),
@@ -353,7 +355,7 @@ _LANGUAGE_COLUMNS = (
     (Column("tokens", int, "count"), "tokens"),
     (Column("bytes", int, "count"), "bytes"),
 )
-"""The metrics of a portion of running text, instead of those of a cell."""
+"""The metrics of a portion of a corpus, instead of those of a cell."""
 _ANSWER_COLUMNS = tuple(
     Column(
         name,
@@ -363,14 +365,14 @@ _ANSWER_COLUMNS = tuple(
     )
     for name in answer_metrics.ANSWER_METRICS
 )
-"""What is measured of the numbers and texts of a cell beside."""
+"""Further columns for numbers and texts of a cell."""
 
 
 def _cells_table(
     runs: Path, identifier_columns: Sequence[tuple[Column, list[Value]]], run_names: Collection[str]
 ) -> Table:
-    """A row per run, checkpoint, position offset and cell, of done runs. The files are read twice: which axes, which
-    rows."""
+    """A row per run, checkpoint, position offset and cell, of done runs. The files are read twice: for the axes, and
+    for the rows."""
     run_rows = [row for row in zip(*(values for _, values in identifier_columns), strict=True) if row[0] in run_names]
     used_names = {
         "checkpoint",
@@ -434,7 +436,7 @@ def _cell_values(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[
         *(cell.get(axis) for axis in axes),
     ]
     exact = record.get("correct", 0) / count if count else None
-    if "language" in record:  # nothing is correct or wrong as a whole, and the interval is that of the loss
+    if "language" in record:  # there is no exact match, and the interval is that of the loss
         return found + [column.cast(record.get(name)) if name == "count" else None for column, name in _CELL_COLUMNS]
     found += [exact if name is None else column.cast(record.get(name)) for column, name in _CELL_COLUMNS]
     return found

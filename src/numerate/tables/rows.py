@@ -1,7 +1,7 @@
-"""Rows of plain values under named columns: what a table holds.
+"""Rows of plain values under named columns: the content of a table.
 
-Shares are fractions from 0 to 1 in the rows and in files for programs, and per cent where people read them. A value
-that is missing is None, and nothing in a file.
+Proportions are fractions from 0 to 1 in the rows and in data files, and per cent on display. A missing value is None,
+and empty in a file.
 """
 
 import re
@@ -20,11 +20,11 @@ DisplayFormat = Literal["plain", "share", "count", "number"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, and the type of its values where they are not missing.
+    """A column of a table: its name, and the type of its values (or None if missing).
 
-    `display_format` is how people read it: "plain" as it is, a "share" in per cent, a "count" with commas, a "number"
-    with four digits. `is_identifier` is true of what tells rows apart (label, seed, settings), `is_default` of what
-    people want to see first. `categories` are values that it may have although no row has.
+    `display_format`: "plain", a "share" in per cent, a "count" with commas, or a "number" with four digits.
+    `is_identifier`: it identifies rows (label, seed, settings); `is_default`: it is displayed by default. `categories`
+    are possible values, even if no row has them.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Column:
     categories: tuple[str, ...] = ()
 
     def cast(self, value: Any) -> Value:
-        """A value of a record as one of this column; None where it is none."""
+        """A value of a record if it has the type of this column; otherwise None."""
         if value is None or (isinstance(value, float) and not isfinite(value)):
             return None
         if self.type is str:
@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True)
 class LazyRows:
-    """Rows that are made anew each time they are looked through, so that a million of them need no memory."""
+    """Rows that are generated for each iteration, so that a million of them need no memory."""
 
     make_rows: Callable[[], Iterator[Row]]
 
@@ -59,7 +59,7 @@ class LazyRows:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BaseTable:
-    """What every `Table` is made of, and all that functions of tables need: rows under named columns."""
+    """The base of `Table`: rows under named columns."""
 
     columns: tuple[Column, ...]
     rows: Iterable[Row]
@@ -85,7 +85,7 @@ class BaseTable:
         return [column.name for column in self.columns]
 
     def column_index(self, name: str, option: str = "columns") -> int:
-        """Which column is meant by a name. Raises `UserError` where there is none, or may be several."""
+        """The index of the column with a name. Raises `UserError` if there is none, or several."""
         found = self.column_indices(name, option)
         if len(found) > 1:
             raise UserError(
@@ -94,7 +94,8 @@ class BaseTable:
         return found[0]
 
     def column_indices(self, name: str, option: str = "columns") -> list[int]:
-        """Which columns are meant by a name: one, or all that are directly below it. Raises `UserError` for none."""
+        """The indices of the columns with a name: one, or all directly below it. Raises `UserError` if there are
+        none."""
         text = _normalize_name(name)
         names = [_normalize_name(column) for column in self.names]
         if text in names:
@@ -124,7 +125,7 @@ class BaseTable:
                 dict.fromkeys(range(len(self.columns)) if name == "all" else self.column_indices(name, "columns"))
             )
         if not found:
-            raise UserError(f"columns: none is chosen; there are: {join_names(self.names)}.")
+            raise UserError(f"columns: none is selected; there are: {join_names(self.names)}.")
         at = tuple(found)
         columns = tuple(self.columns[i] for i in at)
         return replace(
@@ -132,10 +133,11 @@ class BaseTable:
         )
 
     def where(self, *conditions: str) -> Self:
-        """The rows in which columns have given values, or have not: `where("label!=Abacus", "model.hidden_size=64")`.
+        """The rows in which columns have, or do not have, given values: `where("label!=Abacus",
+        "model.hidden_size=64")`.
 
-        `null` is a missing value, which is unlike every other: `loss!=null` are the rows that have one. Raises
-        `UserError` for a value that no row has.
+        `null` is a missing value: `loss!=null` selects the rows with a value. Raises `UserError` for a value that no
+        row has.
         """
         tests = [self._parse_condition(condition) for condition in conditions]
         return replace(
@@ -143,7 +145,7 @@ class BaseTable:
         )
 
     def _parse_condition(self, condition: str) -> tuple[int, bool, Value]:
-        """The column that a condition is about, whether its values are to be equal, and to what."""
+        """Parses a condition: the column, whether its values must be equal, and the value."""
         name, equals, text = condition.partition("=")
         equal, name = not name.endswith("!"), name.removesuffix("!")
         if not equals or not name.strip():
@@ -162,7 +164,7 @@ class BaseTable:
         return at, equal, value
 
     def sort(self, *names: str) -> Self:
-        """Rows in order of columns; `-final.ood_test` begins with the largest. What is missing comes last."""
+        """The rows sorted by columns; `-final.ood_test` starts with the largest. Missing values come last."""
         rows = list(self.rows)
         for name in reversed(names):
             descending = name.startswith("-")
@@ -173,19 +175,19 @@ class BaseTable:
         return replace(self, rows=rows)
 
     def cells(self) -> Self:
-        """A row for each cell of each evaluation of these runs, read from their folders each time it is looked through.
+        """A row for each cell of each evaluation of these runs, read from their folders for each iteration.
 
-        Raises `UserError` where the table is not of runs, or no longer has its column `run`.
+        Raises `UserError` if the table is not of runs, or no longer has the column `run`.
         """
         if self.load_cells is None:
             raise UserError("cells: needs a table of runs")
         if "run" not in self.names:
-            raise UserError("cells: without the column run it is not known of which; take cells() before select(...)")
+            raise UserError("cells: needs the column run; call cells() before select(...)")
         cells: Self = self.load_cells({str(run) for run in self["run"]})
         return cells
 
     def new_table(self, columns: Sequence[Column], rows: Iterable[Row], name: str, notes: tuple[str, ...] = ()) -> Self:
-        """Another table, of other columns and rows."""
+        """A table with other columns and rows."""
         return type(self)(tuple(columns), rows, name, notes=notes)
 
     def _map_rows(self, change: Callable[[Row], Row]) -> Iterable[Row]:
@@ -200,11 +202,11 @@ class BaseTable:
 
 
 TableT = TypeVar("TableT", bound=BaseTable)
-"""A type of table: what is derived from one has the same type."""
+"""A type of table: tables derived from it have the same type."""
 
 
 def infer_type(values: Iterable[Value]) -> type:
-    """The type that a column of these values has: whole numbers and others together are float, all else is text."""
+    """The type of a column with these values: integers mixed with other numbers are float, all else is str."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and kinds:
         return int if all(value is None or abs(int(value)) < 2**63 for value in values) else float

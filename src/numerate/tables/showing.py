@@ -1,4 +1,4 @@
-"""A table as people see it: in a terminal, in Markdown, in LaTeX, in a notebook."""
+"""Displays tables: in a terminal, in Markdown, in LaTeX, in a notebook."""
 
 import re
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from numerate.reports.table import markdown_table, text_table, text_width
 from numerate.tables.rows import BaseTable, Column, Row, TableT, Value
 
 MAX_TEXT_LENGTH = 60
-"""Letters of a text where the table is wider than the terminal and the column was not requested; more are cut."""
+"""Maximum length of texts in columns that were not requested, if the table is wider than the terminal; longer ones are
+cut."""
 
 
 def to_text(table: BaseTable, width: int | None = None, max_rows: int | None = None) -> str:
-    """Aligned columns, as many beside each other as fit into `width`, the others below with what tells rows apart
-    repeated; the first `max_rows` rows; then the notes."""
+    """Aligned columns, as many side by side as fit into `width`, the others below with identifying columns repeated;
+    the first `max_rows` rows; then the notes."""
     shown = default_view(table)
     names, rows, num_hidden = _format_rows(shown, max_rows)
     if not shown.columns:
@@ -39,14 +40,14 @@ def to_text(table: BaseTable, width: int | None = None, max_rows: int | None = N
 
 
 def to_markdown(table: BaseTable) -> str:
-    """A table of Markdown, with its notes as a paragraph below."""
+    """A Markdown table, with its notes as a paragraph below."""
     shown = default_view(table)
     names, rows, _ = _format_rows(shown, None)
     return "\n\n".join([markdown_table(names, rows), *(["\n".join(shown.notes)] if shown.notes else [])])
 
 
 def to_latex(table: BaseTable) -> str:
-    """A tabular of LaTeX with the rules of booktabs, numbers to the right; its notes as comments below."""
+    """A LaTeX tabular with the rules of booktabs, numbers aligned right; its notes as comments below."""
     shown = default_view(table)
     names, rows, _ = _format_rows(shown, None)
     align = "".join("r" if column.type in (int, float) else "l" for column in shown.columns)
@@ -69,12 +70,12 @@ _LATEX_ESCAPES = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 
 
 def _escape_latex(text: str) -> str:
-    """A text with what LaTeX would read as its own written out."""
+    """A text with LaTeX's special characters escaped."""
     return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)
 
 
 def to_html(table: BaseTable, max_rows: int | None = None) -> str:
-    """A plain table of HTML, for notebooks."""
+    """A plain HTML table, for notebooks."""
     shown = default_view(table)
     names, rows, left = _format_rows(shown, max_rows)
     numbers = [column.type in (int, float) for column in shown.columns]
@@ -90,13 +91,13 @@ def to_html(table: BaseTable, max_rows: int | None = None) -> str:
 
 
 def default_view(table: TableT) -> TableT:
-    """The table that people see of one: its view, or itself where columns were chosen."""
+    """The table to display: its view, or the table itself if columns were selected."""
     return table if table.make_view is None else table.make_view(table)
 
 
 def select_informative_columns(table: TableT) -> TableT:
-    """Of many columns those that tell these rows apart, those that people want to see first, and how runs stand where
-    not all are done. A setting that is the same in all rows of a label is left out: the label says it."""
+    """Selects identifying and default columns, and the status if not all runs are done. A setting that is the same in
+    all rows of a label is omitted: the label implies it."""
     rows = list(table.rows)
     values = [[row[i] for row in rows] for i in range(len(table.columns))]
     names = table.names
@@ -131,7 +132,7 @@ def select_informative_columns(table: TableT) -> TableT:
 
 
 def format_value(column: Column, value: Value) -> str:
-    """One value as people read it: shares in per cent, counts with commas."""
+    """One value as text: proportions in per cent, counts with commas."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -149,12 +150,12 @@ def format_value(column: Column, value: Value) -> str:
 
 
 def single_line(text: str) -> str:
-    """A text on one line, without letters that would steer a terminal."""
+    """A text on one line, without control characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def format_value_with_interval(column: Column, value: float, low: float | None, high: float | None) -> str:
-    """A value with an interval behind it: `93.1 % [88, 97.4]`."""
+    """A value followed by an interval: `93.1 % [88, 97.4]`."""
     if low is None or high is None:
         return format_value(column, value)
     if column.display_format == "share":
@@ -164,13 +165,14 @@ def format_value_with_interval(column: Column, value: float, low: float | None, 
 
 
 def _align_decimals(numbers: Sequence[str]) -> list[str]:
-    """Plain decimals with as many places each: `["7.58", "7.563"]` as `["7.580", "7.563"]`; others as they are."""
+    """Decimals padded to the same number of places: `["7.58", "7.563"]` as `["7.580", "7.563"]`; other texts
+    unchanged."""
     places = {n: len(n.partition(".")[2]) for n in numbers if _DECIMAL.fullmatch(n)}
     return [f"{n}{'0' * (max(places.values()) - places[n])}" if n in places else n for n in numbers]
 
 
 def short_names(table: BaseTable) -> list[str]:
-    """Settings by the ends of their paths where one alone ends so, as options may name them; others in full."""
+    """Settings by the ends of their paths if these are unique, as options accept them; others by their full paths."""
     ends = [re.sub(r".*?([^.]+(\.\d+)*)$", r"\1", name) for name in table.names]
     return [
         end if column.is_identifier and ends.count(end) == 1 else column.name
@@ -187,7 +189,7 @@ def _format_number(value: float) -> str:
 
 
 def _format_rows(shown: BaseTable, max_rows: int | None) -> tuple[list[str], list[list[str]], int]:
-    """The names of the columns, the rows as texts, and how many rows are left out."""
+    """The names of the columns, the rows as texts, and the number of omitted rows."""
     rows: list[Row] = []
     left = 0
     for row in shown.rows:
@@ -200,7 +202,7 @@ def _format_rows(shown: BaseTable, max_rows: int | None) -> tuple[list[str], lis
 
 
 def _notes(shown: BaseTable, rows: int, left: int) -> list[str]:
-    """How many rows are not shown, and the notes on those that are."""
+    """The number of omitted rows, and the notes on the shown ones."""
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     return [*more, *([] if rows else ["no rows"]), *(shown.notes if rows else ())]
 
@@ -208,7 +210,7 @@ def _notes(shown: BaseTable, rows: int, left: int) -> list[str]:
 def _column_blocks(
     shown: BaseTable, names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> list[list[int]]:
-    """Which columns stand beside each other."""
+    """The columns of each block that is displayed side by side."""
     every = list(range(len(names)))
     if width is None or _table_width(names, rows, every) <= width:
         return [every]
@@ -233,7 +235,7 @@ def _column_blocks(
 
 
 def _group_by_prefix(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
-    """Columns that follow each other and begin alike: `final.in_distribution`, `final.ood_test`."""
+    """Consecutive columns with a common prefix: `final.in_distribution`, `final.ood_test`."""
     found: list[list[int]] = []
     for i in columns:
         alike = found and "." in names[i] and names[found[-1][0]].partition(".")[0] == names[i].partition(".")[0]
@@ -254,6 +256,6 @@ def _varies(values: Sequence[Value]) -> bool:
 
 
 def is_determined_by(values: Sequence[Value], labels: Sequence[Value]) -> bool:
-    """Whether each label has one value alone."""
+    """Whether each label has only one value."""
     found: dict[Value, Value] = {}
     return all(found.setdefault(label, value) == value for label, value in zip(labels, values, strict=True))

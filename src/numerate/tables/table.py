@@ -1,4 +1,4 @@
-"""A table with all that can be done with it; see `numerate.tables.rows` for what it holds."""
+"""The `Table` class; see `numerate.tables.rows` for its content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from numerate.tables.rows import BaseTable
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Table(BaseTable):
-    """A table. Shows itself as one in a terminal and in a notebook; iterating gives each row as a dictionary.
+    """A table of results. Displays in a terminal and in a notebook; iteration yields each row as a dict.
 
         table = numerate.results_of("abacus_laptop")
         table.where("label=Abacus").select("seed", "final.ood_test").sort("-final.ood_test")
@@ -21,9 +21,9 @@ class Table(BaseTable):
         table.to_pandas().groupby("label")["final.ood_test"].median()
         table.query('select label, avg("final.ood_test") from runs group by label')
 
-    `name` is what SQL calls it. `view` makes of it what people first see, until columns are chosen; `notes` are printed
-    below it. Names of columns may be cut at the front where one alone is meant: `hidden_size` for `model.hidden_size`;
-    `final` stands for all that is directly below it.
+    `name` is its name in SQL. `view` selects what is displayed until columns are selected; `notes` are printed below
+    it. Names of columns may be shortened at the front if they are unique: `hidden_size` for `model.hidden_size`;
+    `final` stands for all columns directly below it.
     """
 
     def group_by(
@@ -42,32 +42,33 @@ class Table(BaseTable):
         )
 
     def query(self, sql: str) -> "Table":
-        """The answer of DuckDB to a query; this table is called by its `name`, of a study: `runs`, and `cells`.
+        """The result of a DuckDB query; the table is available under its `name`, for a study: `runs`, and `cells`.
 
-        Raises `UserError` where DuckDB and pyarrow are not installed, or the query is not understood.
+        Raises `UserError` if DuckDB and pyarrow are not installed, or if the query is invalid.
         """
         return exporting.run_query(self, sql)
 
-    # For programs and people ------------------------------------------------------------------------------------------
+    # Export and display ----------------------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame. Raises `UserError` where pandas is not installed."""
+        """The table as a pandas DataFrame. Raises `UserError` if pandas is not installed."""
         return exporting.to_pandas(self)
 
     def write(self, path: str | Path, format: str | None = None) -> Path:
-        """Writes a file, .txt, .csv, .md, .tex, .jsonl or .parquet by its ending, or as `format`: `exporting.write`."""
+        """Writes a file, .txt, .csv, .md, .tex, .jsonl or .parquet by its suffix, or as `format`: see
+        `exporting.write`."""
         return exporting.write_table(self, path, format)
 
     def to_text(self, width: int | None = None, max_rows: int | None = None) -> str:
-        """For a terminal of so many columns: below each other what does not fit beside each other, `max_rows` rows."""
+        """The table for a terminal of a given width: columns that do not fit are continued below; `max_rows` rows."""
         return showing.to_text(self, width, max_rows)
 
     def to_markdown(self) -> str:
-        """As Markdown, shares in per cent."""
+        """As Markdown, proportions in per cent."""
         return showing.to_markdown(self)
 
     def to_latex(self) -> str:
-        """As a LaTeX tabular with the rules of the package booktabs, shares in per cent."""
+        """As a LaTeX tabular with the rules of the package booktabs, proportions in per cent."""
         return showing.to_latex(self)
 
     def __repr__(self) -> str:
