@@ -201,7 +201,7 @@ def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
 
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
-    with pytest.raises(UserError, match="width 18 must be divisible by num_heads=4"):
+    with pytest.raises(UserError, match="num_heads: must divide hidden_size=18, not 4"):
         Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
     with pytest.raises(UserError, match=r"must be even .*got 9"):
         Decoder(hidden_size=9, mixer=Attention(num_heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)

@@ -57,8 +57,8 @@ class _DeltaBase(Mixer):
                 heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads
             ]
             raise UserError(
-                f"model.mixer.num_heads: width {width} must be divisible by num_heads={self.num_heads}; "
-                f"{', '.join(map(str, valid_num_heads))} heads are possible, or set head_dim"
+                f"model.mixer.num_heads: must divide hidden_size={width}, not {self.num_heads}; "
+                f"possible values: {', '.join(map(str, valid_num_heads))}; or set head_dim"
             )
         num_householder, gated = self.transition_settings()
         return DeltaMixer(self, width, self.head_dim or width // self.num_heads, num_householder, gated)

@@ -64,8 +64,8 @@ class SLSTM(Mixer):
         if cells % self.num_heads:
             fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
             raise UserError(
-                f"model.mixer.num_heads: hidden_size={cells} must be divisible by num_heads={self.num_heads}; "
-                f"{', '.join(map(str, fitting))} heads are possible"
+                f"model.mixer.num_heads: must divide hidden_size={cells}, not {self.num_heads}; "
+                f"possible values: {', '.join(map(str, fitting))}"
             )
         if not self.output_projection and cells != width:
             raise UserError(
