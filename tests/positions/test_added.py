@@ -32,7 +32,7 @@ def test_sinusoidal_is_the_written_out_formula() -> None:
 
 
 def test_sinusoidal_refuses_an_odd_width() -> None:
-    with pytest.raises(UserError, match=r"must be even .*got 7"):
+    with pytest.raises(UserError, match=r"must be even .*not 7"):
         Sinusoidal().build_input(7)
 
 

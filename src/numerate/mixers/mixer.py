@@ -18,7 +18,7 @@ class Context:
     """The context of a mixer's input.
 
     - `lengths`: real tokens per row so far. `blocked_keys`: True at keys masked for all queries.
-    - `position_ids`: for each position scheme of the model, those so far (first dimension 1 where all rows agree).
+    - `position_ids`: for each positional encoding of the model, those so far (first dimension 1 where all rows agree).
     - `input_embeddings`: the input embeddings. `residual`: the residual stream before the norm of the mixer, in this
       block.
     - `cache_position`: in a step, the position of the newest token in each row; None over whole rows.

@@ -88,7 +88,7 @@ class Stack(Backbone):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
+            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
 
     def num_blocks(self) -> int:
         return self.num_layers
@@ -187,9 +187,9 @@ class Loop(Backbone):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
+            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
         if self.num_loops < 1:
-            raise UserError(f"num_loops: must be 1 or more, got {self.num_loops}")
+            raise UserError(f"num_loops: must be 1 or more, not {self.num_loops}")
 
     def num_blocks(self) -> int:
         return self.num_layers
@@ -402,4 +402,4 @@ def _flops_per_loop(backbone: nn.Module, time: int) -> int:
 def _check_single_loop(loops: LoopsArgument) -> None:
     if Loops.from_argument(loops, 1)[:2] != (0, 1):
         total = loops if isinstance(loops, int) else Loops.from_argument(loops, 1).total
-        raise UserError(f"loops: must be 1 for a Stack, got {total}; use a Loop backbone for more")
+        raise UserError(f"loops: must be 1 for a Stack, not {total}; use a Loop backbone for more")

@@ -51,9 +51,9 @@ class FeedForward:
 
     def __post_init__(self) -> None:
         if not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: must be finite and greater than 0, got {self.expansion}; 4 is usual")
+            raise UserError(f"expansion: must be finite and greater than 0, not {self.expansion}; 4 is usual")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"intermediate_size: must be 1 or more, or null, got {self.intermediate_size}")
+            raise UserError(f"intermediate_size: must be 1 or more, or null, not {self.intermediate_size}")
 
     def resolve_intermediate_size(self, width: int) -> int:
         """The intermediate size in a model of this width."""

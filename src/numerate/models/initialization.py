@@ -105,7 +105,7 @@ class FanIn(Initialization):
     def __post_init__(self) -> None:
         for name in ("residual_scale", "embedding_std"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name}: must be finite and 0 or more, got {getattr(self, name)}")
+                raise UserError(f"{name}: must be finite and 0 or more, not {getattr(self, name)}")
 
     def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
         scale = self.residual_scale if role.is_residual_output else 1.0
@@ -138,7 +138,7 @@ class Normal(Initialization):
 
     def __post_init__(self) -> None:
         if self.std <= 0:
-            raise UserError(f"std: must be greater than 0, got {self.std}; 0.02 is usual")
+            raise UserError(f"std: must be greater than 0, not {self.std}; 0.02 is usual")
 
     def splits_packed(self, components: Sequence[str]) -> bool:
         return self.scaled_projection == "gated" and set(components) <= set(GATED_FEED_FORWARD)

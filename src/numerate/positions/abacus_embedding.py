@@ -57,7 +57,7 @@ class AbacusEmbedding(nn.Module):
         if max_offset < 0 or max_digits < 1:
             raise ValueError(f"max_offset {max_offset} must be 0 or more, and max_digits {max_digits} 1 or more")
         if offset_per not in ("row", "batch"):
-            raise ValueError(f"offset_per: must be 'row' or 'batch', got {offset_per!r}")
+            raise ValueError(f"offset_per: must be 'row' or 'batch', not {offset_per!r}")
         self.max_offset, self.max_digits, self.offset_per = max_offset, max_digits, offset_per
         self.register_buffer("digit_ids", ids, persistent=False)
         self.embedding = nn.Embedding(max_offset + max_digits + 1, embedding_dim)

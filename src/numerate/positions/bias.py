@@ -37,9 +37,9 @@ class FIRE(Position):
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, got {self.hidden_size}; 32 is usual")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}; 32 is usual")
         if self.threshold <= 0:
-            raise UserError(f"threshold: must be greater than 0, got {self.threshold}; 512 is usual")
+            raise UserError(f"threshold: must be greater than 0, not {self.threshold}; 512 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return FIREBias(heads, self.hidden_size, self.threshold)
@@ -106,9 +106,9 @@ class ALiBi(Position):
 
     def __post_init__(self) -> None:
         if self.max_distance is not None and self.max_distance < 1:
-            raise UserError(f"max_distance: must be 1 or more, or null, got {self.max_distance}")
+            raise UserError(f"max_distance: must be 1 or more, or null, not {self.max_distance}")
         if not 0 <= self.slope_scale < float("inf"):
-            raise UserError(f"slope_scale: must be finite and 0 or more, got {self.slope_scale}; 1 is usual")
+            raise UserError(f"slope_scale: must be finite and 0 or more, not {self.slope_scale}; 1 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return ALiBiBias(heads, self.slope_scale, self.max_distance)
@@ -161,12 +161,12 @@ class T5Bias(Position):
         num_directions = 2 if self.bidirectional else 1
         if self.num_buckets < 2 * num_directions or self.num_buckets % num_directions:
             right = "2 or more" if num_directions == 1 else "an even number of 4 or more"
-            raise UserError(f"num_buckets: must be {right}, got {self.num_buckets}; 32 is usual")
+            raise UserError(f"num_buckets: must be {right}, not {self.num_buckets}; 32 is usual")
         max_exact = self.num_buckets // num_directions // 2
         if self.max_distance < max_exact:
             raise UserError(
                 f"max_distance: must be {max_exact} or more, the number of distances that have a bucket each, "
-                f"got {self.max_distance}"
+                f"not {self.max_distance}"
             )
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:

@@ -31,7 +31,7 @@ class CoPE(Position):
 
     def __post_init__(self) -> None:
         if self.max_positions < 2:
-            raise UserError(f"max_positions: must be 2 or more for interpolation, got {self.max_positions}")
+            raise UserError(f"max_positions: must be 2 or more for interpolation, not {self.max_positions}")
 
     def build_attention(self, heads: int, head_width: int) -> ContextualBias:
         return CoPEBias(self.max_positions, head_width)

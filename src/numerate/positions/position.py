@@ -1,4 +1,4 @@
-"""Position schemes: how position ids are used, on the input or inside attention."""
+"""Positional encodings: how position ids are used, on the input or inside attention."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -10,7 +10,8 @@ from numerate.positions.position_ids import PositionIds
 
 
 class Position(ABC):
-    """The spec of a position scheme, with its `position_ids`. It acts on the input or inside attention, not both."""
+    """The spec of a positional encoding, with its `position_ids`. It acts on the input or inside attention, not
+    both."""
 
     position_ids: PositionIds
 
@@ -18,11 +19,11 @@ class Position(ABC):
     """Whether it takes fractional position ids, such as those of `Zooming`."""
 
     def build_input(self, width: int) -> "InputPosition | None":
-        """The module that acts on the input embeddings, or None for a scheme that acts inside attention."""
+        """The module that acts on the input embeddings, or None for an encoding that acts inside attention."""
         return None
 
     def build_attention(self, heads: int, head_width: int) -> "Rotation | AttentionBias | ContextualBias | None":
-        """The module that acts inside one layer's attention, or None for a scheme that acts on the input."""
+        """The module that acts inside one layer's attention, or None for an encoding that acts on the input."""
         return None
 
     def is_shared_across_layers(self) -> bool:
@@ -35,7 +36,7 @@ class Position(ABC):
 
 
 class InputPosition(nn.Module, ABC):
-    """Changes the input embeddings by their position ids (integers unless the scheme takes fractions)."""
+    """Changes the input embeddings by their position ids (integers unless the encoding accepts fractions)."""
 
     @abstractmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Position ids: which integer each token gets. How they are used is up to the position scheme.
+"""Position ids: which integer each token gets. How they are used is up to the positional encoding.
 
 Position ids are a pure function of the tokens and of a `StepContext`. At the fixed offsets of evaluation they do not
 change when a row grows longer, so that generation token by token agrees with training; in training they do not depend
@@ -33,7 +33,7 @@ class PositionIds(ABC):
     teacher-forced scores leak the answer."""
 
     is_integer: ClassVar[bool] = True
-    """Whether position ids are integers; fractions are only for position schemes that take them."""
+    """Whether position ids are integers; fractions are only for positional encodings that take them."""
 
     @abstractmethod
     def assign(
@@ -117,11 +117,11 @@ class Shifted(PositionIds):
     def __post_init__(self) -> None:
         _check_helper_positions(self.helper_positions)
         if self.shift_within is not None and self.shift_within < 1:
-            raise UserError(f"shift_within: must be 1 or more, or null, got {self.shift_within}")
+            raise UserError(f"shift_within: must be 1 or more, or null, not {self.shift_within}")
         if self.max_shift < 0:
-            raise UserError(f"max_shift: must be 0 or more, got {self.max_shift}")
+            raise UserError(f"max_shift: must be 0 or more, not {self.max_shift}")
         if self.num_eval_offsets < 1:
-            raise UserError(f"num_eval_offsets: must be 1 or more, got {self.num_eval_offsets}")
+            raise UserError(f"num_eval_offsets: must be 1 or more, not {self.num_eval_offsets}")
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -187,7 +187,7 @@ class DigitIndex(PositionIds):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
+            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -224,9 +224,9 @@ class Coupled(PositionIds):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
+            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
         if self.operand_digit_order not in ("reversed", "normal"):
-            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', got {self.operand_digit_order!r}")
+            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', not {self.operand_digit_order!r}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -270,7 +270,7 @@ class RandomSubset(PositionIds):
     """Randomized position ids: in training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, ...
 
     Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many positions as it has tokens, so that short
-    rows have long distances. For any position scheme: `FIRE(position_ids=RandomSubset(128))`,
+    rows have long distances. For any positional encoding: `FIRE(position_ids=RandomSubset(128))`,
     `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
     `subset_size` draws that many positions and gives a row the first of them: with the padded length of a batch as
@@ -294,11 +294,11 @@ class RandomSubset(PositionIds):
     def __post_init__(self) -> None:
         _check_helper_positions(self.helper_positions)
         if self.max_length < 1:
-            raise UserError(f"max_length: must be 1 or more, got {self.max_length}")
+            raise UserError(f"max_length: must be 1 or more, not {self.max_length}")
         if self.subset_size is not None and not 1 <= self.subset_size <= self.max_length:
-            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), got {self.subset_size}")
+            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), not {self.subset_size}")
         if self.eval_stride < 1:
-            raise UserError(f"eval_stride: must be 1 or more, got {self.eval_stride}")
+            raise UserError(f"eval_stride: must be 1 or more, not {self.eval_stride}")
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -354,8 +354,8 @@ class Zooming(PositionIds):
 
     "Zooming" in the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
     position of the next real token. Positions depend on the length of the row, which leaks part of the answer: so it is
-    `causal = False`, scores with it prove nothing, and a model with it cannot generate. Only position schemes that take
-    fractions can use it: `Scalar(position_ids=Zooming())`.
+    `causal = False`, scores with it prove nothing, and a model with it cannot generate. Only positional encodings that
+    take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.
     """
@@ -373,7 +373,7 @@ class Zooming(PositionIds):
 
 def _check_helper_positions(helper_positions: str) -> None:
     if helper_positions not in ("own", "next"):
-        raise UserError(f"helper_positions: must be 'own' or 'next', got {helper_positions!r}")
+        raise UserError(f"helper_positions: must be 'own' or 'next', not {helper_positions!r}")
 
 
 def _non_padding_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:

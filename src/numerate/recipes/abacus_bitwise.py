@@ -4,8 +4,8 @@ McLeish et al. (2024), https://arxiv.org/abs/2405.17399, bitwise_or.sh. Each was
 a twenty-fourth of the 8 exaFLOP of a day. The grid is the published one in its two tiers, 1:25x1:25 and what is beyond
 it up to 40; cells with fewer than 100 questions use each of them once.
 
-The script has 1 layer x 16 loops, and 16 layers with input injection. Which position schemes it has is not known here:
-the three that the paper compares throughout are given.
+The script has 1 layer x 16 loops, and 16 layers with input injection. Which positional encodings it has is not known
+here: the three that the paper compares throughout are given.
 """
 
 from numerate.config import Span

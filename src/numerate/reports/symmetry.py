@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ATTENTION_ONLY_ENCODINGS = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
-"""Position encodings that change attention weights but not values."""
+"""Positional encodings that change attention weights but not values."""
 
 
 def has_equal_states(recipe: Mapping[str, Any]) -> bool:
