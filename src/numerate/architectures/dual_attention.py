@@ -330,7 +330,7 @@ class DualAttentionMixer(TokenMixer):
 
     def _project_fast(self, x: Tensor, context: Context) -> tuple[TensorsByName, TensorsByName] | None:
         """Computes attention and relation queries and `_project_keys_values` with one matrix product and RoPE by
-        complex multiplication, which permutes the components of attention queries and keys; None where it does not
+        complex multiplication, which permutes the components of attention queries and keys; None if it does not
         apply."""
         projections = {"queries": self.q_proj, "keys": self.k_proj}
         projections |= {"values": self.v_proj} if self.num_self_heads else {}

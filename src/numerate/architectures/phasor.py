@@ -60,7 +60,7 @@ class Phasor(Mixer):
 
 
 class PhasorMixer(TokenMixer):
-    """The part behind `Phasor`. Its state is rows x cells, complex."""
+    """The module of `Phasor`. Its state is rows x cells, complex."""
 
     def __init__(self, spec: Phasor, width: int, cells: int) -> None:
         super().__init__()

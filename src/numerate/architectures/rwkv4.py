@@ -57,7 +57,7 @@ State = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV4Mixer(TokenMixer):
-    """The part behind `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
+    """The module of `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
     that of the weights, both divided by exp of the last; and that exponent, the largest so far.
 
     Parameters are named as in the published code; `shift_weights` is 1 - time_mix of keys, values and receptance, one

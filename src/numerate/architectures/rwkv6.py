@@ -81,7 +81,7 @@ WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV6Mixer(TokenMixer):
-    """The part behind `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+    """The module of `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
 
     Parameters are named as in the published code; `time_decay` has time_decay as its bias, and time_decay_w1 and _w2 as
     `down` and `up`.

@@ -101,7 +101,7 @@ OptionalActivation = Callable[[Tensor], Tensor] | None
 
 
 class RWKV7Mixer(TokenMixer):
-    """The part behind `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+    """The module of `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
 
     Parameters are named as in the published code, maps of low rank as in flash-linear-attention: the bias, `down` and
     `up` of `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one behind the other.

@@ -55,7 +55,7 @@ _SELF_INITIALIZED_LINEARS = ("write_proj", "read_proj", "in_proj")
 
 
 class SlotLSTMMixer(TokenMixer):
-    """The part behind `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
+    """The module of `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
 
     The recurrence is not linear in what it carries, so there is no form that is parallel over time: the input
     projections in is made in two matrix products for all places, and a loop does the rest.

@@ -76,7 +76,7 @@ class SLSTM(Mixer):
 
 
 class SLSTMMixer(TokenMixer):
-    """The part behind `SLSTM`.
+    """The module of `SLSTM`.
 
     Its state is what the convolution has seen and, rows x cells each: h, the mean c/n, and log n.
     `if_proj` makes the inputs of i and f, `zo_proj` those of z and o; `recurrent_weight` is heads x (4 x head) x head.

@@ -128,7 +128,7 @@ def _cell_text(record: Mapping[str, Any]) -> str:
 def comparison_summary(
     folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
 ) -> str:
-    """Heat maps of several runs side by side, their regions, and the finding in words."""
+    """Heat maps of several runs side by side, their regions, and the summary."""
     measure, answer = split_metric(metric)
     return comparison_text(
         with_metric(group_runs(read_runs(folders), labels), measure), TerminalStyle.from_stream(sys.stdout), answer

@@ -18,7 +18,7 @@ from numerate.models.injection import Injection, InjectionType, build_injection
 from numerate.positions.counter import hash_key, random_integers_from_key
 
 LoopsArgument = Loops | tuple[int, int] | int | None
-"""Number of loops of a forward: one number, (without, with a gradient), or None for the default."""
+"""Number of loops of a forward pass: one number, (without, with a gradient), or None for the default."""
 
 NOISE_STD = 0.02
 """Standard deviation of the noise of `initial_state="noise"`."""
@@ -43,7 +43,7 @@ class Backbone(ABC):
 
 
 class BackboneModule(nn.Module, ABC):
-    """The module behind a `Backbone`. Its state is a list with one entry per (loop, block)."""
+    """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
     @abstractmethod
     def forward(
@@ -52,7 +52,7 @@ class BackboneModule(nn.Module, ABC):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class BackboneModule(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, time: int, loops: LoopsArgument = None) -> int:
-        """Floating-point operations of one forward over one row of this length."""
+        """Floating-point operations of one forward pass over one row of this length."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Stack(Backbone):
 
 
 class StackModule(BackboneModule):
-    """The part behind `Stack`."""
+    """The module of `Stack`."""
 
     noise_keys: Tensor
 
@@ -120,7 +120,7 @@ class StackModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         _check_single_loop(loops)
         last = len(self.blocks) - 1
         return self._run_blocks(
@@ -204,7 +204,7 @@ class Loop(Backbone):
 
 
 class LoopModule(BackboneModule):
-    """The part behind `Loop`."""
+    """The module of `Loop`."""
 
     noise_keys: Tensor
 
@@ -224,13 +224,13 @@ class LoopModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         loops = Loops.from_argument(loops, self.num_loops)
         run_loop = self.run_loop if self.compiled_loop is None or not self.training else self.compiled_loop
         hidden_state = self._initial_state(x, context)
         if loops.no_grad_loops:
             with torch.no_grad():
-                # What layers share within a forward is computed again for the loops with a gradient.
+                # Values that layers share within a forward pass are recomputed for the loops with gradients.
                 no_grad_context = replace(context, forward_cache={})
                 for _ in range(loops.no_grad_loops):
                     hidden_state = run_loop(hidden_state, x, no_grad_context, None)

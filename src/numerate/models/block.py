@@ -74,7 +74,7 @@ class FeedForward:
 
 
 class FeedForwardModule(nn.Module):
-    """The part behind `FeedForward`."""
+    """The module of `FeedForward`."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Block(nn.Module):
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """With `target_positions`, only those positions are returned, and the work for others is skipped."""
         context.residual = x
         if self.mixer is not None and self.mixer_norm is not None:
@@ -196,7 +196,7 @@ class Block(nn.Module):
         return x if self.norm_first else norm(x)
 
     def flops(self, time: int) -> int:
-        """Floating-point operations of one forward over one row of this length."""
+        """Floating-point operations of one forward pass over one row of this length."""
         return sum(part.flops(time) for part in (self.mixer, self.feed_forward) if part is not None)
 
     def output_projections(self) -> Sequence[nn.Linear]:

@@ -30,7 +30,7 @@ class Decoder(ModelSpec):
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=3), positions=(Rotary(base=500.0),))
     >>> model = spec.build(Vocabulary.with_digits(["+", "="]), seed=0)
 
-    Raises `UserError` for positions that act inside attention where the mixer has none; `build` raises it for a width
+    Raises `UserError` for positions inside attention if the mixer has no attention; `build` raises it for a width
     that does not divide into the heads.
 
     Between backbone and head there may be `head_feed_forward` (without a residual connection), the final norm and
@@ -80,7 +80,7 @@ class Decoder(ModelSpec):
     mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output")
     dropout_on: DropoutLocation = setting(
         "branch",
-        "where dropout applies: to each residual branch (branch), or to the stream behind each mixer (stream)",
+        "where dropout applies: to each residual branch (branch), or to the residual stream after each mixer (stream)",
     )
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Decoder(ModelSpec):
                 )
             if not position.position_ids.is_integer and not position.accepts_fractions:
                 raise UserError(
-                    f"positions.{index}.position_ids: {type(position.position_ids).__name__} gives fractional position "
+                    f"positions.{index}.position_ids: {type(position.position_ids).__name__} has fractional position "
                     f"ids, and {type(position).__name__} needs integers; Scalar accepts fractions"
                 )
 
@@ -137,7 +137,7 @@ class _FixedPositionIds(RowIndependentState):
 
 
 class DecoderModel(Model):
-    """The model behind `Decoder`."""
+    """The model of `Decoder`."""
 
     token_kinds: Tensor
 
@@ -403,7 +403,7 @@ class DecoderModel(Model):
         embeddings: Tensor = self.embedding(ids)
         return embeddings if self.embedding_scale == 1.0 else embeddings * self.embedding_scale
 
-    def _to_head_input(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
+    def _to_head_input(self, x: Float[Tensor, "rows positions width"]) -> Float[Tensor, "rows positions width"]:
         """The head's input, from the backbone's output."""
         head_input: Tensor = self.head_projection(self.final_norm(self.head_feed_forward(x)))
         return head_input

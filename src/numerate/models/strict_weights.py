@@ -51,7 +51,7 @@ class StrictWeights:
     def take(self, names: Sequence[str], model_name: str) -> Tensor:
         """The tensor under any of these names, which share one tensor in the model; `model_name` is its name there.
 
-        Raises `UserError` where there is none, or where those under two of the names differ.
+        Raises `UserError` if there is none, or where those under two of the names differ.
         """
         present = [name for name in names if name in self.tensors]
         if not present:

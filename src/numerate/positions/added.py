@@ -47,7 +47,7 @@ class Learned(Position):
 
 
 class LearnedEmbedding(InputPosition):
-    """The table behind `Learned`."""
+    """The module of `Learned`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ScaledSinusoidal(Position):
 
 
 class SinusoidalEmbedding(InputPosition):
-    """The module behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
+    """The module of `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
 
     inv_freq: Tensor
 
@@ -161,7 +161,7 @@ class Scalar(Position):
 
 
 class PositionFeature(InputPosition):
-    """The feature behind `Scalar`."""
+    """The module of `Scalar`."""
 
     def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ class FIRE(Position):
     """FIRE: an attention bias learned as a function of the distance relative to the query's position.
 
     Li et al. (2023), "Functional Interpolation for Relative Positions", https://arxiv.org/abs/2310.04418. For a query
-    at position i and a key at position j, a small network per layer gives each head
+    at position i and a key at position j, a small network per layer computes for each head
 
         f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
 
@@ -49,7 +49,7 @@ class FIRE(Position):
 
 
 class FIREBias(AttentionBias):
-    """The network behind `FIRE`. `c` and `L_multiplier`, c and m there, are named as in the paper's code."""
+    """The module of `FIRE`. `c` and `L_multiplier`, c and m there, are named as in the paper's code."""
 
     threshold: Tensor
 
@@ -115,7 +115,7 @@ class ALiBi(Position):
 
 
 class ALiBiBias(AttentionBias):
-    """The slopes behind `ALiBi`.
+    """The slopes of `ALiBi`.
 
     >>> ALiBiBias(4).slopes.tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -154,7 +154,7 @@ class T5Bias(Position):
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     num_buckets: int = setting(32, "number of distance buckets")
     max_distance: int = setting(128, "distances from here on share the last bucket")
-    bidirectional: bool = setting(False, "whether keys after the query have buckets of their own")
+    bidirectional: bool = setting(False, "whether keys after the query have separate buckets")
     share_across_layers: bool = setting(False, "whether all layers share the biases")
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class T5Bias(Position):
 
 
 class RelativePositionBias(AttentionBias):
-    """The table behind `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
+    """The module of `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
 
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()

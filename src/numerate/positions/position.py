@@ -53,7 +53,8 @@ class Rotation(nn.Module, ABC):
 
     @abstractmethod
     def compute_cos_sin(self, position_ids: Int[Tensor, "#rows time"]) -> Any:
-        """What depends only on the position ids: computed once per forward and shared by layers that rotate alike."""
+        """Values that depend on the position ids only: computed once per forward pass and shared by layers with the
+        same rotation."""
 
     @abstractmethod
     def rotate(
@@ -80,7 +81,7 @@ class ContextualBias(nn.Module, ABC):
         keys: Float[Tensor, "rows heads key head_width"],
         attn_mask: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
-        """The bias added to the scores; `attn_mask` is True where a query may attend to a key."""
+        """The bias added to the scores; `attn_mask` is True for visible keys."""
 
     @abstractmethod
     def flops(self, heads: int, time: int) -> int:

@@ -22,7 +22,7 @@ from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
 HelperPositions = Literal["own", "next"]
-"""The position id of a helper token: its own, or that of the next real token, as in the published counting."""
+"""The position id of a helper token: its own, or that of the next real token, as in the published counting code."""
 
 
 class PositionIds(ABC):
@@ -41,12 +41,12 @@ class PositionIds(ABC):
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
         """The position ids. `token_kinds` is the kind of each token (`numerate.vocabulary.DIGIT` ...).
 
-        Where all rows get the same, one row may be returned for all.
+        If all rows have the same position ids, one row may be returned for all.
         """
 
     def is_same_for_all_rows(self) -> bool:
-        """Whether position ids in evaluation are the same for all rows, whatever their length and tokens, so that they
-        are computed only once."""
+        """Whether position ids in evaluation are the same for all rows, independent of their length and tokens, so that
+        they are computed only once."""
         return False
 
     def num_position_offsets(self) -> int:
@@ -71,7 +71,7 @@ class PositionIds(ABC):
 class Sequential(PositionIds):
     """Position ids 0, 1, 2, ... from the left.
 
-    With `helper_positions="next"` a helper gets that of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    With `helper_positions="next"` a helper has the position id of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
     helper_positions: HelperPositions = setting(
@@ -94,21 +94,21 @@ class Sequential(PositionIds):
 class Shifted(PositionIds):
     """Position ids 0, 1, 2, ... plus a random offset from 0 to max_shift in training.
 
-    Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
+    Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation is not random: it uses
     `num_eval_offsets` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and num_eval_offsets=3: 0, 30
     and 60.
 
-    `shift_within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training
-    row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and max_shift says
-    only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`, which is
-    published too, a helper gets the number of the next real token and does not count as one of the n.
+    `shift_within=128` is as in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a
+    training row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and
+    max_shift says only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`,
+    which is published too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
     max_shift: int = setting(64, "largest random offset")
     num_eval_offsets: int = setting(3, "number of fixed offsets in evaluation, evenly spaced from 0 to max_shift")
     shift_within: int | None = setting(
         None,
-        "number of positions within which a training sequence is shifted, whatever its length; null: by max_shift",
+        "number of positions within which a training sequence is shifted, for any length; null: shifts up to max_shift",
     )
     helper_positions: HelperPositions = setting(
         "own", "position of a helper token: its own, or that of the next regular token"
@@ -273,12 +273,12 @@ class RandomSubset(PositionIds):
     rows have long distances. For any positional encoding: `FIRE(position_ids=RandomSubset(128))`,
     `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
-    `subset_size` draws that many positions and gives a row the first of them: with the padded length of a batch as
+    `subset_size` draws that many positions, of which a row uses the first: with the padded length of a batch as
     `subset_size` and `subset_per="batch"` it is the published arithmetic code (which draws again in every layer; here
     all layers share a draw). Evaluation takes every `eval_stride`-th position. With stride=3: 0, 3, 6, ...
 
-    With `helper_positions="next"`, as in the published counting, a row of n tokens that are not helper tokens draws n +
-    1 positions, and a helper gets that of the next real token.
+    With `helper_positions="next"`, as in the published counting code, a row of n tokens that are not helper tokens
+    draws n + 1 positions, and a helper gets that of the next real token.
     """
 
     max_length: int = setting(512, "number of positions to sample from")
@@ -352,9 +352,9 @@ class RandomSubset(PositionIds):
 class Zooming(PositionIds):
     """Fractional positions 1/n, 2/n, ... of a row with n - 1 real tokens. Not causal.
 
-    "Zooming" in the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
+    "Zooming" in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
     position of the next real token. Positions depend on the length of the row, which leaks part of the answer: so it is
-    `causal = False`, scores with it prove nothing, and a model with it cannot generate. Only positional encodings that
+    `causal = False`, its scores are not comparable, and a model with it cannot generate. Only positional encodings that
     take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.

@@ -43,7 +43,7 @@ class Rotary(Position):
 
 
 class HalfSplitRotation(Rotation):
-    """The rotation behind `Rotary`.
+    """The module of `Rotary`.
 
     >>> rotation = HalfSplitRotation(4, base=10000.0, partial_rotary_factor=1.0)
     >>> q = torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 1, 1, 4)

@@ -110,7 +110,7 @@ DIGIT_ORDER_NOTES = {
 
 
 def digit_order_note(record: Mapping[str, Any]) -> str:
-    """A note where the tokens of a record have reversed digits; else ""."""
+    """A note where the tokens of a record have reversed digits; otherwise ""."""
     return DIGIT_ORDER_NOTES.get(record.get("digit_order", "normal"), "")
 
 

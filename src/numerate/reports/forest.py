@@ -25,7 +25,7 @@ MAX_ROWS = 80
 
 
 def forest_plot_html(groups: Sequence[Group]) -> str:
-    """The forest plot as HTML with its numbers below; "" where no group has several seeds."""
+    """The forest plot as HTML with its numbers below; "" if no group has several seeds."""
     estimates = [estimate_group(group) for group in groups]
     if all(one.num_seeds < 2 for one in estimates):
         return ""

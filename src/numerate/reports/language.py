@@ -173,7 +173,7 @@ def comparison_metric(rows: Sequence[LanguageRow]) -> tuple[str, str]:
 
 
 def text_size_note(rows: Sequence[LanguageRow]) -> str:
-    """A note where the evaluated texts differ in bytes; else ""."""
+    """A note where the evaluated texts differ in bytes; otherwise ""."""
     sizes = [one.bytes for row in rows for one in row.likelihoods]
     if not sizes or max(sizes) <= 1.01 * min(sizes):
         return ""
@@ -252,8 +252,8 @@ def metric_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     return [*header, "held-out tokens"], lines
 
 
-def language_finding(groups: Sequence[Group]) -> str:
-    """The finding in a few sentences: the results of each group, and which differ significantly."""
+def language_summary(groups: Sequence[Group]) -> str:
+    """The summary in a few sentences: the results of each group, and which differ significantly."""
     rows = main_rows(language_rows(groups))
     if not rows:
         return f"{' and '.join(group.label for group in groups[:4])}: not evaluated on the whole validation text yet."
@@ -335,11 +335,11 @@ def language_text(groups: Sequence[Group]) -> str:
     """The comparison for a terminal."""
     header, lines = metric_rows(groups)
     if not lines:
-        return language_finding(groups)
+        return language_summary(groups)
     rows = main_rows(language_rows(groups))
     metric, _ = comparison_metric(rows)
     parts = [f"{text_table(header, lines)}\n{fill(NOTE, 118, break_on_hyphens=False)}"]
     parts += [text_table(*difference_rows(rows, metric))] if len(rows) > 1 else []
     speeds = speed_rows(groups)
     parts += [f"{text_table(*speeds)}\n{fill(speed_note(groups), 118, break_on_hyphens=False)}"] if speeds[1] else []
-    return "\n\n".join([*parts, fill(language_finding(groups), 118, break_on_hyphens=False)])
+    return "\n\n".join([*parts, fill(language_summary(groups), 118, break_on_hyphens=False)])

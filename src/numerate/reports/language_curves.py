@@ -118,7 +118,7 @@ def curves_html(groups: Sequence[Group]) -> str:
 
 
 BANDS_NOTE = (
-    "Lines: medians over seeds; bands: lowest to highest seed. The vertical axis begins above 0. Time is that of the "
+    "Lines: medians over seeds; bands: range over seeds. The vertical axis begins above 0. Time is that of the "
     "machine that trained, evaluations left out."
 )
 

@@ -67,7 +67,7 @@ def ranking_score(group: Group) -> float:
 
 
 def left_out_note(groups: Sequence[Group], drawn_groups: Sequence[Group]) -> str:
-    """A note on the groups left out; "" where all are shown."""
+    """A note on the groups left out; "" if all are shown."""
     if len(drawn_groups) == len(groups):
         return ""
     return (
