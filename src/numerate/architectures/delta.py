@@ -49,7 +49,7 @@ class _DeltaBase(Mixer):
 
     @abstractmethod
     def transition_settings(self) -> tuple[int, bool]:
-        """How many writes a token makes, and whether there are gates."""
+        """The number of writes per token, and whether there are gates."""
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DeltaMixer":
         if self.head_dim is None and width % self.num_heads:
@@ -130,7 +130,7 @@ class DeltaMixer(TokenMixer):
     """One layer of any of the three. A token writes `num_householder` times.
 
     `in_proj` packs queries, then the keys of each write, the values of each write, and the
-    output gate where there is one; `ba_proj` makes the betas of each write and the memory's gates.
+    output gate if there is one; `ba_proj` makes the betas of each write and the memory's gates.
     """
 
     def __init__(self, spec: _DeltaBase, width: int, head_width: int, num_householder: int, gated: bool) -> None:

@@ -1,4 +1,4 @@
-"""Phasor: a diagonal recurrence of token-dependent rotations, of which only the phase is read."""
+"""Phasor: a diagonal recurrence of token-dependent rotations; the output depends on the phase only."""
 
 import math
 from collections.abc import Sequence

@@ -140,7 +140,7 @@ class SLSTMMixer(TokenMixer):
         return found.view(*x.shape[:2], 4, self.num_heads, -1)
 
     def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
-        """h, the means and log n behind each token: rows x time x heads x head."""
+        """h, the means and log n after each token: rows x time x heads x head."""
         inputs = self._inputs(x, seen)
         return slstm(inputs, self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
 
@@ -164,7 +164,7 @@ def slstm(
     recurrent_weight: Float[Tensor, "heads four head"],
     sigmoid_forget: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h, the means and log n behind each token, rows x time x heads x head each."""
+    """h, the means and log n after each token, rows x time x heads x head each."""
     h, means, totals, *_ = _SLSTMFunction.apply(inputs, recurrent_weight, sigmoid_forget)  # type: ignore[no-untyped-call]
     return h, means, totals
 

@@ -35,7 +35,8 @@ class Backbone(ABC):
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
     ) -> "BackboneModule":
-        """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, for injections like it."""
+        """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, which some injections
+        copy."""
 
     def default_num_loops(self) -> int:
         """Default number of loops over the blocks."""
@@ -346,8 +347,8 @@ def position_noise(
 class _ZeroGradient(torch.autograd.Function):
     """A state that depends on `x` with a gradient of zero.
 
-    Otherwise loops without a gradient leave the embedding without one where nothing injects it again, and weight decay
-    and DDP treat a missing gradient differently from zeros.
+    Otherwise, after loops without gradients the embedding would have no gradient (unless an injection uses it again),
+    which weight decay and DDP treat differently from zeros.
     """
 
     generate_vmap_rule = True

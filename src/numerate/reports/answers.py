@@ -67,7 +67,7 @@ _NOTE = (
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """A metric as text: shares in per cent, others in four digits."""
+    """A metric as text: proportions in per cent, others with four digits."""
     if value is None:
         return ""
     if base_metric(name) in PROPORTION_METRICS or base_metric(name) == "exact_match":

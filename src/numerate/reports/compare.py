@@ -111,7 +111,7 @@ def write_comparison_figure(
 
 
 def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    """The groups with the baseline first. Raises `UserError` where none is called so."""
+    """The groups with the baseline first. Raises `UserError` if none is called so."""
     if baseline is None:
         return list(groups)
     labels = [group.label for group in groups]

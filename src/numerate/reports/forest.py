@@ -173,7 +173,7 @@ def _numbers(estimates: Sequence[GroupEstimates], words: Mapping[str, str]) -> s
 def forest_figure(groups: Sequence[Group]) -> Figure:
     """The forest plot for a paper: a panel for each region, the groups below each other.
 
-    Raises `UserError` where nothing was evaluated, or every group has one seed."""
+    Raises `UserError` if nothing was evaluated, or every group has one seed."""
     estimates = [estimate_group(group) for group in groups]
     names = [name for name in REGION_LABELS if any(name in one.regions for one in estimates)]
     if not names:

@@ -90,7 +90,7 @@ def metrics_html(groups: Sequence[Group]) -> str:
 
 
 def speed_html(groups: Sequence[Group]) -> str:
-    """The table of speed and memory; nothing where nothing was logged."""
+    """The table of speed and memory; empty if nothing was logged."""
     header, lines = speed_rows(groups)
     if not lines:
         return ""

@@ -1,6 +1,6 @@
 """Size limits of pages, for studies of hundreds of runs.
 
-Tables have every group. Figures are limited, and say so."""
+Tables have every group. Figures show a limited number of groups, with a note."""
 
 from collections.abc import Sequence
 from statistics import median

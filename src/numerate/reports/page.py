@@ -29,8 +29,8 @@ from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result, sum
 def write_run_report(run_folder: str | Path) -> Path:
     """Writes report.html into a run's folder and returns its path.
 
-    It is a function of the records alone: the same records give the same bytes. Raises `UserError` when the folder is
-    no run or must not be written to, `OperationalError` when its records are damaged or the disk is full.
+    It depends on the records only: the same records give identical files. Raises `UserError` if the folder is not a
+    run or not writable, `OperationalError` when its records are damaged or the disk is full.
     """
     run = read_run(run_folder)
     return write_atomically(run.folder / "report.html", run_page(run))
@@ -99,7 +99,7 @@ def write_atomically(path: Path, text: str) -> Path:
         temporary_path.replace(path)
     except PermissionError:
         raise UserError(
-            f"{path}: no permission to write there; give another path or change the folder's rights"
+            f"{path}: no permission to write there; choose another path or change the folder's permissions"
         ) from None
     except OSError as error:
         temporary_path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def _metadata_html(group: Group, run: Records) -> str:
 
 
 def _score_label(group: Group, name: str) -> str:
-    """What the number of a region is: the mean of exact match, or a measure of labels."""
+    """The metric of a region: the mean exact match, or a metric of labels."""
     if group.resolved_metric == "exact_match":
         return "mean"
     return METRICS["accuracy"] if (group.resolved_metric, name) == ("unseen", "in_distribution") else group.metric_label

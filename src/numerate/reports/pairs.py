@@ -23,7 +23,7 @@ from numerate.reports.limits import join_names
 from numerate.reports.summary import GENERALIZATION_THRESHOLD
 
 MAX_GROUPS_ALL_PAIRS = 4
-"""Up to so many groups every pair is compared, with more each one with the first, to keep the correction small."""
+"""Up to this number of groups all pairs are compared; with more, each with the first, to keep the correction small."""
 
 SIGNIFICANCE_LEVEL = 0.05
 """The significance level."""

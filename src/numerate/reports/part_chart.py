@@ -204,7 +204,7 @@ def _point_svg(
 
 
 def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
-    """The charts for a paper, of several tasks below each other. Raises `UserError` where nothing was evaluated."""
+    """The charts for a paper, of several tasks below each other. Raises `UserError` if nothing was evaluated."""
     groups_by_task = {
         name: groups_to_draw(groups, MAX_POINT_GROUPS)
         for name, groups in tasks.items()

@@ -232,7 +232,7 @@ def _ramp(stops: tuple[str, ...]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A complete, self-contained page, and no scripts but what the body has."""
+    """A complete, self-contained page, without scripts other than those of the body."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

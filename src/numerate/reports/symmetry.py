@@ -1,4 +1,4 @@
-"""Models whose states are equal at all positions by a symmetry, whatever their weights."""
+"""Models whose states are equal at all positions by a symmetry, for any weights."""
 
 from collections.abc import Mapping
 from typing import Any
