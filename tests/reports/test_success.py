@@ -107,7 +107,7 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert "3 of 4 groups converged in at least one seed" in text
     assert "nope did not converge in this budget, so how far they would generalize is unknown" in text
     assert "abacus up to n = 10 (2/3 seeds)" in text
-    assert "rotary does not reach the first OOD length so" in text
+    assert "rotary does not reach this at the first OOD length" in text
 
 
 def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
