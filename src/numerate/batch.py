@@ -60,7 +60,7 @@ class Tokens:
     - `example_indices` is the global index of each example in its stream of data, used to seed per-row random numbers.
     - `number_values` is the number at each token (xVal), None where the tokenizer has none.
     - `blocked_keys` is True at keys that are masked for all queries, None where there are none.
-    - `position_ids` has one tensor per position scheme of the model, set by `Model.assign_positions`.
+    - `position_ids` has one tensor per positional encoding of the model, set by `Model.assign_positions`.
     """
 
     ids: Int[Tensor, "rows time"]

@@ -24,7 +24,7 @@ a list item by its index: model.positions.0.base=500; several values are a sweep
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "list": (
-        "list tasks, position encodings, mixers, losses, recipes, studies ..., or your runs",
+        "list tasks, positional encodings, mixers, losses, recipes, studies ..., or your runs",
         "[KIND [PART OF A NAME]|runs]",
         "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\n"
         "numerate list --parts my.py",

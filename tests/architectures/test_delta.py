@@ -158,7 +158,7 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
         (lambda: DeltaProduct(num_householder=0), "num_householder: must be 1 or more, not 0"),
         (
             lambda: made(DeltaNet(num_heads=4)),
-            "model.mixer.num_heads: width 6 must be divisible by num_heads=4; 1, 2, 3, 6 heads",
+            "model.mixer.num_heads: must divide hidden_size=6, not 4; possible values: 1, 2, 3, 6",
         ),
     ],
 )

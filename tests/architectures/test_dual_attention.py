@@ -203,8 +203,8 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
     output = part(x, context(1, 4, 0))[0, :, 2:]
     w = {name: one.detach() for name, one in part.named_parameters()}
     queries, keys = x[0] @ w["q_proj.weight"][2:].T, x[0] @ w["k_proj.weight"][2:].T
-    asking = (x[0] @ w["relation_q_proj.weight"].T).view(4, 2, 3)
-    answering = (x[0] @ w["relation_k_proj.weight"].T).view(4, 2, 3)
+    relation_queries = (x[0] @ w["relation_q_proj.weight"].T).view(4, 2, 3)
+    relation_keys = (x[0] @ w["relation_k_proj.weight"].T).view(4, 2, 3)
     symbol_queries = x[0] @ w["symbols.q_proj.weight"].T + w["symbols.q_proj.bias"]
     chosen = (symbol_queries @ w["symbols.template_features"].T / 2).softmax(-1)
     symbols = chosen @ w["symbols.symbol_library"] @ w["symbol_v_proj.weight"].T
@@ -212,7 +212,9 @@ def test_a_head_as_written_out_one_number_at_a_time() -> None:
         scores = [math.exp(float(queries[i] @ keys[j]) / math.sqrt(2)) for j in range(i + 1)]
         mixed = torch.zeros(2, dtype=torch.float64)
         for j, score in enumerate(scores):
-            relations = torch.stack([torch.tanh(asking[i, k] @ answering[j, k] / math.sqrt(3)) for k in range(2)])
+            relations = torch.stack(
+                [torch.tanh(relation_queries[i, k] @ relation_keys[j, k] / math.sqrt(3)) for k in range(2)]
+            )
             mixed += score / sum(scores) * (w["relation_proj.weight"] @ relations + symbols[j])
         torch.testing.assert_close(output[i], w["relational_out_proj.weight"] @ mixed, atol=1e-10, rtol=1e-10)
 
@@ -420,10 +422,10 @@ def test_layers_share_their_symbols() -> None:
             lambda: DualAttention(backend="values", activation="tanh"),
             "^backend: values does not support variant=relational with activation=tanh",
         ),
-        (lambda: DualAttention(3, 2).build(16, 0, 1, ()), r"width 16 must be divisible by the 3 \+ 2 heads"),
+        (lambda: DualAttention(3, 2).build(16, 0, 1, ()), r"must divide hidden_size=16, not 3 \+ 2"),
         (
             lambda: DualAttention(num_relations=3).build(16, 0, 1, ()),
-            r"^model\.mixer\.num_relations: the total width 8 .* divisible by 3 relations",
+            r"^model\.mixer\.num_relations: must divide 8, the total width of the relational heads, not 3",
         ),
     ],
 )

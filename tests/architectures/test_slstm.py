@@ -148,7 +148,7 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
         ({"conv_kernel": 0}, "^conv_kernel: must be 1 or more, or null, not 0"),
         (
             {"num_heads": 4},
-            "^model.mixer.num_heads: hidden_size=6 must be divisible by num_heads=4; 1, 2, 3, 6 heads are possible",
+            "^model.mixer.num_heads: must divide hidden_size=6, not 4; possible values: 1, 2, 3, 6",
         ),
         (
             {"hidden_size": 8, "output_projection": False},

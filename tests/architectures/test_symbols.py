@@ -170,7 +170,7 @@ def test_waves_have_no_end_and_a_table_has() -> None:
         (lambda: SymbolicAttention(scale=0.0), "^scale: must be above 0, not 0.0"),
         (
             lambda: SymbolicAttention(num_heads=3).build(8),
-            r"^model\.mixer\.symbols\.num_heads: must divide the width 8, unlike 3",
+            r"^model\.mixer\.symbols\.num_heads: must divide hidden_size=8, not 3",
         ),
         (
             lambda: PositionalSymbols(max_position_embeddings=0),

@@ -228,7 +228,9 @@ same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).d
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed: it comes with torch for CUDA")
+@pytest.mark.skipif(
+    find_spec("triton") is None, reason="triton is not installed: it is installed with PyTorch for CUDA"
+)
 def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
     line = [sys.executable, "-c", INTERPRETED.format(folder=os.path.dirname(__file__))]
     done = subprocess.run(line, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
@@ -275,7 +277,7 @@ def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
     assert fits == [*on]
     if kind is torch.float32 and width == 32 and compared == 64:
         assert relational_tiles.shared_memory_shortage(heads, A100) == (
-            "heads 32 wide with relations 64 wide in float32 take 229,376 bytes of shared memory; this device has "
+            "head width 32 and relation width 64 in float32 need 229,376 bytes of shared memory; this device has "
             "166,912 bytes"
         )
 

@@ -201,7 +201,7 @@ def test_dropout_drops_in_training_only() -> None:
         (lambda: Attention(dropout=1.0), "^dropout: must be at least 0 and below 1, not 1.0"),
         (
             lambda: Attention(num_heads=3).build(8, 0, 1, ()),
-            "width 8 must be divisible by num_heads=3; 1, 2, 4, 8 heads are possible",
+            "must divide hidden_size=8, not 3; possible values: 1, 2, 4, 8",
         ),
     ],
 )

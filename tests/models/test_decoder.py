@@ -188,10 +188,10 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Decoder(hidden_size=0), "^hidden_size: must be 1 or more, got 0"),
-        (lambda: Decoder(dropout=1.0), "^dropout: must be at least 0 and less than 1, got 1.0"),
+        (lambda: Decoder(hidden_size=0), "^hidden_size: must be 1 or more, not 0"),
+        (lambda: Decoder(dropout=1.0), "^dropout: must be at least 0 and less than 1, not 1.0"),
         (lambda: Decoder(mixer=LSTM(), positions=(Learned(), Rotary())), "^positions.1: Rotary acts inside attention"),
-        (lambda: Stack(num_layers=0), "^num_layers: must be 1 or more, got 0"),
+        (lambda: Stack(num_layers=0), "^num_layers: must be 1 or more, not 0"),
         (lambda: FeedForward(expansion=0.0), "^expansion: "),
     ],
 )
@@ -201,16 +201,16 @@ def test_impossible_values_are_refused_by_name(make: Any, words: str) -> None:
 
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
-    with pytest.raises(UserError, match="width 18 must be divisible by num_heads=4"):
+    with pytest.raises(UserError, match="num_heads: must divide hidden_size=18, not 4"):
         Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"must be even .*got 9"):
+    with pytest.raises(UserError, match=r"must be even .*not 9"):
         Decoder(hidden_size=9, mixer=Attention(num_heads=3), positions=(Sinusoidal(),)).build(vocabulary, 0)
     model = Decoder(hidden_size=8).build(vocabulary, 0)
     with pytest.raises(UserError, match="a Decoder has no encoder"):
         model(make_tokens([3]), make_tokens([3]))
     with pytest.raises(UserError, match="a Decoder has no encoder"):
         model.prefill(make_tokens([3]), make_tokens([3]), capacity=4)
-    with pytest.raises(UserError, match="loops: must be 1 for a Stack, got 2"):
+    with pytest.raises(UserError, match="loops: must be 1 for a Stack, not 2"):
         model(make_tokens([3]), loops=2)
     assert torch.equal(model(make_tokens([3]), loops=1).logits, model(make_tokens([3])).logits)
 

@@ -172,5 +172,5 @@ def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^std: must be greater than 0, got 0"):
+    with pytest.raises(UserError, match=r"^std: must be greater than 0, not 0"):
         Normal(std=0.0)

@@ -32,7 +32,7 @@ def test_sinusoidal_is_the_written_out_formula() -> None:
 
 
 def test_sinusoidal_refuses_an_odd_width() -> None:
-    with pytest.raises(UserError, match=r"must be even .*got 7"):
+    with pytest.raises(UserError, match=r"must be even .*not 7"):
         Sinusoidal().build_input(7)
 
 
@@ -96,7 +96,7 @@ def test_scalar_takes_the_fractions_of_zooming_as_they_are(vocabulary: Any) -> N
 def test_a_position_that_wants_whole_places_refuses_fractions(position: Any) -> None:
     with pytest.raises(
         UserError,
-        match=r"^positions.0.position_ids: Zooming gives fractional position ids, .* Scalar accepts fractions",
+        match=r"^positions.0.position_ids: Zooming has fractional position ids, .* Scalar accepts fractions",
     ):
         Decoder(hidden_size=8, positions=(position(position_ids=Zooming()),))
 

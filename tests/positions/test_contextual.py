@@ -162,5 +162,5 @@ def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> Non
 
 
 def test_impossible_values_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^max_positions: must be 2 or more .*got 1"):
+    with pytest.raises(UserError, match=r"^max_positions: must be 2 or more .*not 1"):
         CoPE(max_positions=1)

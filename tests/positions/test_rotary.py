@@ -61,8 +61,8 @@ def test_a_share_turns_the_first_components_only() -> None:
         (lambda: Rotary(base=1.0), "^base: "),
         (lambda: Rotary(partial_rotary_factor=0.0), "^partial_rotary_factor: "),
         (lambda: Rotary(partial_rotary_factor=1.5), "^partial_rotary_factor: "),
-        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "must be even and positive, got 3 of 6"),
-        (lambda: Rotary().build_attention(1, 5), "must be even and positive, got 5 of 5"),
+        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "must be even and positive, not 3 of 6"),
+        (lambda: Rotary().build_attention(1, 5), "must be even and positive, not 5 of 5"),
     ],
 )
 def test_what_cannot_be_turned_is_refused(make: object, words: str) -> None:

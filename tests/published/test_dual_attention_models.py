@@ -321,7 +321,7 @@ def test_presets_are_settings_that_can_be_changed_and_crossed() -> None:
     assert (made.model.tie_word_embeddings, made.model.final_norm, made.model.mixer.relation_dim) == (True, True, 16)
     with pytest.raises(UserError, match="heads_self: not an argument of published models; there are: hidden_size, "):
         published(heads_self=3)
-    with pytest.raises(UserError, match=r"num_relations: must divide hidden_size \(64\), got 3"):
+    with pytest.raises(UserError, match=r"num_relations: must divide hidden_size \(64\), not 3"):
         published(num_relations=3)
 
 

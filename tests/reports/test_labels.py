@@ -1,5 +1,5 @@
-"""Promises of reports on labels: the curve by count, the floor beside every number beyond training, and no claim where
-a model looks ahead."""
+"""Promises of reports on labels: the curve by count, the floor beside every number beyond training, and not comparable
+where a model looks ahead."""
 
 import json
 import re
@@ -25,13 +25,13 @@ from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.counts import count_curve, count_section, floor_line
-from numerate.reports.finding import finding_sentence, group_result
 from numerate.reports.grid import floor_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
 from numerate.reports.records import read_run, read_runs
-from numerate.reports.success import length_curves, study_finding, success_rows
+from numerate.reports.success import length_curves, study_summary, success_rows
+from numerate.reports.summary import group_result, summary_sentence
 from numerate.reports.symmetry import has_equal_states
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.words import Words
@@ -143,7 +143,7 @@ def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> Non
     assert group.floor == pytest.approx(floor)
     page = run_page(read_run(folder))
     assert f"floor {100 * floor:.1f}" in page
-    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in finding_sentence([group])
+    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in summary_sentence([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
     assert facts.count("floor") == 3, "OOD validation, OOD test and all OOD; not in distribution"
     header, rows = success_rows([group])
@@ -182,7 +182,7 @@ def test_a_model_at_its_floor_goes_nowhere_and_one_above_it_is_not_held_up(make:
     assert found.farthest_point is None
     assert found.first_ood_point is not None
     assert found.first_ood_point.coordinates == {"count": 7}
-    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in finding_sentence([chance])
+    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in summary_sentence([chance])
     reach = group_result(group_of(make("lstm", 13))).farthest_point
     assert reach is not None
     assert reach.coordinates == {"count": 12}
@@ -240,7 +240,7 @@ def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: 
     assert 6 in group_of(*folders).diagonal
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     assert "never on the lengths tested" not in page
-    assert "did best on OOD validation, which is excluded from its results" in page
+    assert "best score on OOD validation, which is excluded from its results" in page
     report = run_page(read_run(folders[0]))
     table = report[report.index("<h2>Checkpoints and position offsets") :].split("</table>")[0]
     validation = table.split("</th>")[:-1].index(
@@ -271,17 +271,17 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
     assert rows["nope"][2] == "0/2 by a symmetry"
     assert rows["nope"][4].startswith("0/2 [0, 66] 50")
     assert rows["gru"][3] == "did not converge"
-    text = study_finding(groups)
-    assert "nope cannot, by a symmetry" in text
+    text = study_summary(groups)
+    assert "nope cannot converge, by a symmetry" in text
     assert "gru did not converge in this budget" in text
-    assert "2 of 4 schemes converged" in text
+    assert "2 of 4 groups converged" in text
     assert "nope up to" not in text
     curves, missed = length_curves(groups)
     assert curves[0].label == "nope (2 seeds, at chance by a symmetry)"
     assert missed == "Not drawn, as no seed converged: gru (0 of 2)."
     page = write_comparison(folders, tmp_path / "page.html").read_text()
-    assert "gru did not solve the task in distribution" in page
-    assert "nope did not solve the task in distribution" not in page
+    assert "gru did not converge" in page
+    assert "nope did not converge" not in page
 
 
 def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Make) -> None:
@@ -307,7 +307,7 @@ def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Ma
     with pytest.raises(UserError, match="lstm must be evaluated first"):
         with_metric([group_of(folder)], "unseen")
     both = [group_of(folder), group_of(make("rnn", 8))]
-    assert "not evaluated yet: lstm" in finding_sentence(with_metric(both, "unseen"))
+    assert "not evaluated yet: lstm" in summary_sentence(with_metric(both, "unseen"))
 
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:
@@ -339,17 +339,17 @@ def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path:
     why = "its positions see the length of the row"
     zoomed = [make("zoom", 12, seed, non_causal_reason=why) for seed in (0, 1)]
     plain = [make("lstm", 12, seed) for seed in (0, 1)]
-    assert finding_sentence([group_of(*zoomed)]) == f"no claim about zoom: {why}."
-    assert f"no claim about zoom: {why}" in run_page(read_run(zoomed[0]))
+    assert summary_sentence([group_of(*zoomed)]) == f"zoom: not comparable (non-causal): {why}."
+    assert f"zoom: not comparable (non-causal): {why}" in run_page(read_run(zoomed[0]))
     text = comparison_text(group_runs(read_runs([*plain, *zoomed])))
-    assert f"no claim about zoom: {why}" in text
+    assert f"zoom: not comparable (non-causal): {why}" in text
     assert "lstm / zoom" not in text, "no test of a pair"
     _, rows = success_rows(group_runs(read_runs([*plain, *zoomed])))
     found = {row[0]: row[3] for row in rows}
-    assert found["zoom"] == f"no claim: {why}"
+    assert found["zoom"] == f"not comparable (non-causal): {why}"
     assert found["lstm"].startswith("2/2")
     path = write_comparison([*plain, *zoomed], tmp_path / "page.html")
-    assert f"<strong>no claim about zoom: {why}</strong>" in path.read_text()
+    assert f"<strong>zoom: not comparable (non-causal): {why}</strong>" in path.read_text()
 
 
 def test_a_comparison_has_the_curve_the_floor_and_all_measures(make: Make, tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_chance_is_a_theorem_where_every_place_has_the_same_state(
 
 def test_the_finding_says_where_chance_is_a_theorem(make: Make) -> None:
     blind = RECIPE | {"model": to_tree(BLIND)}
-    assert "for nope, chance-level accuracy follows from a symmetry" in finding_sentence(
+    assert "for nope, chance-level accuracy follows from a symmetry" in summary_sentence(
         [group_of(make("nope", 1, recipe=blind))]
     )
-    assert "theorem" not in finding_sentence([group_of(make("lstm", 1))])
+    assert "theorem" not in summary_sentence([group_of(make("lstm", 1))])

@@ -121,7 +121,7 @@ def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(mak
     folders = [make("stories", 40, 0, {"final": 4.0}), make("stories", 40, 1, {}), make("others", 40, 0, {})]
     text = " ".join(comparison_text(group_runs(read_runs(folders))).split())
     assert "2 of 3 runs are not evaluated on the whole validation text yet and not compared" in text
-    assert f"`numerate evaluate {folders[1]}` does it, and so on." in text
+    assert f"run `numerate evaluate {folders[1]}`, and so on." in text
 
 
 def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_left_out_in_silence(

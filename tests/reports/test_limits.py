@@ -78,9 +78,9 @@ def test_the_page_of_two_hundred_runs_is_small_and_says_what_it_leaves_out(large
 def test_one_run_each_of_two_hundred_makes_a_short_finding(make: Callable[..., Path], tmp_path: Path) -> None:
     runs = [make(f"v{v:03d}", 0, 3 + v % 3, high=5) for v in range(60)]
     text = write_comparison(runs, tmp_path / "page.html").read_text()
-    finding = re.search(r'<p class="finding">(.*?)</p>', text)
+    finding = re.search(r'<p class="summary">(.*?)</p>', text)
     assert finding is not None
-    assert finding[1].startswith("60 of 60 solve what they were trained on")
+    assert finding[1].startswith("60 of 60 converged in distribution")
     assert "40 go beyond at 90" in finding[1]
     assert "v002, v005" in finding[1]
     assert "and 11 others" in finding[1]

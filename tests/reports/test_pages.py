@@ -85,7 +85,7 @@ def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):
 def test_the_page_of_a_run_holds_all_that_it_should(make_run):
     page = outline(write_run_report(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
     for expected in (
-        "addition_abacus solves what it was trained on",
+        "addition_abacus converged in distribution",
         "in distribution, mean",
         "OOD validation",
         "OOD validation: sizes slightly above those of training",
@@ -212,13 +212,13 @@ def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_
     runs = [make_run("abacus", lambda n: 0.3), make_run("rotary", lambda n: n <= 5, examples=12800)]
     text = outline(write_comparison(runs, tmp_path / "report.html")).text
     assert "addition_abacus 6,400; addition_rotary 12,800" in text
-    assert "addition_abacus did not solve the task in distribution: low OOD scores may only mean slow learning" in text
+    assert "addition_abacus did not converge: low OOD scores may only mean slow learning" in text
 
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):
     failed = [("abacus seed 1", "the loss is nan <b>\n at step 7 " + "x" * 200)]
     text = write_comparison(pair, tmp_path / "one.html", title="Pair", failed_runs=failed).read_text()
-    warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="finding">', text)[1]
+    warning = re.search(r'<h1>Pair</h1>\n<p class="warning"><strong>(.*?)</strong></p>\n<p class="summary">', text)[1]
     error = "the loss is nan &lt;b&gt; at step 7 "
     shown = error + "x" * (100 - len("the loss is nan <b> at step 7 ")) + "..."
     assert warning == f"1 of 3 runs failed and is not in anything below: abacus seed 1 ({shown})."

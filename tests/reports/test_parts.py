@@ -17,7 +17,6 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
 from numerate.reports.answers import answer_pair_sentences, compare_pairs_by_metric
 from numerate.reports.compare import write_comparison
-from numerate.reports.finding import finding_sentence
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import group_runs, have_named_parts
 from numerate.reports.metric_tables import MAX_COLUMNS, _column_ranges, metric_rows
@@ -26,6 +25,7 @@ from numerate.reports.page import run_page
 from numerate.reports.part_chart import part_chart, wrap_name
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run, read_runs
+from numerate.reports.summary import summary_sentence
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation
@@ -244,17 +244,17 @@ def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) 
 
 
 def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
-    text = finding_sentence(group_runs(read_runs(losses(tmp_path, 2))))
+    text = summary_sentence(group_runs(read_runs(losses(tmp_path, 2))))
     assert text.startswith("On the in-distribution modules (add, mul_of")
     assert "on the OOD test modules (add_big, mul_big), exact match is" in text
     assert "for CrossEntropy_64" in text
     assert "log_mae is the mean absolute error" in text
     assert "median of 2 seeds" in text
-    many = finding_sentence(group_runs(read_runs(losses(tmp_path / "b", 1, ("A", "B", "C", "D", "E", "F")))))
+    many = summary_sentence(group_runs(read_runs(losses(tmp_path / "b", 1, ("A", "B", "C", "D", "E", "F")))))
     assert "exact match is highest, of 6, with" in many
     assert "F_64" in many
     assert "(last: " in many
-    assert "owes some of its lead to chance" in many
+    assert "is partly the best by chance" in many
 
 
 @pytest.mark.parametrize("kind", sorted(set(FIGURES) - {"counts", "pair", "training", "validation"}))

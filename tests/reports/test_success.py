@@ -20,7 +20,7 @@ from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.sections import region_rows, region_table
-from numerate.reports.success import convergence_results, study_finding, success_rows, table_lengths, unconverged_notes
+from numerate.reports.success import convergence_results, study_summary, success_rows, table_lengths, unconverged_notes
 from numerate.training.run_folder import header_yaml
 
 Share = Callable[[int], float]
@@ -84,7 +84,7 @@ def study(make: Callable[..., Path]) -> list[Path]:
 
 def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: list[Path]) -> None:
     header, rows = success_rows(group_runs([read_run(folder) for folder in study]))
-    assert header == ["scheme", "checkpoint", "converged", *(f"n={n}" for n in (6, 7, 8, 9, 12, 15, 18))]
+    assert header == ["group", "checkpoint", "converged", *(f"n={n}" for n in (6, 7, 8, 9, 12, 15, 18))]
     table = {(row[0], row[1]): row[2:] for row in rows}
     assert list(table) == [(s, c) for s, c in (("abacus", "final"), ("abacus", "best"))] + [
         (scheme, "final") for scheme in ("rotary", "looped", "nope")
@@ -101,13 +101,13 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100] 100"]
     assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
     looped, nope = unconverged_notes(groups)
-    assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) right")
+    assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) correct")
     assert nope.startswith("nope (final) did not converge in this budget: 40 % (seed 0), 40 % (seed 1), 40 % (seed 2)")
-    text = study_finding(groups)
-    assert "3 of 4 schemes converged on what they were trained on" in text
-    assert "nope did not converge in this budget, so how far they would go is unknown" in text
+    text = study_summary(groups)
+    assert "3 of 4 groups converged in at least one seed" in text
+    assert "nope did not converge in this budget, so how far they would generalize is unknown" in text
     assert "abacus up to n = 10 (2/3 seeds)" in text
-    assert "rotary does not reach the first OOD length so" in text
+    assert "rotary does not reach this at the first OOD length" in text
 
 
 def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
@@ -126,7 +126,7 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
     text = comparison_text(group_runs([read_run(folder) for folder in study]))
     assert "did not converge" in text
     lines = [
-        line for line in text.splitlines() if line.startswith(("scheme ", "abacus ", "rotary ", "looped ", "nope "))
+        line for line in text.splitlines() if line.startswith(("group ", "abacus ", "rotary ", "looped ", "nope "))
     ]
     assert len(lines) >= 6
     assert all(len(line) < 200 for line in lines)
@@ -135,7 +135,7 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
 def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
     runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
     assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
-    assert study_finding(group_runs([read_run(run) for run in runs])) == ""
+    assert study_summary(group_runs([read_run(run) for run in runs])) == ""
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
@@ -249,13 +249,13 @@ def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed
     assert reached["nope", "in distribution"] == "0 of 3"
     assert reached["nope", "OOD test"] == "none converged"
     assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged, and are not counted" in region_table(group_runs([read_run(folder) for folder in study]))
+    assert "have not converged and are excluded" in region_table(group_runs([read_run(folder) for folder in study]))
     assert "not converged" not in region_table(group_runs([read_run(study[0])]))
 
 
 def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[..., Path]) -> None:
     runs = [make(kind, lambda n: 0.4, seed) for kind in ("nope", "fire", "alibi", "none") for seed in (0, 1)]
-    assert study_finding(group_runs([read_run(run) for run in runs])).startswith(
+    assert study_summary(group_runs([read_run(run) for run in runs])).startswith(
         "nope, fire, alibi and none did not converge"
     )
 

@@ -91,7 +91,7 @@ def test_pairs_are_tested_and_corrected_within_their_task_alone(laptop: list[Gro
 def test_a_page_of_several_tasks_says_what_was_found_of_each_and_then_shows_each(laptop: list[Group]) -> None:
     page = comparison_page(laptop, "Which of them count on?")
     finding_at, modular, shifted = (page.index(f">{name}</h") for name in ("modulo 10", "modulo 10", "shifted"))
-    assert page.count('<p class="finding">') == 2
+    assert page.count('<p class="summary">') == 2
     shown = [page.index(f'style="margin-top:4rem">{name}</h1>') for name in ("modulo 10", "shifted")]
     assert finding_at == modular < shifted < shown[0] < shown[1]
     part = page[shown[0] : shown[1]]
@@ -103,7 +103,7 @@ def test_a_page_of_several_tasks_says_what_was_found_of_each_and_then_shows_each
 
 def test_a_comparison_of_one_task_has_no_parts(laptop: list[Group], tmp_path: Path) -> None:
     page = write_comparison(folders_of(laptop[0::2][:2]), tmp_path / "page.html").read_text()
-    assert page.count('<p class="finding">') == 1
+    assert page.count('<p class="summary">') == 1
     assert "margin-top:4rem" not in page
     assert "===" not in comparison_text(laptop[0::2][:2])
 

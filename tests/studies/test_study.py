@@ -392,7 +392,7 @@ def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_c
     assert [" ".join(line.split()) for line in (*mod[3:], *shifted[3:])] == [
         "mod: learned 2 2/2 100.0% 60.0% (10.0%)",
         "mod: NoPE 1 no, by a symmetry 10.0% 11.8% (10.0%)",
-        "shifted: zoom 1 no claim 100.0% 100.0% (10.0%)",
+        "shifted: zoom 1 not comparable (non-causal) 100.0% 100.0% (10.0%)",
         "shifted: sines 1 none 60.0% 20.0% (3.0%)",
     ]
     assert "accuracy at positions beyond training (trained: label accuracy), in brackets the baseline" in note[0]

@@ -1039,10 +1039,10 @@ def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
     runs = [(recipe(seed=0), labelled(1.0)), (recipe(seed=1), labelled(1.0, non_causal_reason="it sees the end"))]
     table = study(runs)
     assert table["non_causal_reason"] == [None, "it sees the end"]
-    assert "no claim: it sees the end" in table.to_text()
+    assert "not comparable (non-causal): it sees the end" in table.to_text()
     groups = table.group_by("label")
     assert (next(iter(groups))["success"], next(iter(groups))["success.count"]) == (1.0, 1)
-    assert "no claim, and no success counted: it sees the end" in groups.to_text()
+    assert "not comparable (non-causal), and no success counted: it sees the end" in groups.to_text()
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:

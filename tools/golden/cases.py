@@ -1,6 +1,6 @@
 """The recipes of the golden comparison: each is a name and settings, made small by `preset=debug`.
 
-Together they use every task, number format, position scheme, mixer, loss, layout and objective that numerate has
+Together they use every task, number format, positional encoding, mixer, loss, layout and objective that numerate has
 (`tests/test_golden.py` holds it). The folders `stories` and `llama` are made by `record.py`, in the folder that
 it works in.
 """

@@ -56,7 +56,7 @@ class ChannelMix(Mixer):
 
 
 class ChannelMixer(TokenMixer):
-    """The part behind `ChannelMix`. Its state is the newest input, rows x 1 x width.
+    """The module of `ChannelMix`. Its state is the newest input, rows x 1 x width.
 
     Linear layers are named as in the published code; `shift_weights` is that of keys, then that of receptance.
     """

@@ -49,7 +49,7 @@ class _DeltaBase(Mixer):
 
     @abstractmethod
     def transition_settings(self) -> tuple[int, bool]:
-        """How many writes a token makes, and whether there are gates."""
+        """The number of writes per token, and whether there are gates."""
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DeltaMixer":
         if self.head_dim is None and width % self.num_heads:
@@ -57,8 +57,8 @@ class _DeltaBase(Mixer):
                 heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads
             ]
             raise UserError(
-                f"model.mixer.num_heads: width {width} must be divisible by num_heads={self.num_heads}; "
-                f"{', '.join(map(str, valid_num_heads))} heads are possible, or set head_dim"
+                f"model.mixer.num_heads: must divide hidden_size={width}, not {self.num_heads}; "
+                f"possible values: {', '.join(map(str, valid_num_heads))}; or set head_dim"
             )
         num_householder, gated = self.transition_settings()
         return DeltaMixer(self, width, self.head_dim or width // self.num_heads, num_householder, gated)
@@ -130,7 +130,7 @@ class DeltaMixer(TokenMixer):
     """One layer of any of the three. A token writes `num_householder` times.
 
     `in_proj` packs queries, then the keys of each write, the values of each write, and the
-    output gate where there is one; `ba_proj` makes the betas of each write and the memory's gates.
+    output gate if there is one; `ba_proj` makes the betas of each write and the memory's gates.
     """
 
     def __init__(self, spec: _DeltaBase, width: int, head_width: int, num_householder: int, gated: bool) -> None:

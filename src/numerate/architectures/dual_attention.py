@@ -22,7 +22,7 @@ from numerate.kernels.relational import (
     causal_mask,
 )
 from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
-from numerate.mixers.attention_positions import AttentionPositions, common_cache_position, find_pair_rotation
+from numerate.mixers.attention_positions import AttentionPositions, common_cache_position, find_complex_rope
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
@@ -33,17 +33,18 @@ class DualAttention(Mixer):
     """Dual attention: self-attention heads beside relational attention heads.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. A relational head has causal attention weights a_ij;
-    its values for tokens i and j are their relations r_ij, and a symbol s_j that identifies j: the sum over j of
-    a_ij (W r_ij + S s_j). Relation l is activation((Q_l x_i . K_l x_j) / sqrt(its width)), shared by all heads; W is a
-    head's own map of all relations. The two kinds of heads have separate output projections, whose outputs are
+    its output for token i is the sum over j of a_ij (W r_ij + S s_j), with the relations r_ij between tokens i and j
+    and a symbol s_j that identifies token j. Relation l is activation((Q_l x_i . K_l x_j) / sqrt(its width)), shared by
+    all heads; each head has its own W. The two kinds of heads have separate output projections, whose outputs are
     concatenated.
 
     With `variant="rca"` (relational cross-attention) relations are the attention weights themselves, and symbols the
     values; with `variant="disrca"` (disentangled) attention weights are multiplied by one relation per head.
 
-    Positions act on attention as in `Attention`, never on relations. With `num_key_value_heads` several heads of a kind
-    share keys and values (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245): with `rca` also the compared keys,
-    with `disrca` relation keys too. A softmax of relations is over the visible keys of a token.
+    Positional encodings apply to attention as in `Attention`, never to relations. With `num_key_value_heads`, several
+    heads of the same kind share keys and values or symbols (grouped-query attention, Ainslie et al., 2023,
+    https://arxiv.org/abs/2305.13245), and with `disrca` relation keys too. With `activation="softmax"` relations are
+    normalized over the visible keys of a token.
 
     >>> from numerate.models import Decoder, Stack
     >>> from numerate.positions import Rotary
@@ -51,16 +52,18 @@ class DualAttention(Mixer):
     >>> spec = Decoder(hidden_size=128, backbone=Stack(num_layers=4), positions=(Rotary(),), mixer=mixer)
 
     This is one of the published models of Tiny Stories, in the authors' later code; in the code of the published
-    results all relations together were as wide as the model (there `relation_dim=32`).
+    results the total width of all relations was that of the model (there `relation_dim=32`).
     """
 
-    num_self_heads: int = setting(2, "number of self-attention heads; all heads together must divide hidden_size")
+    num_self_heads: int = setting(
+        2, "number of self-attention heads; the total number of heads must divide hidden_size"
+    )
     num_relational_heads: int = setting(2, "number of relational attention heads")
-    symbols: Symbols = setting(SymbolicAttention(), "where symbols come from")
+    symbols: Symbols = setting(SymbolicAttention(), "how symbols are assigned to tokens")
     variant: Variant = setting("relational", "relational, rca (relations only) or disrca (attention times relation)")
     num_relations: int | None = setting(None, "number of relations; null: num_relational_heads")
     relation_dim: int | None = setting(
-        None, "dimension of a relation's queries and keys; null: all relations together as wide as the relational heads"
+        None, "dimension of a relation's queries and keys; null: total width of the relational heads / num_relations"
     )
     symmetric: bool = setting(False, "whether relations are symmetric: queries and keys share their projection")
     activation: Activation | None = setting(None, "activation of relations; null: softmax with rca, otherwise identity")
@@ -73,7 +76,8 @@ class DualAttention(Mixer):
     dropout: float = setting(0.0, "dropout of attention weights")
     backend: RelationalBackend = setting(
         "auto",
-        "implementation, all exact: auto, plain, values (identity only), chunks, triton (CUDA), tiles",
+        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA), "
+        "tiles (triton's algorithm in PyTorch)",
         identity=False,
     )
 
@@ -125,7 +129,7 @@ class DualAttention(Mixer):
             )
 
     def relation_activation(self) -> Activation:
-        """The activation that relations go through."""
+        """The activation function of relations."""
         return self.activation or ("softmax" if self.variant == "rca" else "identity")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DualAttentionMixer":
@@ -136,12 +140,12 @@ class DualAttention(Mixer):
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         symbols = self.symbols.build_layers(width, depth) if self.num_relational_heads else [None] * depth
         layers = [DualAttentionMixer(self, width, positions, symbols[layer]) for layer in range(depth)]
-        known: set[int] = set()
+        known_ids: set[int] = set()
         for layer in layers:
             layer.attention_positions.share_modules(layers[0].attention_positions)
-            named = {name: id(parameter) for name, parameter in layer.named_parameters()}
-            layer.shared_parameters = {name for name, one in named.items() if one in known}
-            known |= set(named.values())
+            ids_by_name = {name: id(parameter) for name, parameter in layer.named_parameters()}
+            layer.shared_parameters = {name for name, parameter_id in ids_by_name.items() if parameter_id in known_ids}
+            known_ids |= set(ids_by_name.values())
         return list(layers)
 
     def has_attention(self) -> bool:
@@ -149,11 +153,12 @@ class DualAttention(Mixer):
 
 
 TensorsByName = dict[str, Tensor]
-"""The cached tensors of the tokens so far, each rows x heads x capacity x width."""
+"""The cached tensors of the previous tokens, each rows x heads x capacity x width."""
 
 
 class DualAttentionMixer(TokenMixer):
-    """The part behind `DualAttention`. Its state: keys, values, projected symbols and relation keys of all places."""
+    """The module of `DualAttention`. Its decoding state: keys, values, projected symbols and relation keys of all
+    positions."""
 
     def __init__(
         self,
@@ -166,8 +171,8 @@ class DualAttentionMixer(TokenMixer):
         self.spec, num_self_heads, num_relational_heads = spec, spec.num_self_heads, spec.num_relational_heads
         if width % (num_self_heads + num_relational_heads):
             raise UserError(
-                f"model.mixer.num_self_heads: width {width} must be divisible by the {num_self_heads} + "
-                f"{num_relational_heads} heads; choose a total that divides it"
+                f"model.mixer.num_self_heads: num_self_heads + num_relational_heads must divide hidden_size={width}, "
+                f"not {num_self_heads} + {num_relational_heads}"
             )
         self.shared_parameters: set[str] = set()
         self.num_self_heads, self.num_relational_heads, self.head_width = (
@@ -197,33 +202,33 @@ class DualAttentionMixer(TokenMixer):
             self._build_relational(spec, width)
 
     def _build_relational(self, spec: DualAttention, width: int) -> None:
-        inside, variant = self.num_relational_heads * self.head_width, spec.variant
+        relational_width, variant = self.num_relational_heads * self.head_width, spec.variant
         self.symbol_v_proj = nn.Linear(width, self.num_relational_groups * self.head_width, bias=spec.bias)
-        self.relational_out_proj = nn.Linear(inside, inside, bias=spec.out_bias)
+        self.relational_out_proj = nn.Linear(relational_width, relational_width, bias=spec.out_bias)
         if variant == "rca":
             return
-        self.num_relations, asking = (
-            (spec.num_relations or self.num_relational_heads, 0)
+        self.num_relations, num_relation_query_heads = (
+            (spec.num_relations or self.num_relational_heads, spec.num_relations or self.num_relational_heads)
             if variant == "relational"
             else (self.num_relational_groups, self.num_relational_heads)
         )
         self.relation_width = spec.relation_dim or (
-            inside // self.num_relations if variant == "relational" else self.head_width
+            relational_width // self.num_relations if variant == "relational" else self.head_width
         )
         if variant == "relational":
-            if spec.relation_dim is None and inside % self.num_relations:
+            if spec.relation_dim is None and relational_width % self.num_relations:
                 raise UserError(
-                    f"model.mixer.num_relations: the total width {inside} of relational heads must be divisible by "
-                    f"{self.num_relations} relations; choose a divisor, or set relation_dim"
+                    f"model.mixer.num_relations: must divide {relational_width}, the total width of the relational "
+                    f"heads, not {self.num_relations}; choose a divisor, or set relation_dim"
                 )
-            self.relation_proj = nn.Linear(self.num_relations, inside, bias=False)
-        self.relation_q_proj = nn.Linear(width, (asking or self.num_relations) * self.relation_width, bias=False)
+            self.relation_proj = nn.Linear(self.num_relations, relational_width, bias=False)
+        self.relation_q_proj = nn.Linear(width, num_relation_query_heads * self.relation_width, bias=False)
         if not spec.symmetric:
             self.relation_k_proj = nn.Linear(width, self.num_relations * self.relation_width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        queries, held = self._project_fast(x, context) or (None, self._project_keys_values(x, context))
-        return self._attend(x, held, context, projected_queries=queries)
+        queries, keys_values = self._project_fast(x, context) or (None, self._project_keys_values(x, context))
+        return self._attend(x, keys_values, context, projected_queries=queries)
 
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
@@ -235,12 +240,12 @@ class DualAttentionMixer(TokenMixer):
     def prefill(
         self, x: Float[Tensor, "rows time width"], context: Context
     ) -> tuple[Tensor, TensorsByName | DecodingCache]:
-        held, cache = self._project_keys_values(x, context), {}
-        for name, part in held.items():
-            rows, heads, time, size = len(x), *part.shape[1:]
-            cache[name] = part.new_zeros(rows, heads, context.capacity, size)
-            cache[name][:, :, :time] = part
-        output = self._attend(x, held, context)
+        keys_values, cache = self._project_keys_values(x, context), {}
+        for name, tensor in keys_values.items():
+            rows, heads, time, head_width = len(x), *tensor.shape[1:]
+            cache[name] = tensor.new_zeros(rows, heads, context.capacity, head_width)
+            cache[name][:, :, :time] = tensor
+        output = self._attend(x, keys_values, context)
         if not self._supports_fast_decoding(x, context):
             return output, cache
         symbols = cache.pop("symbols")
@@ -249,7 +254,7 @@ class DualAttentionMixer(TokenMixer):
 
     def _supports_fast_decoding(self, x: Tensor, context: Context) -> bool:
         """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
-        softmax; a symbol per token, no blocked keys and no attention bias."""
+        softmax; one symbol per token, no blocked keys and no attention bias."""
         spec = self.spec
         if (
             spec.variant != "relational"
@@ -264,11 +269,13 @@ class DualAttentionMixer(TokenMixer):
             or context.blocked_keys is not None
         ):
             return False
-        linear_maps = (one for name, one in self.named_children() if name not in ("symbols", "attention_positions"))
+        projections = (
+            module for name, module in self.named_children() if name not in ("symbols", "attention_positions")
+        )
         positions = self.attention_positions
         if positions.attention_biases or positions.contextual_biases:
             return False
-        if any(type(one) is not nn.Linear for one in linear_maps):
+        if any(type(module) is not nn.Linear for module in projections):
             return False
         return can_decode_exactly(x, self.q_proj.weight) and not (self.training and spec.dropout)
 
@@ -278,19 +285,18 @@ class DualAttentionMixer(TokenMixer):
         name = ("symbols", id(self.symbols))
         if name not in context.forward_cache:
             context.forward_cache[name] = self.symbols.decoding_function()
-        asking = self.relation_q_proj
-        answering = asking if self.spec.symmetric else self.relation_k_proj
+        relation_k_proj = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
         scale, relation_scale = self.head_width**-0.5, self.relation_width**-0.5
         in_projections = (
             (self.q_proj, scale),
             (self.k_proj, 1.0),
             (self.v_proj, 1.0),
-            (asking, relation_scale),
-            (answering, 1.0),
+            (self.relation_q_proj, relation_scale),
+            (relation_k_proj, 1.0),
         )
-        by_head = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
+        relation_proj = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
         return DecodingProjections(
-            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, by_head
+            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, relation_proj
         )
 
     def step(
@@ -301,54 +307,55 @@ class DualAttentionMixer(TokenMixer):
             return decode_step(
                 x, context, state, self.attention_positions, self.symbol_v_proj, self.spec.relation_activation()
             ), state
-        row, place = torch.arange(x.shape[0], device=x.device), common_cache_position(context)
-        for name, part in self._project_keys_values(x, context).items():
-            if place is None:
-                state[name][row, :, context.cache_position] = part[:, :, 0]
+        row_index, cache_position = torch.arange(x.shape[0], device=x.device), common_cache_position(context)
+        for name, tensor in self._project_keys_values(x, context).items():
+            if cache_position is None:
+                state[name][row_index, :, context.cache_position] = tensor[:, :, 0]
             else:
-                state[name][:, :, place] = part[:, :, 0]
-        held = {name: part[:, :, : context.cached_length] for name, part in state.items()}
-        return self._attend(x, held, context, context.cache_position[:, None]), state
+                state[name][:, :, cache_position] = tensor[:, :, 0]
+        keys_values = {name: tensor[:, :, : context.cached_length] for name, tensor in state.items()}
+        return self._attend(x, keys_values, context, context.cache_position[:, None]), state
 
     def _project_keys_values(self, x: Tensor, context: Context) -> TensorsByName:
         """The keys, values, symbols and relation keys of tokens."""
-        held = {"keys": self.attention_positions.rotate(self._split_heads(self.k_proj(x)), context)}
+        keys_values = {"keys": self.attention_positions.rotate(self._split_heads(self.k_proj(x)), context)}
         if self.num_self_heads:
-            held["values"] = self._split_heads(self.v_proj(x))
+            keys_values["values"] = self._split_heads(self.v_proj(x))
         if isinstance(self.symbols, TokenSymbols):
-            held["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
+            keys_values["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
         if self.num_relations:
-            made = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
-            held["relation_keys"] = self._split_heads(made(x), self.relation_width)
-        return held
+            relation_k_proj = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
+            keys_values["relation_keys"] = self._split_heads(relation_k_proj(x), self.relation_width)
+        return keys_values
 
     def _project_fast(self, x: Tensor, context: Context) -> tuple[TensorsByName, TensorsByName] | None:
-        """Queries of both kinds, and `_project_keys_values`, by one linear layer, with components of attention queries
-        and keys permuted; None where that is not faster."""
+        """Computes attention and relation queries and `_project_keys_values` with one matrix product and RoPE by
+        complex multiplication, which permutes the components of attention queries and keys; None if it does not
+        apply."""
         projections = {"queries": self.q_proj, "keys": self.k_proj}
         projections |= {"values": self.v_proj} if self.num_self_heads else {}
         if self.num_relations:
             projections["relation_queries"] = self.relation_q_proj
             projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_k_proj}
-        if any(type(part) is not nn.Linear or part.bias is not None for part in projections.values()):
+        if any(type(module) is not nn.Linear or module.bias is not None for module in projections.values()):
             return None
         positions = self.attention_positions
-        if (match := find_pair_rotation(positions.rotations, positions.contextual_biases, x, context)) is None:
+        if (match := find_complex_rope(positions.rotations, positions.contextual_biases, x, context)) is None:
             return None
-        number, part = match
-        sizes = {name: one.out_features for name, one in projections.items()}
-        num_heads = (sizes["queries"] + sizes["keys"]) // self.head_width
-        key = ("pairs", number, self.head_width, num_heads)
-        if key not in context.forward_cache:
-            context.forward_cache[key] = part.complex_factors(context.position_ids[number], num_heads).to(
+        index, rotation = match
+        widths = {name: module.out_features for name, module in projections.items()}
+        num_heads = (widths["queries"] + widths["keys"]) // self.head_width
+        cache_key = ("complex_rope", index, self.head_width, num_heads)
+        if cache_key not in context.forward_cache:
+            context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], num_heads).to(
                 x.dtype.to_complex()
             )
-        rotated_weight = part.interleave_halves(torch.cat([self.q_proj.weight, self.k_proj.weight]))
-        weight = torch.cat([rotated_weight, *(one.weight for one in list(projections.values())[2:])])
-        projected = split_and_rotate(linear(x, weight), context.forward_cache[key], list(sizes.values()))
+        rotated_weight = rotation.interleave_halves(torch.cat([self.q_proj.weight, self.k_proj.weight]))
+        weight = torch.cat([rotated_weight, *(module.weight for module in list(projections.values())[2:])])
+        projected = split_and_rotate(linear(x, weight), context.forward_cache[cache_key], list(widths.values()))
         keys_values = {
-            name: self._split_heads(one, self.relation_width if name.startswith("relation_") else None)
-            for name, one in zip(projections, projected, strict=True)
+            name: self._split_heads(tensor, self.relation_width if name.startswith("relation_") else None)
+            for name, tensor in zip(projections, projected, strict=True)
         }
         queries: TensorsByName = {
             name: keys_values.pop(name) for name in ("queries", "relation_queries") if name in keys_values
@@ -369,10 +376,10 @@ class DualAttentionMixer(TokenMixer):
     ) -> Tensor:
         """The outputs at all positions, or at `query_positions`, attending to `keys_values`; `projected_queries` if
         already computed."""
-        known_queries = projected_queries or {}
+        projected_queries = projected_queries or {}
         num_self_heads = self.num_self_heads
         attn_queries, keys = self._queries_and_keys(
-            x, keys_values, context, query_positions, known_queries.get("queries")
+            x, keys_values, context, query_positions, projected_queries.get("queries")
         )
         visible, bias = self.attention_positions.visibility_and_bias(
             attn_queries, self._keys_per_head(keys), context, query_positions
@@ -381,7 +388,8 @@ class DualAttentionMixer(TokenMixer):
         outputs = []
         if num_self_heads:
             self_keys, values = (
-                _repeat_kv(one[:, : self.num_self_groups], num_self_heads) for one in (keys, keys_values["values"])
+                _repeat_kv(tensor[:, : self.num_self_groups], num_self_heads)
+                for tensor in (keys, keys_values["values"])
             )
             self_bias = bias if bias is None or bias.shape[1] == 1 else bias[:, :num_self_heads]
             attn_output = causal_attention(
@@ -396,7 +404,7 @@ class DualAttentionMixer(TokenMixer):
                 visible=visible,
                 bias=bias if bias is None or bias.shape[1] == 1 else bias[:, num_self_heads:],
                 dropout=dropout,
-                **self._relation_inputs(x, keys_values, keys.shape[2], known_queries.get("relation_queries")),
+                **self._relation_inputs(x, keys_values, keys.shape[2], projected_queries.get("relation_queries")),
             )
             attn_output = relational_attention(
                 heads, self.spec.variant, self.spec.relation_activation(), self.spec.backend
@@ -405,89 +413,97 @@ class DualAttentionMixer(TokenMixer):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
     def _queries_and_keys(
-        self, x: Tensor, held: TensorsByName, context: Context, at: Tensor | None = None, made: Tensor | None = None
+        self,
+        x: Tensor,
+        keys_values: TensorsByName,
+        context: Context,
+        query_positions: Tensor | None = None,
+        queries: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Queries of all heads and keys of all groups, those of self-attention first."""
-        keys = held["keys"]
-        queries = made
+        """Queries of all heads and keys of all groups, those of self-attention first; `queries` if already
+        computed."""
+        keys = keys_values["keys"]
         if queries is None:
-            queries = self.attention_positions.rotate(self._split_heads(self.q_proj(x)), context, at)
+            queries = self.attention_positions.rotate(self._split_heads(self.q_proj(x)), context, query_positions)
         if self.spec.shared_queries:
             queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
         return queries, keys
 
     def _keys_per_head(self, keys: Tensor) -> Tensor:
-        """Keys of all heads, from those of groups."""
+        """The keys of every head, repeated from those of its group."""
         if (self.num_self_groups, self.num_relational_groups) == (self.num_self_heads, self.num_relational_heads):
             return keys
-        parts = (
+        keys_and_num_heads = (
             (keys[:, : self.num_self_groups], self.num_self_heads),
             (keys[:, self.num_self_groups :], self.num_relational_heads),
         )
-        return torch.cat([_repeat_kv(part, heads) for part, heads in parts if heads], dim=1)
+        return torch.cat(
+            [_repeat_kv(group_keys, num_heads) for group_keys, num_heads in keys_and_num_heads if num_heads], dim=1
+        )
 
     def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        found, held, own = {}, self._project_keys_values(x, context), self.num_self_heads
-        queries, keys = self._queries_and_keys(x, held, context)
+        maps, keys_values, num_self_heads = {}, self._project_keys_values(x, context), self.num_self_heads
+        queries, keys = self._queries_and_keys(x, keys_values, context)
         keys = self._keys_per_head(keys)
         visible, bias = self.attention_positions.visibility_and_bias(queries, keys, context)
         visible = causal_mask(queries, keys) if visible is None else visible
         scores = torch.einsum("rhqd,rhkd->rhqk", queries, keys) * self.head_width**-0.5
         scores = scores if bias is None else scores + bias
-        if own:
-            found["attention"] = apply_activation(scores[:, :own], visible, "softmax")
+        if num_self_heads:
+            maps["attention"] = apply_activation(scores[:, :num_self_heads], visible, "softmax")
         if not self.num_relational_heads:
-            return found
+            return maps
         function = self.spec.relation_activation()
         if self.spec.variant != "rca" or function == "softmax":
-            found["relational attention"] = apply_activation(scores[:, own:], visible, "softmax")
+            maps["relational attention"] = apply_activation(scores[:, num_self_heads:], visible, "softmax")
         else:
-            found["relations"] = apply_activation(scores[:, own:], visible, function) * visible
+            maps["relations"] = apply_activation(scores[:, num_self_heads:], visible, function) * visible
         if self.num_relations:
-            related = self._relation_inputs(x, held, keys.shape[2])
-            compared = torch.einsum("rlqp,rlkp->rlqk", related["relation_queries"], related["relation_keys"])
-            found["relations"] = apply_activation(compared * self.relation_width**-0.5, visible, function) * visible
-        chosen = self.symbols.attention_maps(x, context) if isinstance(self.symbols, TokenSymbols) else None
-        return found if chosen is None else found | {"symbols": chosen}
+            inputs = self._relation_inputs(x, keys_values, keys.shape[2])
+            relation_scores = torch.einsum("rlqp,rlkp->rlqk", inputs["relation_queries"], inputs["relation_keys"])
+            relation_scores = relation_scores * self.relation_width**-0.5
+            maps["relations"] = apply_activation(relation_scores, visible, function) * visible
+        symbol_weights = self.symbols.attention_maps(x, context) if isinstance(self.symbols, TokenSymbols) else None
+        return maps if symbol_weights is None else maps | {"symbols": symbol_weights}
 
     def _relation_inputs(
-        self, x: Tensor, held: TensorsByName, keys: int, asking: Tensor | None = None
+        self, x: Tensor, keys_values: TensorsByName, num_keys: int, relation_queries: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Symbols, and what relations compare."""
-        made = {}
+        """The symbols, and the relation queries and keys."""
+        inputs = {}
         if isinstance(self.symbols, DistanceSymbols):
-            made["distance_symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(keys))[None])
+            inputs["distance_symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(num_keys))[None])
         else:
-            made["symbols"] = held["symbols"]
+            inputs["symbols"] = keys_values["symbols"]
         if self.num_relations:
-            made["relation_queries"] = (
-                self._split_heads(self.relation_q_proj(x), self.relation_width) if asking is None else asking
-            )
-            made["relation_keys"] = held["relation_keys"]
+            if relation_queries is None:
+                relation_queries = self._split_heads(self.relation_q_proj(x), self.relation_width)
+            inputs["relation_queries"] = relation_queries
+            inputs["relation_keys"] = keys_values["relation_keys"]
             if self.spec.variant == "disrca":
-                made["relation_keys"] = _repeat_kv(made["relation_keys"], self.num_relational_heads)
+                inputs["relation_keys"] = _repeat_kv(inputs["relation_keys"], self.num_relational_heads)
             else:
-                made["relation_proj"] = torch.unflatten(
+                inputs["relation_proj"] = torch.unflatten(
                     self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width)
                 )
-        return made
+        return inputs
 
-    def _split_heads(self, made: Float[Tensor, "rows time all"], size: int | None = None) -> Tensor:
-        return torch.unflatten(made, -1, (-1, size or self.head_width)).transpose(1, 2)
+    def _split_heads(self, projected: Float[Tensor, "rows time all"], head_width: int | None = None) -> Tensor:
+        return torch.unflatten(projected, -1, (-1, head_width or self.head_width)).transpose(1, 2)
 
     def self_initialized_parameters(self) -> set[str]:
         """Parameters shared between layers belong to the first layer."""
         symbols = set() if self.symbols is None else self.symbols.self_initialized_parameters()
         positions = self.attention_positions.self_initialized_parameters()
-        own = {f"attention_positions.{name}" for name in positions} | {f"symbols.{name}" for name in symbols}
-        return own - self.shared_parameters
+        names = {f"attention_positions.{name}" for name in positions} | {f"symbols.{name}" for name in symbols}
+        return names - self.shared_parameters
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
-        made = {"q_proj": "queries", "k_proj": "keys", "relation_q_proj": "queries", "relation_k_proj": "keys"}
-        return {name: (what,) for name, what in made.items() if hasattr(self, name)}
+        roles = {"q_proj": "queries", "k_proj": "keys", "relation_q_proj": "queries", "relation_k_proj": "keys"}
+        return {name: (role,) for name, role in roles.items() if hasattr(self, name)}
 
     def fan_in_by_layer(self) -> Mapping[str, int]:
-        # As published, where the map is a tensor of heads x head width x relations.
+        # As in the published code, where this projection is a tensor of heads x head width x relations.
         return {"relation_proj": self.head_width * self.num_relations} if hasattr(self, "relation_proj") else {}
 
     def output_projections(self) -> Sequence[nn.Linear]:
@@ -497,23 +513,20 @@ class DualAttentionMixer(TokenMixer):
         )
 
     def flops(self, time: int) -> int:
-        """Counted by the definition, over pairs of a query and a visible key, whatever the backend."""
-        linear = [part for part in self.children() if isinstance(part, nn.Linear)]
-        inside, compared = (
-            self.head_width * (self.num_self_heads + self.num_relational_heads),
-            self.num_relations * self.relation_width,
-        )
+        """Counted from the definition, over all pairs of a query and a visible key, independent of the backend."""
+        num_weights = sum(module.weight.numel() for module in self.children() if isinstance(module, nn.Linear))
+        num_heads = self.num_self_heads + self.num_relational_heads
+        total_width, relation_width = self.head_width * num_heads, self.num_relations * self.relation_width
         if self.spec.variant == "disrca":
-            compared = self.num_relational_heads * self.head_width
-        pair = (
-            2 * inside
-            + compared
+            relation_width = self.num_relational_heads * self.head_width
+        flops_per_pair = (
+            2 * total_width
+            + relation_width
             + (self.num_relational_heads * self.num_relations if self.spec.variant == "relational" else 0)
         )
-        symbols = self.symbols.flops(time) if isinstance(self.symbols, TokenSymbols) else 0
-        matrices = sum(part.weight.numel() for part in linear)
-        contextual = self.attention_positions.flops(self.num_self_heads + self.num_relational_heads, time)
-        return 2 * time * matrices + pair * time * (time + 1) + symbols + contextual
+        symbol_flops = self.symbols.flops(time) if isinstance(self.symbols, TokenSymbols) else 0
+        bias_flops = self.attention_positions.flops(num_heads, time)
+        return 2 * time * num_weights + flops_per_pair * time * (time + 1) + symbol_flops + bias_flops
 
 
 def _repeat_kv(x: Float[Tensor, "rows groups time width"], heads: int) -> Float[Tensor, "rows heads time width"]:

@@ -1,8 +1,9 @@
 """A fast decoding step of dual attention, with few operations per token.
 
-All input projections are packed into one, and both output projections into one with each head's map of relations: with
-output projection O and map of relations W, a relational head's output is O (s + W r) = O s + (O W) r, for the symbols s
-and relations r attended to. Factors on scores are in the weights. The output equals that of `DualAttentionMixer`.
+All input projections are packed into one, and both output projections into one with each head's relation projection:
+with output projection O and relation projection W, a relational head's output is O (s + W r) = O s + (O W) r, for the
+symbols s and relations r attended to. The factors on scores are folded into the weights. The output equals that of
+`DualAttentionMixer`.
 """
 
 from collections.abc import Sequence
@@ -29,24 +30,26 @@ class DecodingProjections(RowIndependentState):
         in_projections: Sequence[tuple[nn.Linear, float]],
         self_out_proj: nn.Linear,
         relational_out_proj: nn.Linear,
-        by_head: Float[Tensor, "heads width relations"],
+        relation_proj: Float[Tensor, "heads width relations"],
     ) -> None:
-        self.symbol_function, self.num_relational_heads = symbols, len(by_head)
-        self.split_sizes = [len(one.weight) for one, _ in in_projections]
-        self.in_weight = torch.cat([one.weight * scale for one, scale in in_projections])
-        self.in_bias = _packed_bias([one for one, _ in in_projections])
-        related = torch.einsum(
-            "ohd,hdl->ohl", torch.unflatten(relational_out_proj.weight, 1, by_head.shape[:2]), by_head
+        self.symbol_function, self.num_relational_heads = symbols, len(relation_proj)
+        self.split_sizes = [len(module.weight) for module, _ in in_projections]
+        self.in_weight = torch.cat([module.weight * scale for module, scale in in_projections])
+        self.in_bias = _packed_bias([module for module, _ in in_projections])
+        relation_weight = torch.einsum(
+            "ohd,hdl->ohl", torch.unflatten(relational_out_proj.weight, 1, relation_proj.shape[:2]), relation_proj
         )
-        other = torch.cat([relational_out_proj.weight, related.flatten(1)], dim=1)
-        self.out_weight: Tensor = torch.block_diag(self_out_proj.weight, other)  # type: ignore[no-untyped-call]
+        relational_weight = torch.cat([relational_out_proj.weight, relation_weight.flatten(1)], dim=1)
+        self.out_weight: Tensor = torch.block_diag(self_out_proj.weight, relational_weight)  # type: ignore[no-untyped-call]
         self.out_bias = _packed_bias([self_out_proj, relational_out_proj])
 
 
-def _packed_bias(parts: list[nn.Linear]) -> Tensor | None:
-    if all(part.bias is None for part in parts):
+def _packed_bias(modules: list[nn.Linear]) -> Tensor | None:
+    if all(module.bias is None for module in modules):
         return None
-    return torch.cat([part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in parts])
+    return torch.cat(
+        [module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias for module in modules]
+    )
 
 
 @dataclass
@@ -62,9 +65,11 @@ class DecodingCache:
 
 def can_decode_exactly(x: Tensor, weight: Tensor) -> bool:
     """Whether decoding with packed projections is exact: at least float32, without gradients."""
-    stacked: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    busy = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
-    return x.dtype == weight.dtype and x.element_size() >= 4 and not (stacked or busy)
+    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    needs_general_path = (
+        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    )
+    return x.dtype == weight.dtype and x.element_size() >= 4 and not (is_vmapped or needs_general_path)
 
 
 def decode_step(
@@ -94,13 +99,13 @@ def decode_step(
         "values": torch.cat([values, symbols], dim=-1).view(rows, -1, head_width),
         "relation_keys": relation_keys.view(rows, -1, relation_width),
     }
-    row = None if common_position is not None else torch.arange(rows, device=x.device)
+    row_index = None if common_position is not None else torch.arange(rows, device=x.device)
     for name, entry in new_entries.items():
         tensor: Tensor = getattr(cache, name)
         if common_position is not None:
             tensor.select(2, common_position).copy_(entry)
         else:
-            tensor[row, :, context.cache_position] = entry
+            tensor[row_index, :, context.cache_position] = entry
     scores = queries @ cache.keys[:, :, :cached_length].mT
     relation_scores = relation_queries.view(rows, -1, 1, relation_width) @ cache.relation_keys[:, :, :cached_length].mT
     relations = ACTIVATION_FUNCTIONS[activation](relation_scores)

@@ -68,7 +68,7 @@ class Mamba2(Mixer):
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         if channels % head_width:
             raise UserError(
-                f"model.mixer.head_dim: must divide the {channels} channels, unlike {head_width}; "
+                f"model.mixer.head_dim: must divide the {channels} channels, not {head_width}; "
                 f"{', '.join(map(str, divisors))} are possible"
             )
         return Mamba2Mixer(self, width, head_width)

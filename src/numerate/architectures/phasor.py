@@ -1,4 +1,4 @@
-"""Phasor: a diagonal recurrence of token-dependent rotations, of which only the phase is read."""
+"""Phasor: a diagonal recurrence of token-dependent rotations; the output depends on the phase only."""
 
 import math
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Phasor(Mixer):
 
 
 class PhasorMixer(TokenMixer):
-    """The part behind `Phasor`. Its state is rows x cells, complex."""
+    """The module of `Phasor`. Its state is rows x cells, complex."""
 
     def __init__(self, spec: Phasor, width: int, cells: int) -> None:
         super().__init__()

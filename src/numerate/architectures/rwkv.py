@@ -47,12 +47,12 @@ def initialize_linear(linear: nn.Linear, gain: float) -> None:
 
 
 def compute_num_heads(width: int, head_width: int | None) -> int:
-    """The number of heads; by default of 64 channels each, or one head where the width is smaller."""
+    """The number of heads; by default of 64 channels each, or one head if the width is smaller."""
     size = head_width or min(64, width)
     if width % size:
         fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
         raise UserError(
-            f"model.mixer.head_dim: must divide the width {width}, unlike {size}; "
+            f"model.mixer.head_dim: must divide hidden_size={width}, not {size}; "
             f"{', '.join(map(str, fitting[-4:]))} are possible"
         )
     return width // size
@@ -136,7 +136,7 @@ def merge_chunks(x: Float[Tensor, "rows heads chunks places size"], time: int) -
 
 
 def upcast_all(*tensors: Tensor) -> list[Tensor]:
-    """In single precision at least: a recurrence adds up what it rounds."""
+    """Converts to at least single precision, as rounding errors accumulate in a recurrence."""
     return [upcast(x) for x in tensors]
 
 

@@ -57,11 +57,11 @@ State = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV4Mixer(TokenMixer):
-    """The part behind `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
+    """The module of `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
     that of the weights, both divided by exp of the last; and that exponent, the largest so far.
 
     Parameters are named as in the published code; `shift_weights` is 1 - time_mix of keys, values and receptance, one
-    behind the other.
+    after the other.
     """
 
     def __init__(self, spec: RWKV4, width: int, layer: int, depth: int) -> None:
@@ -172,7 +172,7 @@ def parallel_wkv(
 
 
 def _running_max_exponent(k: Tensor, speed: Tensor) -> Tensor:
-    """The largest exponent behind each place, the largest k(i) - (t - i) speed; by doubling, in log2(time) rounds."""
+    """The largest exponent at each position, the largest k(i) - (t - i) speed; by doubling, in log2(time) rounds."""
     far, time = 1, k.shape[1]
     while far < time:
         k = torch.cat([k[:, :far], torch.maximum(k[:, far:], k[:, :-far] - far * speed)], dim=1)

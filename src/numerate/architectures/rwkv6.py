@@ -53,7 +53,7 @@ class RWKV6(Mixer):
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """
 
-    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller")
     decay_rank: int = setting(64, "rank of the decay projection")
     shift_rank: int = setting(32, "rank of the token shift projections")
     published_initialization: bool = setting(
@@ -81,7 +81,7 @@ WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class RWKV6Mixer(TokenMixer):
-    """The part behind `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+    """The module of `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
 
     Parameters are named as in the published code; `time_decay` has time_decay as its bias, and time_decay_w1 and _w2 as
     `down` and `up`.

@@ -46,9 +46,9 @@ class RWKV7(Mixer):
         S(t) = (diag(w(t)) - (a(t) * z(t)) z(t)^T) S(t-1) + k(t) v(t)^T        y(t) = S(t)^T r(t)
 
     A transition can have eigenvalues below 0 and mix channels, which decays alone cannot. Values of later layers are
-    mixed with those of the first, which all layers of a forward share. Decays, rates, gates and that mixture come from
-    maps of low rank; their ranks, if not given, are those that the authors suggest for the width. A norm by head, the
-    newest token's own bonus, the gate and a linear map follow. A whole RWKV-7 alternates it with
+    mixed with those of the first, which all layers of a forward pass share. Decays, rates, gates and that mixture come
+    from maps of low rank; their ranks, if not given, are those that the authors suggest for the width. A norm by head,
+    the newest token's own bonus, the gate and a linear map follow. A whole RWKV-7 alternates it with
     `ChannelMix(version=7)`:
 
     >>> from numerate.mixers import Alternating, ChannelMix
@@ -65,7 +65,7 @@ class RWKV7(Mixer):
     a = 0 their sum does.
     """
 
-    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size where that is smaller")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller")
     decay_rank: int | None = setting(None, "rank of the decay projection; null: 2.5 sqrt(hidden_size) in steps of 32")
     rate_rank: int | None = setting(
         None, "rank of the in-context learning rate projection; null: 2.5 sqrt(hidden_size) in steps of 32"
@@ -101,10 +101,10 @@ OptionalActivation = Callable[[Tensor], Tensor] | None
 
 
 class RWKV7Mixer(TokenMixer):
-    """The part behind `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
+    """The module of `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
 
     Parameters are named as in the published code, maps of low rank as in flash-linear-attention: the bias, `down` and
-    `up` of `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one behind the other.
+    `up` of `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one after the other.
     """
 
     def __init__(self, spec: RWKV7, width: int, layer: int, depth: int) -> None:

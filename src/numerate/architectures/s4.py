@@ -75,7 +75,7 @@ class S4(Mixer):
 
 
 class S4Mixer(StateSpaceMixer):
-    """The part behind `S4`.
+    """The module of `S4`.
 
     The bilinear rule x_t - x_(t-1) = step A (x_t + x_(t-1))/2 + step B u_t with A = diag(e) - P P* is a diagonal
     recurrence that reads B u_t - P f_t, where f_t = P*(x_t + x_(t-1))/2 is one number. With the impulse responses cb,

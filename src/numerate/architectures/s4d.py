@@ -78,7 +78,7 @@ class S4D(Mixer):
 
 
 class S4DMixer(StateSpaceMixer):
-    """The part behind `S4D`."""
+    """The module of `S4D`."""
 
     def __init__(self, spec: S4D, width: int) -> None:
         super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)

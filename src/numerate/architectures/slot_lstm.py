@@ -51,14 +51,14 @@ class SlotLSTM(Mixer):
 
 
 _SELF_INITIALIZED_LINEARS = ("write_proj", "read_proj", "in_proj")
-"""The linear maps that a layer draws itself, biases included."""
+"""The linear layers that a mixer initializes itself, including biases."""
 
 
 class SlotLSTMMixer(TokenMixer):
-    """The part behind `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
+    """The module of `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
 
-    The recurrence is not linear in what it carries, so there is no form that is parallel over time: the input
-    projections in is made in two matrix products for all places, and a loop does the rest.
+    The recurrence is not linear in its state, so it cannot be parallelized over time: the input projections are
+    computed by two matrix products for all positions, the rest by a loop.
     """
 
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:

@@ -64,8 +64,8 @@ class SLSTM(Mixer):
         if cells % self.num_heads:
             fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
             raise UserError(
-                f"model.mixer.num_heads: hidden_size={cells} must be divisible by num_heads={self.num_heads}; "
-                f"{', '.join(map(str, fitting))} heads are possible"
+                f"model.mixer.num_heads: must divide hidden_size={cells}, not {self.num_heads}; "
+                f"possible values: {', '.join(map(str, fitting))}"
             )
         if not self.output_projection and cells != width:
             raise UserError(
@@ -76,7 +76,7 @@ class SLSTM(Mixer):
 
 
 class SLSTMMixer(TokenMixer):
-    """The part behind `SLSTM`.
+    """The module of `SLSTM`.
 
     Its state is what the convolution has seen and, rows x cells each: h, the mean c/n, and log n.
     `if_proj` makes the inputs of i and f, `zo_proj` those of z and o; `recurrent_weight` is heads x (4 x head) x head.
@@ -140,7 +140,7 @@ class SLSTMMixer(TokenMixer):
         return found.view(*x.shape[:2], 4, self.num_heads, -1)
 
     def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
-        """h, the means and log n behind each token: rows x time x heads x head."""
+        """h, the means and log n after each token: rows x time x heads x head."""
         inputs = self._inputs(x, seen)
         return slstm(inputs, self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
 
@@ -164,7 +164,7 @@ def slstm(
     recurrent_weight: Float[Tensor, "heads four head"],
     sigmoid_forget: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h, the means and log n behind each token, rows x time x heads x head each."""
+    """h, the means and log n after each token, rows x time x heads x head each."""
     h, means, totals, *_ = _SLSTMFunction.apply(inputs, recurrent_weight, sigmoid_forget)  # type: ignore[no-untyped-call]
     return h, means, totals
 

@@ -175,7 +175,7 @@ class Convolution(Function):
 def _sum_diagonals(matrix: Float[Tensor, "width time piece"]) -> Float[Tensor, "width time"]:
     """At [h, l] the sum of all [h, i, j] with i - j = l.
 
-    Square by square: rows written one behind the other with as many zeros between them, then read in rows shorter by
+    Square by square: rows written one after the other with as many zeros between them, then read in rows shorter by
     one, stand one further to the right each.
     """
     time, size = matrix.shape[-2:]
@@ -248,7 +248,7 @@ def series_quotient(
 
 
 def _first_output(function: Any, *given: Any) -> Tensor:
-    """What it makes, without what it keeps for its gradient."""
+    """The result, without the tensors saved for the gradient."""
     made: Tensor = function.apply(*given)[0]
     return made
 
@@ -355,14 +355,14 @@ class StateSpaceMixer(TokenMixer, ABC):
         return {"out_proj": ("values", "gates")}
 
     def flops(self, time: int) -> int:
-        """The convolution as the triangle that it is, and the linear map; the kernel is made once for all rows."""
+        """The convolution as the triangle that it is, and the linear map; the kernel is computed once for all rows."""
         return self.width * time * (time + 1) + 2 * time * self.out_proj.weight.numel()
 
 
 def reverse_rows(
     signal: Float[Tensor, "width time rows"], lengths: Int[Tensor, " rows"]
 ) -> Float[Tensor, "width time rows"]:
-    """Each row from its last real entry backwards, zeros behind its first one."""
+    """Each row reversed from its last real entry, with zeros after its first one."""
     width, time, rows = signal.shape
     places = lengths - 1 - torch.arange(time, device=signal.device)[:, None]
     turned = signal.gather(1, places.clamp(min=0).expand(width, time, rows))

@@ -16,7 +16,7 @@ from numerate.mixers.attention_maps import attention_weights
 from numerate.mixers.mixer import Context
 
 SymbolFunction = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
-"""Gives every token its symbol, from what the mixer reads."""
+"""Computes the symbol of every token from the input of the mixer."""
 
 
 class Symbols(ABC):
@@ -24,10 +24,10 @@ class Symbols(ABC):
 
     @abstractmethod
     def build(self, width: int) -> "TokenSymbols | DistanceSymbols":
-        """The part of one layer. Raises `UserError` for what cannot be built."""
+        """The module of one layer. Raises `UserError` for invalid settings."""
 
     def build_layers(self, width: int, depth: int) -> "Sequence[TokenSymbols | DistanceSymbols]":
-        """Those of all layers: one shared module, unless a spec overrides it."""
+        """The modules of all layers: one shared module by default."""
         return [self.build(width)] * depth
 
 
@@ -36,22 +36,22 @@ class TokenSymbols(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
-        """The symbols of whole rows, or in a step of the newest tokens; x is what the mixer reads. Where they depend on
-        the position alone, the first dimension may be 1."""
+        """The symbols of whole rows, or in a decoding step of the newest tokens; x is the input of the mixer. If
+        symbols depend on the position only, the first dimension may be 1."""
 
     def decoding_function(self) -> "SymbolFunction":
-        """As `forward`, for the steps of one decoding, without gradients: with everything that does not depend on the
-        token precomputed."""
+        """`forward` for decoding steps, without gradients: everything that does not depend on the token is
+        precomputed."""
         return self
 
     def attention_maps(
         self, x: Float[Tensor, "rows time width"], context: Context
     ) -> Float[Tensor, "rows heads time symbols"] | None:
-        """How much of each symbol of a library every token takes; None for symbols without attention weights."""
+        """The attention weights of tokens over a library of symbols; None for symbols without attention."""
         return None
 
     def self_initialized_parameters(self) -> set[str]:
-        """Names of parameters that it initializes itself."""
+        """Names of parameters that this module initializes itself."""
         return set()
 
     def flops(self, time: int) -> int:
@@ -60,11 +60,11 @@ class TokenSymbols(nn.Module, ABC):
 
 
 class DistanceSymbols(nn.Module, ABC):
-    """Gives every pair of tokens a symbol, by how far one stands before the other."""
+    """Gives every pair of tokens a symbol that depends on the distance between them."""
 
     @abstractmethod
     def forward(self, time: int) -> Float[Tensor, "time width"]:
-        """The symbols of the distances up to so many, the farthest first and that of distance 0 last."""
+        """The symbols of the distances time - 1, ..., 1, 0."""
 
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters()}
@@ -75,11 +75,11 @@ class SymbolicAttention(Symbols):
     """Symbolic attention: tokens attend to a library of learned symbols by learned templates.
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, section 2: with templates F and symbols S, each
-    `num_symbols` x width and split into heads, a token x gets softmax(scale (W x + b) F^T) S, head by head. Templates
-    and symbols begin as N(0, 1).
+    `num_symbols` x width and split into heads, the symbol of a token x is softmax(scale (W x + b) F^T) S, head by head.
+    Templates and symbols are initialized from N(0, 1).
 
-    As published it reads the residual stream before the norm of its block (with `normalized`, what the mixer reads),
-    and all layers have one and the same. With the map at 0 every token gets the mean of all symbols.
+    As published, x is the residual stream before the norm of the block (with `normalized`, the input of the mixer), and
+    all layers share one module. With W = 0 and b = 0 every token gets the mean of all symbols.
     """
 
     num_symbols: int = setting(64, "number of symbols in the library")
@@ -90,7 +90,9 @@ class SymbolicAttention(Symbols):
         "shared", "what layers share: everything, only the symbol library, or nothing"
     )
     normalized: bool = setting(
-        False, "whether it reads the normalized input of the mixer; false: the residual stream before the norm"
+        False,
+        "whether symbolic attention reads the normalized input of the mixer; "
+        "false: the residual stream before the norm",
     )
     initialization: Literal["model", "uniform"] = setting(
         "model",
@@ -106,21 +108,21 @@ class SymbolicAttention(Symbols):
 
     def build(self, width: int) -> "SymbolicAttentionPart":
         if width % self.num_heads:
-            raise UserError(f"model.mixer.symbols.num_heads: must divide the width {width}, unlike {self.num_heads}")
+            raise UserError(f"model.mixer.symbols.num_heads: must divide hidden_size={width}, not {self.num_heads}")
         return SymbolicAttentionPart(self, width)
 
     def build_layers(self, width: int, depth: int) -> Sequence[TokenSymbols | DistanceSymbols]:
         if self.sharing == "shared":
             return super().build_layers(width, depth)
-        made = [self.build(width) for _ in range(depth)]
+        modules = [self.build(width) for _ in range(depth)]
         if self.sharing == "library":
-            for part in made[1:]:
-                part.symbol_library = made[0].symbol_library
-        return made
+            for module in modules[1:]:
+                module.symbol_library = modules[0].symbol_library
+        return modules
 
 
 class SymbolicAttentionPart(TokenSymbols):
-    """The part behind `SymbolicAttention`."""
+    """The module of `SymbolicAttention`."""
 
     symbol_library: Tensor
 
@@ -136,44 +138,44 @@ class SymbolicAttentionPart(TokenSymbols):
             self.register_buffer("symbol_library", symbols)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
-        asking, templates, symbols = self._split(x, context)
-        kind = asking.dtype
-        found = scaled_dot_product_attention(asking, templates.to(kind), symbols.to(kind), scale=self.scale)
-        return torch.unflatten(found[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
+        queries, templates, symbols = self._split(x, context)
+        dtype = queries.dtype
+        output = scaled_dot_product_attention(queries, templates.to(dtype), symbols.to(dtype), scale=self.scale)
+        return torch.unflatten(output[0].transpose(0, 1).flatten(1), 0, x.shape[:2])
 
     def decoding_function(self) -> SymbolFunction:
         heads, scale = self.heads, self.scale
         templates, symbols = (
-            torch.unflatten(one, -1, (heads, -1)) for one in (self.template_features, self.symbol_library)
+            torch.unflatten(tensor, -1, (heads, -1)) for tensor in (self.template_features, self.symbol_library)
         )
-        # Head by head, and templates with a place for each component, which is how one token reads them the quickest.
+        # Heads first and components before templates: the fastest memory layout for the products of a single token.
         scale = templates.shape[-1] ** -0.5 if scale is None else scale
         templates, symbols = (templates * scale).permute(1, 2, 0).contiguous(), symbols.transpose(0, 1).contiguous()
 
-        def found(x: Tensor, context: Context) -> Tensor:
-            asking = self.q_proj(x if self.normalized or context.residual is None else context.residual)
-            asking = asking.view(-1, heads, templates.shape[1]).transpose(0, 1)
-            scores = torch.bmm(asking, templates.to(asking.dtype))
-            chosen = torch.bmm(scores.softmax(-1), symbols.to(asking.dtype))
-            return chosen.transpose(0, 1).reshape(x.shape)
+        def compute_symbols(x: Tensor, context: Context) -> Tensor:
+            queries = self.q_proj(x if self.normalized or context.residual is None else context.residual)
+            queries = queries.view(-1, heads, templates.shape[1]).transpose(0, 1)
+            scores = torch.bmm(queries, templates.to(queries.dtype))
+            output = torch.bmm(scores.softmax(-1), symbols.to(queries.dtype))
+            return output.transpose(0, 1).reshape(x.shape)
 
-        return found
+        return compute_symbols
 
     def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> Tensor | None:
-        asking, templates, _ = self._split(x, context)
-        everything = torch.ones(1, 1, 1, templates.shape[2], dtype=torch.bool, device=x.device)
-        weights = attention_weights(asking, templates.to(asking.dtype), everything, self.scale)
+        queries, templates, _ = self._split(x, context)
+        visible = torch.ones(1, 1, 1, templates.shape[2], dtype=torch.bool, device=x.device)
+        weights = attention_weights(queries, templates.to(queries.dtype), visible, self.scale)
         return torch.unflatten(weights[0], 1, x.shape[:2]).transpose(0, 1)
 
     def _split(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of tokens, templates and symbols, by head: 1 x heads x count x head width each. All tokens of all
-        rows are one row, so that templates and symbols are not repeated."""
-        read = x if self.normalized or context.residual is None else context.residual
-        asking, templates, symbols = (
-            torch.unflatten(one, -1, (self.heads, -1)).transpose(-3, -2)[None]
-            for one in (self.q_proj(read).flatten(0, 1), self.template_features, self.symbol_library)
+        """Queries of tokens, templates and symbols, by head: 1 x heads x count x head width each. The tokens of all
+        rows are concatenated into one, so that templates and symbols are not repeated."""
+        inputs = x if self.normalized or context.residual is None else context.residual
+        queries, templates, symbols = (
+            torch.unflatten(tensor, -1, (self.heads, -1)).transpose(-3, -2)[None]
+            for tensor in (self.q_proj(inputs).flatten(0, 1), self.template_features, self.symbol_library)
         )
-        return asking, templates, symbols
+        return queries, templates, symbols
 
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if self.is_uniform or not name.startswith("q_proj.")}
@@ -186,9 +188,9 @@ class SymbolicAttentionPart(TokenSymbols):
 class PositionalSymbols(Symbols):
     """A symbol for each position, learned or sinusoidal.
 
-    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The first token gets the first vector of the table,
-    whatever it is; rows longer than the table are refused. Sinusoidal symbols are those of `Sinusoidal` and have no
-    maximum length. All layers have the same.
+    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. The symbol depends only on the position of a
+    token; rows longer than the table raise an error. Sinusoidal symbols have no maximum length. All layers share one
+    module.
     """
 
     embedding: Literal["learned", "sinusoidal"] = setting(
@@ -212,7 +214,7 @@ class PositionalSymbols(Symbols):
 
 
 class PositionalSymbolsPart(TokenSymbols):
-    """The part behind `PositionalSymbols`."""
+    """The module of `PositionalSymbols`."""
 
     def __init__(self, spec: PositionalSymbols, width: int) -> None:
         super().__init__()
@@ -220,24 +222,24 @@ class PositionalSymbolsPart(TokenSymbols):
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "#rows time width"]:
         _, time, width = x.shape
-        places, longest = torch.arange(time, device=x.device)[None], time
+        positions, max_length = torch.arange(time, device=x.device)[None], time
         if context.cache_position is not None:
-            places, longest = context.cache_position[:, None], context.cached_length
+            positions, max_length = context.cache_position[:, None], context.cached_length
         if self.embedding is None:
-            return sinusoidal_embedding(places, width).to(x.dtype)
-        table = self.embedding.num_embeddings
-        if longest > table:
+            return sinusoidal_embedding(positions, width).to(x.dtype)
+        num_embeddings = self.embedding.num_embeddings
+        if max_length > num_embeddings:
             raise UserError(
-                f"model.mixer.symbols.max_position_embeddings: position {longest - 1} is outside the table of "
-                f"{table} positions; "
-                f"use shorter rows or model.mixer.symbols.max_position_embeddings={longest}"
+                f"model.mixer.symbols.max_position_embeddings: position {max_length - 1} is outside the table of "
+                f"{num_embeddings} positions; "
+                f"use shorter rows or model.mixer.symbols.max_position_embeddings={max_length}"
             )
-        found: Tensor = self.embedding(places)
-        return found
+        symbols: Tensor = self.embedding(positions)
+        return symbols
 
 
 def sinusoidal_embedding(positions: Tensor, width: int) -> Float[Tensor, "rows time {width}"]:
-    """Sines in the first half and cosines in the second, of place x 10000^(-2i / width): Vaswani et al. (2017)."""
+    """Sines in the first half and cosines in the second, of position x 10000^(-2i / width): Vaswani et al. (2017)."""
     rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
     angles = positions[..., None].double() * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
@@ -249,10 +251,10 @@ class PositionRelativeSymbols(Symbols):
 
     Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727, after the relative positions of Shaw et al. (2018),
     https://arxiv.org/abs/1803.02155. With max_distance=2 the symbol of the token itself is the last row of the table,
-    of the token before it the row above, and of all others the first. All layers have the same.
+    of the token before it the row above, and of all others the first. All layers share one table.
 
-    The published table has as many vectors again for tokens that come later, which a causal model never reads; it has
-    them here with `future_distances`, behind the others.
+    The published table also has `max_distance` vectors for later tokens, which a causal model never reads; with
+    `future_distances` the table has them too, after the others.
     """
 
     max_distance: int = setting(64, "distances beyond this share one symbol")
@@ -269,7 +271,7 @@ class PositionRelativeSymbols(Symbols):
 
 
 class PositionRelativeSymbolsPart(DistanceSymbols):
-    """The part behind `PositionRelativeSymbols`; its table begins as that of Glorot and Bengio (2010), uniform."""
+    """The module of `PositionRelativeSymbols`, with Glorot and Bengio's (2010) uniform initialization."""
 
     def __init__(self, spec: PositionRelativeSymbols, width: int) -> None:
         super().__init__()

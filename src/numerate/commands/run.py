@@ -16,12 +16,13 @@ from numerate.evaluation.labels import METRICS
 from numerate.executors.slurm import Slurm
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
+from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.grid import REGION_LABELS, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.language_records import is_language_record, number_text
 from numerate.reports.limits import MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records, cell_from_record
-from numerate.reports.success import NO_CLAIM, SYMMETRY
+from numerate.reports.success import SYMMETRY
 from numerate.reports.table import text_table
 from numerate.reports.tasks import group_by_task
 from numerate.studies.folder import StudyFolder
@@ -215,7 +216,7 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
     reasons = [
         region["non_causal_reason"] for one in found for region in one.values() if region.get("non_causal_reason")
     ]
-    return _VariantRow(label, len(records), NO_CLAIM if reasons else converged, medians, text)
+    return _VariantRow(label, len(records), NOT_COMPARABLE if reasons else converged, medians, text)
 
 
 def _region_score(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:

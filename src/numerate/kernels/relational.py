@@ -1,4 +1,4 @@
-"""Relational attention by its definition, materialized for all pairs of queries and keys."""
+"""Reference implementation of relational attention, materialized for all pairs of queries and keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +29,13 @@ class RelationalHeads:
     """The inputs of relational heads; keys and symbols per head, or for `relational_attention` per group of heads.
 
     - `symbols`: the projected symbol of every key; or None, and `distance_symbols` has one for each distance between
-      query and key, the farthest first and that of distance 0 last.
-    - `relation_queries`, `relation_keys`: what relations compare, none with `rca`; with `disrca` one for each head.
-    - `relation_proj`: what each head makes of the relations, with `relational` alone.
-    - `query_positions`: where in its row each query stands; None where the queries are those of all keys.
-    - `visible`: which keys a query sees, None for those up to itself; `bias` is added to the scores of attention.
-    - `dropout_mask`: which attention weights are not dropped, and the `dropout` that drew them.
+      query and key, from the largest down to 0.
+    - `relation_queries`, `relation_keys`: relations are their scaled products; None with `rca`, one per head with
+      `disrca`.
+    - `relation_proj`: each head's projection of the relations; only with `relational`.
+    - `query_positions`: the position of each query in its row; None if there is one query for every key.
+    - `visible`: the mask of visible keys, None for a causal mask; `bias` is added to the attention scores.
+    - `dropout_mask`: True for attention weights that are kept, drawn with probability `dropout` of False.
     """
 
     queries: Float[Tensor, "rows heads query head_width"]
@@ -54,15 +55,15 @@ class RelationalHeads:
 def reference_attention(
     heads: RelationalHeads, variant: Variant, activation: Activation
 ) -> Float[Tensor, "rows heads query head_width"]:
-    """The output of each head, by the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
+    """The output of each head, computed from the equations of Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727.
 
     With attention weights a_ij (a causal softmax), relations r_ij and symbols s_j:
 
-    - `relational`: the sum over j of a_ij (W r_ij + s_j), W a map for each head, r_ij all relations.
-    - `rca`: the sum of r_ij s_j, r_ij the activated scores of attention themselves.
-    - `disrca`: the sum of a_ij r_ij s_j, one relation for each head.
+    - `relational`: the sum over j of a_ij (W r_ij + s_j), with all relations r_ij and a matrix W per head.
+    - `rca`: the sum of r_ij s_j, where r_ij are the activated attention scores.
+    - `disrca`: the sum of a_ij r_ij s_j, with one relation per head.
 
-    Where a query i attends to key 1 only, with relation 3, a head with W = 2 and the symbol 5 gives 11.
+    If a query attends to key 1 only, with relation 3, a head with W = 2 and symbol 5 outputs 11.
     """
     visible = heads.visible if heads.visible is not None else causal_mask(heads.queries, heads.keys)
     scores = torch.einsum("rhqd,rhkd->rhqk", heads.queries, heads.keys) * heads.queries.shape[-1] ** -0.5
@@ -87,11 +88,10 @@ def reference_attention(
 
 
 def causal_mask(queries: Tensor, keys: Tensor) -> Bool[Tensor, "1 1 query key"]:
-    """The causal mask; fewer queries than keys are the last ones of a row."""
-    target_positions, count = queries.shape[2], keys.shape[2]
-    return torch.ones(target_positions, count, dtype=torch.bool, device=keys.device).tril(count - target_positions)[
-        None, None
-    ]
+    """The causal mask; if there are fewer queries than keys, they are the last ones of a row."""
+    num_queries, num_keys = queries.shape[2], keys.shape[2]
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=keys.device)
+    return mask.tril(num_keys - num_queries)[None, None]
 
 
 def apply_activation(
@@ -99,20 +99,20 @@ def apply_activation(
     visible: Bool[Tensor, "#rows 1 query key"],
     activation: Activation,
 ) -> Float[Tensor, "rows heads query key"]:
-    """Scores through the activation. A softmax is over the keys that a query sees, so that none depends on later
-    ones (the published code's does, https://github.com/Awni00/abstract_transformer)."""
+    """Applies the activation to scores. A softmax is over the visible keys of a query, so that it does not depend on
+    later ones (it does in the published code, https://github.com/Awni00/abstract_transformer)."""
     if activation == "softmax":
-        kept = torch.promote_types(scores.dtype, torch.float32)
-        return scores.masked_fill(~visible, float("-inf")).to(kept).softmax(-1).to(scores.dtype)
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        return scores.masked_fill(~visible, float("-inf")).to(dtype).softmax(-1).to(scores.dtype)
     return ACTIVATION_FUNCTIONS[activation](scores)
 
 
 def distance_indices(heads: RelationalHeads) -> Int[Tensor, "#rows query key"]:
     """The row of `distance_symbols` for every pair; later keys, which are masked, get distance 0."""
-    count = heads.keys.shape[2]
-    key = torch.arange(count, device=heads.keys.device)
-    places = key[None] if heads.query_positions is None else heads.query_positions
-    return (count - 1 - places[:, :, None] + key).clamp(max=count - 1)
+    num_keys = heads.keys.shape[2]
+    key_positions = torch.arange(num_keys, device=heads.keys.device)
+    query_positions = key_positions[None] if heads.query_positions is None else heads.query_positions
+    return (num_keys - 1 - query_positions[:, :, None] + key_positions).clamp(max=num_keys - 1)
 
 
 def pairwise_symbols(heads: RelationalHeads) -> Float[Tensor, "#rows heads #query key head_width"]:
@@ -120,12 +120,12 @@ def pairwise_symbols(heads: RelationalHeads) -> Float[Tensor, "#rows heads #quer
     if heads.symbols is not None:
         return heads.symbols[:, :, None]
     assert heads.distance_symbols is not None
-    row = torch.arange(len(heads.distance_symbols), device=heads.keys.device)[:, None, None]
-    return heads.distance_symbols.transpose(1, 2)[row, distance_indices(heads)].permute(0, 3, 1, 2, 4)
+    row_index = torch.arange(len(heads.distance_symbols), device=heads.keys.device)[:, None, None]
+    return heads.distance_symbols.transpose(1, 2)[row_index, distance_indices(heads)].permute(0, 3, 1, 2, 4)
 
 
 class RelationalInputs(NamedTuple):
-    """What is read: keys and symbols have as many groups as divide the heads, one after the other."""
+    """The inputs of tiled attention; consecutive heads share the keys and symbols of a group."""
 
     queries: Float[Tensor, "rows heads time width"]
     keys: Float[Tensor, "rows groups time width"]
@@ -135,7 +135,7 @@ class RelationalInputs(NamedTuple):
 
 
 class RelationalOutputs(NamedTuple):
-    """Symbols and relations attended to, and the logarithm of each query's sum of exponentials."""
+    """The weighted sums of symbols and of relations, and the log-sum-exp of each query's scores."""
 
     symbols: Float[Tensor, "rows heads time width"]
     relations: Float[Tensor, "rows heads time relations"]
@@ -145,7 +145,7 @@ class RelationalOutputs(NamedTuple):
 def sum_over_groups(
     gradient: Float[Tensor, "rows heads time width"], reference: Float[Tensor, "rows groups time width"]
 ) -> Float[Tensor, "rows groups time width"]:
-    """Gradients of heads as those of the groups that they share."""
+    """Sums the gradients of the heads of each group."""
     if gradient.shape[1] == reference.shape[1]:
         return gradient.to(reference.dtype)
     return torch.unflatten(gradient, 1, (reference.shape[1], -1)).sum(2).to(reference.dtype)

@@ -1,4 +1,4 @@
-"""Relational attention without materializing all pairs: exact, and faster than the definition."""
+"""Relational attention without materializing all pairs: exact, and faster than the reference."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +15,7 @@ from numerate.kernels.relational import (
     RelationalHeads,
     Variant,
     apply_activation,
+    causal_mask,
     distance_indices,
     reference_attention,
 )
@@ -33,17 +34,18 @@ MAX_SAVED_WEIGHTS = 2**24
 def relational_attention(
     heads: RelationalHeads, variant: Variant, activation: Activation, backend: RelationalBackend = "auto"
 ) -> Float[Tensor, "rows heads query head_width"]:
-    """As `plain`, in one of its exact forms.
+    """The same as `reference_attention` (`plain`) up to rounding, by one of these backends:
 
-    - `values`: relations that are plain products need not be known pair by pair. The sum over j of a_ij (q_i . k_j) is
-      q_i times the sum of a_ij k_j, so relation keys are attended to like values, beside the symbols.
-    - `chunks`: so many queries at a time, with only the keys that they see; for every activation.
-    - `triton`: kernels for a CUDA device that make relations once for all heads and write none of them down, for
-      `relational` with activations one by one, whole rows without masked keys; `tiles` is what they do in plain torch,
-      for comparison. Some queries of a row (decoding) take `chunks` in their place.
+    - `values`: for relations without activation, which need not be computed for every pair. The sum over j of
+      a_ij (q_i . k_j) is q_i times the sum of a_ij k_j, so relation keys are attended to like values, along with the
+      symbols.
+    - `chunks`: `QUERY_CHUNK_SIZE` queries at a time, with only their visible keys; for every activation.
+    - `triton`: CUDA kernels that compute relations once for all heads without storing them, for `relational` with
+      elementwise activations and whole rows without masked keys; `tiles` is their algorithm in PyTorch, for comparison.
+      If there are fewer queries than keys (decoding), `chunks` is used instead.
 
-    Symbols that depend on the distance are multiplied, in `values` and `chunks`, with weights that are moved from keys
-    to distances. Raises `UserError` for a form requested by name that is not available.
+    For symbols that depend on the distance, `values` and `chunks` shift the weights from keys to distances. Raises
+    `UserError` for a requested backend that is not available.
     """
     backend = select_backend(heads, variant, activation) if backend == "auto" else backend
     if backend in ("triton", "tiles"):
@@ -71,15 +73,16 @@ def relational_attention(
 
 
 def select_backend(heads: RelationalHeads, variant: Variant, activation: Activation) -> RelationalBackend:
-    """The form that `auto` takes: `values` where there is one and it is the quicker.
+    """The backend that `auto` selects: `values` if it is available and faster.
 
-    On a CUDA device with triton it is the kernel for what that can do and the device has shared memory for
-    (`relational_tiles.SHARED_MEMORY_BYTES`), unless values are plain products no wider than 128 in all: those are what
-    the fused attention of torch is made for. (Where the line is was not measured.)
+    On a CUDA device with Triton it is the kernel, if it supports the settings and the device has enough shared memory
+    (`relational_tiles.SHARED_MEMORY_BYTES`), except for relations without activation and values with a total width of
+    at most 128, which PyTorch's fused attention handles well. (This threshold was not measured.)
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
-    passes over memory for every relation. Of both, on one core of a CPU and rows of 512, the line between them:
-    4 x 4 x 64 take equally long, 8 x 8 x 64 1.6 times as long as values, 8 x 32 x 8 1.6 times as long in chunks.
+    passes over memory for every relation. The threshold between them was measured on one CPU core with rows of 512
+    tokens: 4 x 4 x 64 takes equally long with both, 8 x 8 x 64 takes 1.6 times as long with `values`, 8 x 32 x 8 takes
+    1.6 times as long with `chunks`.
     """
     if (
         heads.query_positions is None
@@ -97,26 +100,26 @@ def select_backend(heads: RelationalHeads, variant: Variant, activation: Activat
 
 
 def supports_values(variant: Variant, activation: Activation) -> bool:
-    """Whether there is a form `values`: the weights must be those of a softmax, and relations plain products."""
+    """Whether the backend `values` applies: weights must be from a softmax, and relations without activation."""
     return (variant, activation) in (("relational", "identity"), ("rca", "softmax"))
 
 
 def _repeat_kv(heads: RelationalHeads) -> RelationalHeads:
-    """With keys and symbols for each head, where some share them."""
-    count = heads.queries.shape[1]
+    """Repeats the keys and symbols of each group for each of its heads."""
+    num_heads = heads.queries.shape[1]
 
-    def each(x: Tensor) -> Tensor:
-        return x if x.shape[1] == count else x.repeat_interleave(count // x.shape[1], dim=1)
+    def repeat(x: Tensor) -> Tensor:
+        return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
 
-    symbols, far = (None if x is None else each(x) for x in (heads.symbols, heads.distance_symbols))
-    return replace(heads, keys=each(heads.keys), symbols=symbols, distance_symbols=far)
+    symbols, distance_symbols = (None if x is None else repeat(x) for x in (heads.symbols, heads.distance_symbols))
+    return replace(heads, keys=repeat(heads.keys), symbols=symbols, distance_symbols=distance_symbols)
 
 
-# Pieces of a row ---------------------------------------------------------------------------------------------------
+# Chunks of queries -------------------------------------------------------------------------------------------------
 
 
 class _RowTensors(NamedTuple):
-    """The tensors of `RelationalHeads` that differ from row to row, or their gradients."""
+    """The tensors of `RelationalHeads` with a dimension of rows, or their gradients."""
 
     queries: Any
     keys: Any
@@ -133,26 +136,23 @@ class _RowTensors(NamedTuple):
         return ((start, min(start + size, time)) for start in range(0, time, size))
 
     def slice_queries(self, start: int, end: int) -> "_RowTensors":
-        """The queries from `start` to `end` and the keys that they see: views, so that gradients are added in place."""
-        cuts = {
+        """The queries from `start` to `end` and their visible keys: views, so that gradients are added in place."""
+        slices = {
             **dict.fromkeys(("queries", "relation_queries"), (..., slice(start, end), slice(None))),
             **dict.fromkeys(("keys", "symbols", "relation_keys"), (..., slice(0, end), slice(None))),
             **dict.fromkeys(("bias", "visible", "dropout_mask"), (..., slice(start, end), slice(0, end))),
         }
         if self.distance_symbols is not None:
-            cuts["distance_symbols"] = (..., slice(self.distance_symbols.shape[2] - end, None), slice(None))
-        named = self._asdict()
-        return _RowTensors(**{name: one if one is None else one[cuts[name]] for name, one in named.items()})
+            slices["distance_symbols"] = (..., slice(self.distance_symbols.shape[2] - end, None), slice(None))
+        tensors = self._asdict()
+        return _RowTensors(**{name: x if x is None else x[slices[name]] for name, x in tensors.items()})
 
     def zero_gradients(self, needed: tuple[bool, ...]) -> "_RowTensors":
-        """Zeros for the gradients; none for the biases of pairs, which are many, where they need none."""
-        floating = [x is not None and x.is_floating_point() for x in self]
-        found = [torch.zeros_like(x) if there else None for x, there in zip(self, floating, strict=True)]
-        return (
-            _RowTensors(*found)
-            if needed[_RowTensors._fields.index("bias")]
-            else _RowTensors(*found)._replace(bias=None)
+        """Zeros for the gradients; None for the biases, which are large, if they need no gradient."""
+        gradients = _RowTensors(
+            *(torch.zeros_like(x) if x is not None and x.is_floating_point() else None for x in self)
         )
+        return gradients if needed[_RowTensors._fields.index("bias")] else gradients._replace(bias=None)
 
 
 def _row_tensors(heads: RelationalHeads) -> _RowTensors:
@@ -160,30 +160,28 @@ def _row_tensors(heads: RelationalHeads) -> _RowTensors:
 
 
 def _attention_weights(row: _RowTensors) -> Tensor:
-    """The weights of attention of the last queries of a row."""
+    """The attention weights of the last queries of a row."""
     scores = (row.queries * row.queries.shape[-1] ** -0.5) @ row.keys.mT
     if row.bias is not None:
         scores = scores + row.bias
-    kept = torch.promote_types(scores.dtype, torch.float32)
-    weights = scores.masked_fill(~_visible_mask(row), float("-inf")).softmax(-1, dtype=kept)
-    alike: Tensor = weights.to(row.queries.dtype)
-    return alike
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    weights: Tensor = scores.masked_fill(~_visible_mask(row), float("-inf")).softmax(-1, dtype=dtype)
+    return weights.to(row.queries.dtype)
 
 
 def _visible_mask(row: _RowTensors) -> Tensor:
     if row.visible is not None:
-        seen: Tensor = row.visible
-        return seen
-    queries, keys = row.queries.shape[2], row.keys.shape[2]
-    return torch.ones(queries, keys, dtype=torch.bool, device=row.keys.device).tril(keys - queries)[None, None]
+        visible: Tensor = row.visible
+        return visible
+    return causal_mask(row.queries, row.keys)
 
 
 def _draw_dropout(row: _RowTensors, dropout: float) -> _RowTensors:
-    """With which weights are kept; in the backward these are known."""
+    """Draws the dropout mask, unless it is set (in the backward pass)."""
     if not dropout or row.dropout_mask is not None:
         return row
-    kept = row.queries.new_empty(*row.queries.shape[:3], row.keys.shape[2], dtype=torch.bool)
-    return row._replace(dropout_mask=kept.bernoulli_(1 - dropout))
+    mask = row.queries.new_empty(*row.queries.shape[:3], row.keys.shape[2], dtype=torch.bool)
+    return row._replace(dropout_mask=mask.bernoulli_(1 - dropout))
 
 
 def _apply_dropout(weights: Tensor, row: _RowTensors, dropout: float) -> Tensor:
@@ -191,8 +189,8 @@ def _apply_dropout(weights: Tensor, row: _RowTensors, dropout: float) -> Tensor:
 
 
 def _keys_to_distances(weights: Tensor) -> Tensor:
-    """Weights of keys as weights of distances, the farthest first: the last row stays, each one above it moves one more
-    to the right. What moves out is of keys that a query does not see, which is 0.
+    """Converts weights of keys to weights of distances, from the largest to 0: the last row is not shifted, each row
+    above it is shifted one more to the right. Weights shifted out are 0, as they belong to later keys.
 
     >>> _keys_to_distances(torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]))[0].tolist()
     [0.0, 1.0, 2.0]
@@ -207,14 +205,14 @@ def _distances_to_keys(weights: Tensor) -> Tensor:
     return torch.unflatten(pad(weights, (0, 1)).flatten(-2)[..., queries - 1 : -1], -1, (queries, keys))
 
 
-def _fold_models(members: int, dims: tuple[int | None, ...], given: tuple[Any, ...]) -> list[Any]:
-    """Under `torch.vmap` the members of a stack become further rows."""
-    rows = given[0].shape[1 if dims[0] == 0 else 0]
+def _fold_models(num_models: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:
+    """Under `torch.vmap`, folds the models of a stack into the rows."""
+    rows = inputs[0].shape[1 if dims[0] == 0 else 0]
     folded: list[Any] = []
-    for x, dim in zip(given, dims, strict=True):
+    for x, dim in zip(inputs, dims, strict=True):
         if isinstance(x, Tensor) and not (dim is None and len(x) == 1):
-            x = x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
-            x = x.expand(members, rows, *x.shape[2:]).flatten(0, 1)
+            x = x.expand(num_models, *x.shape) if dim is None else x.movedim(dim, 0)
+            x = x.expand(num_models, rows, *x.shape[2:]).flatten(0, 1)
         folded.append(x)
     return folded
 
@@ -222,25 +220,25 @@ def _fold_models(members: int, dims: tuple[int | None, ...], given: tuple[Any, .
 # Values ------------------------------------------------------------------------------------------------------------
 
 
-def _attend_to_relation_keys(heads: RelationalHeads, kind: Variant) -> tuple[Tensor, Tensor | None]:
-    count, head_width = heads.queries.shape[1], heads.queries.shape[-1]
-    parts = [] if heads.symbols is None else [heads.symbols.expand(len(heads.keys), -1, -1, -1)]
-    if kind == "relational":
+def _attend_to_relation_keys(heads: RelationalHeads, variant: Variant) -> tuple[Tensor, Tensor | None]:
+    num_heads, head_width = heads.queries.shape[1], heads.queries.shape[-1]
+    value_tensors = [] if heads.symbols is None else [heads.symbols.expand(len(heads.keys), -1, -1, -1)]
+    if variant == "relational":
         assert heads.relation_keys is not None
-        parts.append(heads.relation_keys.transpose(1, 2).flatten(2)[:, None].expand(-1, count, -1, -1))
-    values = torch.cat(parts, dim=-1) if parts else heads.keys[..., :0]
+        value_tensors.append(heads.relation_keys.transpose(1, 2).flatten(2)[:, None].expand(-1, num_heads, -1, -1))
+    values = torch.cat(value_tensors, dim=-1) if value_tensors else heads.keys[..., :0]
     row = _row_tensors(heads)._replace(symbols=values, relation_queries=None, relation_keys=None)
     if heads.distance_symbols is None and _should_use_sdpa(row, heads.dropout):
         output = causal_attention(heads.queries, heads.keys, values, heads.visible, heads.bias, heads.dropout)
     else:
         output = _chunked_attention(row, heads.dropout)
-    if kind == "rca":
+    if variant == "rca":
         return output, None
     symbols, keys = torch.split(output, [head_width, output.shape[-1] - head_width], dim=-1)
     assert heads.relation_queries is not None
-    asking = heads.relation_queries.transpose(1, 2)[:, None]
-    related = (asking * torch.unflatten(keys, -1, asking.shape[-2:])).sum(-1)
-    return symbols, related * asking.shape[-1] ** -0.5
+    queries = heads.relation_queries.transpose(1, 2)[:, None]
+    relations = (queries * torch.unflatten(keys, -1, queries.shape[-2:])).sum(-1)
+    return symbols, relations * queries.shape[-1] ** -0.5
 
 
 def causal_attention(
@@ -251,8 +249,8 @@ def causal_attention(
     bias: Float[Tensor, "#rows #heads query key"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "rows heads query value_width"]:
-    """Attention, by torch or by `_ChunkedAttention`, whichever is quicker: causal; fewer queries than keys, without a
-    mask, see all of them."""
+    """Causal attention by PyTorch or by `_ChunkedAttention`, whichever is faster. If there are fewer queries than keys
+    and no mask, every query attends to all keys."""
     row = _RowTensors(queries, keys, values, None, None, None, bias, visible, None)
     if not _should_use_sdpa(row, dropout):
         return _chunked_attention(row, dropout)
@@ -266,9 +264,10 @@ def causal_attention(
 
 def _should_use_sdpa(row: _RowTensors, dropout: float) -> bool:
     """Whether to use torch's SDPA: on a CPU it has no fused kernel for values wider than keys, or for dropout."""
-    some = row.queries.shape[2] != row.keys.shape[2]
-    alike = row.symbols.shape[-1] == row.queries.shape[-1] and not dropout and row.dropout_mask is None
-    return bool(row.queries.is_cuda or some or alike)
+    has_fewer_queries = row.queries.shape[2] != row.keys.shape[2]
+    has_dropout = bool(dropout) or row.dropout_mask is not None
+    has_fused_kernel = row.symbols.shape[-1] == row.queries.shape[-1] and not has_dropout
+    return bool(row.queries.is_cuda or has_fewer_queries or has_fused_kernel)
 
 
 @disable_compile
@@ -278,37 +277,37 @@ def _chunked_attention(row: _RowTensors, dropout: float) -> Tensor:
 
 
 class _ChunkedAttention(Function):
-    """Causal attention whose values (`symbols`) may be wider than its keys, some queries at a time, with only the keys
-    that these see; before them come the weighted symbols by distance.
+    """Causal attention over chunks of queries with their visible keys; values (`symbols`) may be wider than keys. In
+    the output, the weighted sums of distance symbols come first.
 
     The gradient of a softmax, with o = the sum of a_j v_j and g the gradient of o: a_j (g . v_j - g . o). The weights
-    are further outputs, so that they can be kept.
+    are additional outputs, so that they can be saved for the backward pass.
     """
 
     @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, ...]:
-        *tensors, dropout = given
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        *tensors, dropout = inputs
         row = _RowTensors(*tensors)
-        far = 0 if row.distance_symbols is None else row.distance_symbols.shape[-1]
-        output = row.queries.new_empty(*row.queries.shape[:3], far + row.symbols.shape[-1])
-        keep = row.queries[..., 0].numel() * row.keys.shape[2] <= 2 * MAX_SAVED_WEIGHTS
-        tiles, drawn = [], []
+        distance_width = 0 if row.distance_symbols is None else row.distance_symbols.shape[-1]
+        output = row.queries.new_empty(*row.queries.shape[:3], distance_width + row.symbols.shape[-1])
+        save_weights = row.queries[..., 0].numel() * row.keys.shape[2] <= 2 * MAX_SAVED_WEIGHTS
+        saved_weights, dropout_masks = [], []
         for start, end in row.query_ranges():
-            now = _draw_dropout(row.slice_queries(start, end), dropout)
-            weights = _attention_weights(now)
-            tiles += [weights] if keep else []
-            drawn += [now.dropout_mask] if row.dropout_mask is None and dropout else []
-            weights = _apply_dropout(weights, now, dropout)
-            if far:
-                output[:, :, start:end, :far] = _keys_to_distances(weights) @ now.distance_symbols
-            output[:, :, start:end, far:] = weights @ now.symbols
-        return output, *drawn, *tiles
+            chunk = _draw_dropout(row.slice_queries(start, end), dropout)
+            weights = _attention_weights(chunk)
+            saved_weights += [weights] if save_weights else []
+            dropout_masks += [chunk.dropout_mask] if row.dropout_mask is None and dropout else []
+            weights = _apply_dropout(weights, chunk, dropout)
+            if distance_width:
+                output[:, :, start:end, :distance_width] = _keys_to_distances(weights) @ chunk.distance_symbols
+            output[:, :, start:end, distance_width:] = weights @ chunk.symbols
+        return output, *dropout_masks, *saved_weights
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
         *tensors, ctx.dropout = inputs
-        ctx.given = len(tensors)
+        ctx.num_inputs = len(tensors)
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
@@ -316,23 +315,23 @@ class _ChunkedAttention(Function):
     def backward(ctx: Any, grad_output: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         saved_tensors = ctx.saved_tensors
         row, output, extra_tensors = (
-            _RowTensors(*saved_tensors[: ctx.given]),
-            saved_tensors[ctx.given],
-            iter(saved_tensors[ctx.given + 1 :]),
+            _RowTensors(*saved_tensors[: ctx.num_inputs]),
+            saved_tensors[ctx.num_inputs],
+            iter(saved_tensors[ctx.num_inputs + 1 :]),
         )
         ranges, gradients = list(row.query_ranges()), row.zero_gradients(ctx.needs_input_grad)
         dropout_masks = [next(extra_tensors) for _ in ranges] if row.dropout_mask is None and ctx.dropout else []
         saved_weights = list(extra_tensors)
         distance_width = 0 if row.distance_symbols is None else row.distance_symbols.shape[-1]
         scale, row_dot = row.queries.shape[-1] ** -0.5, (grad_output * output).sum(-1, keepdim=True)
-        for number, (start, end) in enumerate(ranges):
+        for index, (start, end) in enumerate(ranges):
             chunk, chunk_gradients, grad_chunk = (
                 row.slice_queries(start, end),
                 gradients.slice_queries(start, end),
                 grad_output[:, :, start:end],
             )
-            chunk = chunk._replace(dropout_mask=dropout_masks[number]) if dropout_masks else chunk
-            weights = saved_weights[number] if saved_weights else _attention_weights(chunk)
+            chunk = chunk._replace(dropout_mask=dropout_masks[index]) if dropout_masks else chunk
+            weights = saved_weights[index] if saved_weights else _attention_weights(chunk)
             dropped_weights, grad_values = _apply_dropout(weights, chunk, ctx.dropout), grad_chunk[..., distance_width:]
             grad_weights = grad_values @ chunk.symbols.mT
             chunk_gradients.symbols.add_(dropped_weights.mT @ grad_values)
@@ -353,8 +352,8 @@ class _ChunkedAttention(Function):
         return (*gradients, None)
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor], tuple[int]]:
-        output = _ChunkedAttention.apply(*_fold_models(info.batch_size, dims, given))[0]  # type: ignore[no-untyped-call]
+    def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor], tuple[int]]:
+        output = _ChunkedAttention.apply(*_fold_models(info.batch_size, dims, inputs))[0]  # type: ignore[no-untyped-call]
         return (torch.unflatten(output, 0, (info.batch_size, -1)),), (0,)
 
 
@@ -363,66 +362,67 @@ class _ChunkedAttention(Function):
 
 @disable_compile
 def _chunked_relational_attention(
-    heads: RelationalHeads, kind: Variant, activation: Activation
+    heads: RelationalHeads, variant: Variant, activation: Activation
 ) -> tuple[Tensor, Tensor | None]:
-    made = _ChunkedRelationalAttention.apply(*_row_tensors(heads), kind, activation, heads.dropout)  # type: ignore[no-untyped-call]
-    return made[0], made[1] if kind == "relational" else None
+    inputs = (*_row_tensors(heads), variant, activation, heads.dropout)
+    outputs = _ChunkedRelationalAttention.apply(*inputs)  # type: ignore[no-untyped-call]
+    return outputs[0], outputs[1] if variant == "relational" else None
 
 
 class _ChunkedRelationalAttention(Function):
-    """What `_read` gives, so many queries at a time; in the backward each is read again."""
+    """`_attend_queries` for one chunk of queries after the other, each recomputed in the backward pass."""
 
     @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, ...]:
-        row, settings = _RowTensors(*given[:-3]), given[-3:]
-        rows = [_draw_dropout(row.slice_queries(*piece), settings[-1]) for piece in row.query_ranges()]
-        pieces = [_drop_none(_attend_queries(now, *settings)) for now in rows]
-        drawn = [now.dropout_mask for now in rows] if row.dropout_mask is None and settings[-1] else []
-        return *(torch.cat(parts, dim=2) for parts in zip(*pieces, strict=True)), *drawn
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        row, settings = _RowTensors(*inputs[:-3]), inputs[-3:]
+        chunks = [_draw_dropout(row.slice_queries(start, end), settings[-1]) for start, end in row.query_ranges()]
+        outputs = [_drop_none(_attend_queries(chunk, *settings)) for chunk in chunks]
+        dropout_masks = [chunk.dropout_mask for chunk in chunks] if row.dropout_mask is None and settings[-1] else []
+        return *(torch.cat(tensors, dim=2) for tensors in zip(*outputs, strict=True)), *dropout_masks
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.settings = inputs[-3:]
-        made = 2 if inputs[-3] == "relational" else 1
-        ctx.mark_non_differentiable(*output[made:])
-        ctx.save_for_backward(*inputs[:-3], *output[made:])
+        num_outputs = 2 if inputs[-3] == "relational" else 1
+        ctx.mark_non_differentiable(*output[num_outputs:])
+        ctx.save_for_backward(*inputs[:-3], *output[num_outputs:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        count = len(_RowTensors._fields)
-        row, drawn = _RowTensors(*ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
-        found = row.zero_gradients(ctx.needs_input_grad)
-        for number, (start, end) in enumerate(row.query_ranges()):
-            into = found.slice_queries(start, end)
-            wanted = [name for name, room in into._asdict().items() if room is not None]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        num_inputs = len(_RowTensors._fields)
+        row, dropout_masks = _RowTensors(*ctx.saved_tensors[:num_inputs]), ctx.saved_tensors[num_inputs:]
+        gradients = row.zero_gradients(ctx.needs_input_grad)
+        for index, (start, end) in enumerate(row.query_ranges()):
+            chunk_gradients = gradients.slice_queries(start, end)
+            names = [name for name, gradient in chunk_gradients._asdict().items() if gradient is not None]
             with torch.enable_grad():
-                now = row.slice_queries(start, end)
-                now = now._replace(dropout_mask=drawn[number]) if drawn else now
-                leaves = {name: getattr(now, name).detach().requires_grad_() for name in wanted}
-                outputs = _drop_none(_attend_queries(now._replace(**leaves), *ctx.settings))
-                given = [gradient[:, :, start:end] for gradient in gradients[: len(outputs)]]
-                made = torch.autograd.grad(outputs, list(leaves.values()), given)
-            for name, one in zip(wanted, made, strict=True):
-                getattr(into, name).add_(one)
-        return (*found, None, None, None)
+                chunk = row.slice_queries(start, end)
+                chunk = chunk._replace(dropout_mask=dropout_masks[index]) if dropout_masks else chunk
+                leaves = {name: getattr(chunk, name).detach().requires_grad_() for name in names}
+                outputs = _drop_none(_attend_queries(chunk._replace(**leaves), *ctx.settings))
+                grad_chunks = [gradient[:, :, start:end] for gradient in grad_outputs[: len(outputs)]]
+                leaf_gradients = torch.autograd.grad(outputs, list(leaves.values()), grad_chunks)
+            for name, gradient in zip(names, leaf_gradients, strict=True):
+                getattr(chunk_gradients, name).add_(gradient)
+        return (*gradients, None, None, None)
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        made = _ChunkedRelationalAttention.apply(*_fold_models(info.batch_size, dims, given))  # type: ignore[no-untyped-call]
-        return tuple(torch.unflatten(one, 0, (info.batch_size, -1)) for one in made), (0,) * len(made)
+    def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        outputs = _ChunkedRelationalAttention.apply(*_fold_models(info.batch_size, dims, inputs))  # type: ignore[no-untyped-call]
+        return tuple(torch.unflatten(x, 0, (info.batch_size, -1)) for x in outputs), (0,) * len(outputs)
 
 
-def _drop_none(both: tuple[Tensor, Tensor | None]) -> list[Tensor]:
-    return [one for one in both if one is not None]
+def _drop_none(tensors: tuple[Tensor, Tensor | None]) -> list[Tensor]:
+    return [x for x in tensors if x is not None]
 
 
 def _attend_queries(
     row: _RowTensors, variant: Variant, activation: Activation, dropout: float, distance_index: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """What is attended to, rows x heads x queries x head width; and for `relational` the relations attended to, rows x
-    heads x queries x relations. The queries are the last of a row, or so `distance_index` from each key (see
-    `distances`)."""
+    """The weighted sums of symbols, rows x heads x queries x head width, and for `relational` of relations, rows x
+    heads x queries x relations. The queries are the last of a row, unless `distance_index` (see `distance_indices`)
+    gives their distances from each key."""
     visible = _visible_mask(row)
     if variant == "rca" and activation != "softmax":
         scores = (row.queries * row.queries.shape[-1] ** -0.5) @ row.keys.mT

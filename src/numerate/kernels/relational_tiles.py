@@ -1,10 +1,10 @@
-"""Relational attention tile by tile with a running softmax: what the kernel for CUDA does, also in plain torch.
+"""Tiled relational attention with an online softmax: the algorithm of the CUDA kernel, also in plain PyTorch.
 
-A block of queries goes through the blocks of keys that it sees, all heads at once. Scores are made once per head and
-relations once for all heads; what has been summed up so far is scaled down whenever a larger score is met, as in
-FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135), and with it heads x relations numbers for each
-query, the relations attended to. No more than a tile of pairs is ever held. The backward makes each tile again from the
-logarithm of the sum of a query's exponentials.
+Each block of queries loops over the blocks of its visible keys, for all heads at once. Scores are computed per head and
+relations once for all heads; the running sums are rescaled whenever the maximum score grows, as in FlashAttention (Dao
+et al., 2022, https://arxiv.org/abs/2205.14135), including the heads x relations weighted sums of relations of each
+query. Only one tile of pairs is in memory at a time. The backward pass recomputes each tile from the log-sum-exp of the
+queries.
 """
 
 import os
@@ -31,15 +31,15 @@ from numerate.kernels.token_shift import disable_compile
 TileBackend = Literal["tiles", "triton"]
 
 TILE_SIZE = 64
-"""How many queries, and how many keys, the form in torch reads at a time."""
+"""Number of queries and of keys per tile of the PyTorch implementation."""
 
 TILED_ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "gelu", "silu")
-"""Relations that are activated one by one: a softmax of relations would need a running sum of its own."""
+"""Elementwise activations of relations: a softmax of relations would need its own running sum."""
 
 
 def unsupported_feature(heads: RelationalHeads, variant: Variant, activation: Activation) -> str | None:
     """The feature that tiles do not support, in words; None if all are supported."""
-    for what, there in (
+    for feature, is_used in (
         (f"the variant {variant}", variant != "relational"),
         (f"the activation {activation}", activation not in TILED_ACTIVATIONS),
         ("blocked keys", heads.visible is not None and heads.bias is None),
@@ -47,19 +47,19 @@ def unsupported_feature(heads: RelationalHeads, variant: Variant, activation: Ac
         ("symbols by distance", heads.symbols is None),
         ("dropout of attention weights", bool(heads.dropout) or heads.dropout_mask is not None),
     ):
-        if there:
-            return what
+        if is_used:
+            return feature
     return None
 
 
 def should_use_kernel(heads: RelationalHeads, activation: Activation) -> bool:
-    """Whether the kernel is the form to take for what tiles can do: where `can_run_kernel` and in its shared memory,
-    unless relations are plain products and all values together no wider than 128."""
+    """Whether to use the kernel for what tiles support: if `can_run_kernel`, with enough shared memory, unless
+    relations have no activation and the total width of values is at most 128."""
     assert heads.relation_keys is not None
-    _, relations, _, compared = heads.relation_keys.shape
-    narrow = activation == "identity" and heads.queries.shape[-1] + relations * compared <= 128
+    _, relations, _, relation_width = heads.relation_keys.shape
+    is_narrow = activation == "identity" and heads.queries.shape[-1] + relations * relation_width <= 128
     return (
-        not narrow
+        not is_narrow
         and can_run_kernel(heads)
         and shared_memory_shortage(heads, max_shared_memory(heads.queries.device)) is None
     )
@@ -74,75 +74,75 @@ SHARED_MEMORY_BYTES = {
         128: {16: 227_328},
     },
 }
-"""Bytes of shared memory that a program of the kernel takes, by the bytes of a number, the width of a head and that of
-a relation (both rounded up to a power of two, 16 at least): the most of its forward and both parts of its backward, for
-4 heads and 4 relations. Measured by compiling ahead of time with triton 3.7.1; the same for compute capabilities 8.0,
-9.0 and 12.0. All other widths up to 256 take more than an H100 has (232,448; an A100 166,912, consumer cards 101,376).
+"""Bytes of shared memory per program of the kernel, by element size, head width and relation width (both rounded up to
+a power of two, at least 16): the maximum over the forward pass and both kernels of the backward pass, for 4 heads and 4
+relations. Measured by compiling ahead of time with Triton 3.7.1; the same for compute capabilities 8.0, 9.0 and 12.0.
+All other widths up to 256 need more than an H100 has (232,448; an A100 166,912, consumer cards 101,376).
 """
 
 
 def max_shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that one program may take on a CUDA device, 0 where torch does not say (ROCm)."""
+    """Bytes of shared memory available to one program on a CUDA device; 0 if PyTorch does not report it (ROCm)."""
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 def shared_memory_shortage(heads: RelationalHeads, limit: int) -> str | None:
-    """Why the kernel cannot be launched where a program may take `limit` bytes of shared memory; None where it can."""
+    """Why the kernel cannot be launched with `limit` bytes of shared memory per program; None if it can."""
     assert heads.relation_keys is not None
     x, widths = heads.queries, (heads.queries.shape[-1], heads.relation_keys.shape[-1])
-    width, compared = (max(16, 1 << (size - 1).bit_length()) for size in widths)
-    needed = SHARED_MEMORY_BYTES.get(x.element_size(), {}).get(width, {}).get(compared)
+    width, relation_width = (max(16, 1 << (size - 1).bit_length()) for size in widths)
+    needed = SHARED_MEMORY_BYTES.get(x.element_size(), {}).get(width, {}).get(relation_width)
     if needed is not None and needed <= limit:
         return None
     bytes_needed = "too much" if needed is None else f"{needed:,} bytes of"
     return (
-        f"heads {widths[0]} wide with relations {widths[1]} wide in {str(x.dtype).removeprefix('torch.')} take "
+        f"head width {widths[0]} and relation width {widths[1]} in {str(x.dtype).removeprefix('torch.')} need "
         f"{bytes_needed} shared memory; this device has {limit:,} bytes"
     )
 
 
 def can_run_kernel(heads: RelationalHeads) -> bool:
-    """Whether a kernel can reach these numbers: on a CUDA device, with the package, of one model and no stack."""
+    """Whether the kernel can run: on a CUDA device, with Triton installed, and not under torch.vmap."""
     x = heads.queries
-    stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.is_cuda and not stacked and find_spec("triton") is not None
+    is_vmapped = not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.is_cuda and not is_vmapped and find_spec("triton") is not None
 
 
 def tiled_relational_attention(
     heads: RelationalHeads, variant: Variant, activation: Activation, backend: TileBackend
 ) -> Float[Tensor, "rows heads query head_width"]:
-    """As `relational.reference_attention`, for whole rows.
+    """`relational.reference_attention` for whole rows, tile by tile.
 
-    Raises `UserError` for what cannot be, see `unsupported_feature`.
+    Raises `UserError` for what is not supported, see `unsupported_feature`.
     """
-    if (why := unsupported_feature(heads, variant, activation)) is not None:
-        raise UserError(f"model.mixer.backend: {backend} does not support {why}; use auto or chunks")
+    if (feature := unsupported_feature(heads, variant, activation)) is not None:
+        raise UserError(f"model.mixer.backend: {backend} does not support {feature}; use auto or chunks")
     if backend == "triton" and find_spec("triton") is None:
         raise UserError(
-            "model.mixer.backend: triton needs the package triton, which comes with torch for CUDA; "
-            "auto, or backend=tiles for the same in plain torch"
+            "model.mixer.backend: triton needs the package triton, which is installed with PyTorch for CUDA; "
+            "use auto, or tiles for the same algorithm in PyTorch"
         )
     if backend == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise UserError(f"model.mixer.backend: triton needs a CUDA device, not {heads.queries.device.type}; use auto")
     limit = max_shared_memory(heads.queries.device) if backend == "triton" and heads.queries.is_cuda else None
-    if limit is not None and (why := shared_memory_shortage(heads, limit)) is not None:
-        raise UserError(f"model.mixer.backend: triton: {why}; use auto or chunks")
+    if limit is not None and (shortage := shared_memory_shortage(heads, limit)) is not None:
+        raise UserError(f"model.mixer.backend: triton: {shortage}; use auto or chunks")
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None
     assert heads.relation_proj is not None
-    given = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
-    read = RelationalInputs(*(x.to(heads.queries.dtype) for x in given))
-    output, related = attended_symbols_and_relations(read, activation, backend)
-    return output + related @ heads.relation_proj.mT
+    tensors = (heads.queries, heads.keys, heads.symbols, heads.relation_queries, heads.relation_keys)
+    inputs = RelationalInputs(*(x.to(heads.queries.dtype) for x in tensors))
+    output, attended_relations = attended_symbols_and_relations(inputs, activation, backend)
+    return output + attended_relations @ heads.relation_proj.mT
 
 
 @disable_compile
 def attended_symbols_and_relations(
     inputs: RelationalInputs, activation: Activation, backend: TileBackend = "tiles"
 ) -> tuple[Tensor, Tensor]:
-    """Symbols attended to, rows x heads x time x width, and relations, rows x heads x time x relations: causal, without
-    masked keys or biases of the scores. Sums are of float32 at least, whatever is read."""
+    """The weighted sums of symbols, rows x heads x time x width, and of relations, rows x heads x time x relations:
+    with causal attention, without masked keys or biases. Sums are accumulated in at least float32."""
     inputs = inputs._replace(symbols=inputs.symbols.expand(len(inputs.queries), -1, -1, -1))
     outputs: tuple[Tensor, ...] = _TiledAttention.apply(*inputs, activation, backend)  # type: ignore[no-untyped-call]
     return outputs[0], outputs[1]
@@ -150,36 +150,34 @@ def attended_symbols_and_relations(
 
 class _TiledAttention(Function):
     @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, ...]:
-        *tensors, activation, by = given
-        read = RelationalInputs(*tensors)
-        if by == "tiles":
-            return forward(read, activation)
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        *tensors, activation, backend = args
+        inputs = RelationalInputs(*tensors)
+        if backend == "tiles":
+            return forward(inputs, activation)
         from numerate.kernels import relational_triton
 
-        return relational_triton.forward(read, activation)
+        return relational_triton.forward(inputs, activation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(output[2])
-        *tensors, ctx.activation, ctx.by = inputs
+        *tensors, ctx.activation, ctx.backend = inputs
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_symbols: Tensor, of_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        read, outputs = RelationalInputs(*ctx.saved_tensors[:5]), RelationalOutputs(*ctx.saved_tensors[5:])
+    def backward(ctx: Any, grad_symbols: Tensor, grad_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, outputs = RelationalInputs(*ctx.saved_tensors[:5]), RelationalOutputs(*ctx.saved_tensors[5:])
         # The gradient of a softmax: weight x (gradient of the weight - row_dot), row_dot as `delta` in FlashAttention.
-        mean = sum(
-            (_upcast(of) * _upcast(one)).sum(-1) for of, one in ((of_symbols, outputs[0]), (of_relations, outputs[1]))
-        )
-        assert isinstance(mean, Tensor)
-        if ctx.by == "tiles":
-            return (*backward(read, outputs.logsumexp, mean, of_symbols, of_relations, ctx.activation), None, None)
+        row_dot = (_upcast(grad_symbols) * _upcast(outputs.symbols)).sum(-1)
+        row_dot = row_dot + (_upcast(grad_relations) * _upcast(outputs.relations)).sum(-1)
+        arguments = (inputs, outputs.logsumexp, row_dot, grad_symbols, grad_relations, ctx.activation)
+        if ctx.backend == "tiles":
+            return (*backward(*arguments), None, None)
         from numerate.kernels import relational_triton
 
-        found = relational_triton.backward(read, outputs.logsumexp, mean, of_symbols, of_relations, ctx.activation)
-        return (*found, None, None)
+        return (*relational_triton.backward(*arguments), None, None)
 
 
 def _upcast(x: Tensor) -> Tensor:
@@ -187,7 +185,7 @@ def _upcast(x: Tensor) -> Tensor:
 
 
 def forward(inputs: RelationalInputs, activation: Activation) -> RelationalOutputs:
-    """The forward pass by tiles, in plain torch."""
+    """The forward pass by tiles, in PyTorch."""
     heads_inputs = _repeat_kv(inputs)
     rows, heads, time, _ = heads_inputs.queries.shape
     scale, relation_scale = heads_inputs.queries.shape[-1] ** -0.5, heads_inputs.relation_queries.shape[-1] ** -0.5
@@ -231,7 +229,8 @@ def backward(
     grad_relations: Float[Tensor, "rows heads time relations"],
     activation: Activation,
 ) -> RelationalInputs:
-    """The gradients of what was read; `row_dot` is, for each query, that of its weights by the weights themselves."""
+    """The gradients of the inputs; `row_dot` is, for each query, the dot product of its attention weights and their
+    gradients."""
     heads_inputs, gradients = _repeat_kv(inputs), RelationalInputs(*(torch.zeros_like(x) for x in _repeat_kv(inputs)))
     grad_symbols, grad_relations = _upcast(grad_symbols), _upcast(grad_relations)
     time, scale, relation_scale = (
@@ -265,25 +264,25 @@ def backward(
             gradients.relation_keys[:, :, key_block] += (
                 grad_relation_scores.mT @ heads_inputs.relation_queries[:, :, block]
             )
-    return RelationalInputs(*(sum_over_groups(one, like) for one, like in zip(gradients, inputs, strict=True)))
+    return RelationalInputs(*(sum_over_groups(gradient, x) for gradient, x in zip(gradients, inputs, strict=True)))
 
 
-def _repeat_kv(read: RelationalInputs) -> RelationalInputs:
-    """Keys and symbols for each head, everything in float32 at least."""
-    heads = read.queries.shape[1]
-    keys, symbols = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (read.keys, read.symbols))
-    return RelationalInputs(*(_upcast(x) for x in read._replace(keys=keys, symbols=symbols)))
+def _repeat_kv(inputs: RelationalInputs) -> RelationalInputs:
+    """Repeats keys and symbols for each head; all tensors in at least float32."""
+    heads = inputs.queries.shape[1]
+    keys, symbols = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (inputs.keys, inputs.symbols))
+    return RelationalInputs(*(_upcast(x) for x in inputs._replace(keys=keys, symbols=symbols)))
 
 
-def _causal_mask(block: slice, seen: slice, like: Tensor) -> Tensor:
-    query, key = (torch.arange(one.start, one.stop, device=like.device) for one in (block, seen))
+def _causal_mask(query_block: slice, key_block: slice, like: Tensor) -> Tensor:
+    query, key = (torch.arange(block.start, block.stop, device=like.device) for block in (query_block, key_block))
     return key <= query[:, None]
 
 
-def _activation_and_derivative(compared: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-    """Activated relations, and their derivative."""
+def _activation_and_derivative(scores: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    """The activated relations and the derivative of the activation."""
     with torch.enable_grad():
-        given = compared.detach().requires_grad_()
-        related = ACTIVATION_FUNCTIONS[activation](given)
-        (slope,) = torch.autograd.grad(related.sum(), given)
-    return related.detach(), slope
+        scores = scores.detach().requires_grad_()
+        relations = ACTIVATION_FUNCTIONS[activation](scores)
+        (derivative,) = torch.autograd.grad(relations.sum(), scores)
+    return relations.detach(), derivative

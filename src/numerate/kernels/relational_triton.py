@@ -1,15 +1,15 @@
-"""Relational attention as kernels for CUDA, by Triton: `relational_tiles` with a program for each block of a row.
+"""Triton kernels of relational attention: the algorithm of `relational_tiles`, with one program per block of a row.
 
-A program reads a block of queries (in the second kernel of the backward, of keys) of one row, for up to `MAX_HEADS`
-heads and `MAX_RELATIONS` relations; where there are more of either, further programs make the others, and make scores
-and relations again. It keeps heads x relations numbers of each query beside the symbols attended to. Gradients that
-several programs have a part in are written apart and then added up, so that they are the same bits every time. Products
-are summed in float32; tiles go into matrix units in the type that is read (float32 without rounding to TF32).
+A program handles a block of queries (in the second kernel of the backward pass, of keys) of one row, for up to
+`MAX_HEADS` heads and `MAX_RELATIONS` relations; if there are more of either, other programs compute them, and recompute
+scores and relations. Besides the weighted sums of symbols it keeps heads x relations numbers for each query. Gradients
+to which several programs contribute are written separately and then added, so that results are deterministic. Products
+are accumulated in float32; matrix units receive tiles in the dtype of the inputs (float32 without rounding to TF32).
 
-Of the definition this is `relational` alone, with an activation of relations one by one, causal, without masked keys,
-biases of scores, dropout, or symbols by distance: those take the other forms (`relational_fast.select_backend`).
-Importing this module needs the package `triton`, which comes with torch for CUDA; with TRITON_INTERPRET=1 the kernels
-run on a CPU.
+The kernels support causal `relational` attention with elementwise activations of relations, without masked keys,
+attention biases, dropout, or symbols by distance; other backends support those (`relational_fast.select_backend`).
+Importing this module needs the package `triton`, which is installed with PyTorch for CUDA; with TRITON_INTERPRET=1 the
+kernels run on a CPU.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -25,38 +25,38 @@ from torch import Tensor
 from numerate.kernels.relational import Activation, RelationalInputs, RelationalOutputs, sum_over_groups
 
 MAX_HEADS, MAX_RELATIONS, TILE_SIZE = 4, 4, 32
-"""Of one program, at most: heads, relations; and its queries and keys of a tile. 4 x 4 x 32 x 32 products of weights
-and relations are 128 for each of 128 threads. Not tuned: no device was at hand.
-`relational_tiles.SHARED_MEMORY_BYTES` was measured for them."""
+"""The maximum number of heads and of relations per program, and the number of queries and of keys per tile. 4 x 4 x 32
+x 32 products of weights and relations are 128 for each of 128 threads. Not tuned: no GPU was available.
+`relational_tiles.SHARED_MEMORY_BYTES` was measured for these values."""
 
 
 @triton.jit
-def _load_tile(base, part_stride, place_stride, part, parts, place, places, inner, width):
-    """Numbers of some parts (heads or relations) at some places: parts x places x width, 0 where there are none."""
-    at = part[:, None, None] * part_stride + place[None, :, None] * place_stride + inner[None, None, :]
-    there = (part < parts)[:, None, None] & (place < places)[None, :, None] & (inner < width)[None, None, :]
-    return tl.load(base + at, mask=there, other=0.0)
+def _load_tile(base, head_stride, time_stride, head, heads, position, time, channel, width):
+    """Loads heads (or relations) x positions x channels; 0 outside the tensor."""
+    offsets = head[:, None, None] * head_stride + position[None, :, None] * time_stride + channel[None, None, :]
+    mask = (head < heads)[:, None, None] & (position < time)[None, :, None] & (channel < width)[None, None, :]
+    return tl.load(base + offsets, mask=mask, other=0.0)
 
 
 @triton.jit
-def _store_tile(base, found, part, parts, place, places, inner, width):
-    """Writes parts x places x width numbers where they stand without gaps."""
-    at = (part[:, None, None] * places + place[None, :, None]) * width + inner[None, None, :]
-    there = (part < parts)[:, None, None] & (place < places)[None, :, None] & (inner < width)[None, None, :]
-    tl.store(base + at, found, mask=there)
+def _store_tile(base, values, head, heads, position, time, channel, width):
+    """Stores heads (or relations) x positions x channels in a contiguous tensor."""
+    offsets = (head[:, None, None] * time + position[None, :, None]) * width + channel[None, None, :]
+    mask = (head < heads)[:, None, None] & (position < time)[None, :, None] & (channel < width)[None, None, :]
+    tl.store(base + offsets, values, mask=mask)
 
 
 @triton.jit
-def _load_line(base, part, parts, place, places):
-    """One number for each part and place, without gaps."""
-    there = (part < parts)[:, None] & (place < places)[None, :]
-    return tl.load(base + part[:, None] * places + place[None, :], mask=there, other=0.0)
+def _load_line(base, head, heads, position, time):
+    """Loads one number per head and position from a contiguous tensor."""
+    mask = (head < heads)[:, None] & (position < time)[None, :]
+    return tl.load(base + head[:, None] * time + position[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def _matmul_transposed(one, other):
-    """Of each part, all rows of one by all rows of the other."""
-    return tl.dot(one, tl.permute(other, (0, 2, 1)), input_precision="ieee")
+def _matmul_transposed(a, b):
+    """a @ b.mT for each head or relation."""
+    return tl.dot(a, tl.permute(b, (0, 2, 1)), input_precision="ieee")
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def _activation(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _activation_derivative(x, y, ACTIVATION: tl.constexpr):
-    """The derivative at x, where the activation is y."""
+    """The derivative of the activation at x, where its value is y."""
     slope = x * 0 + 1
     if ACTIVATION == "relu":
         slope = tl.where(x > 0, 1.0, 0.0)
@@ -97,8 +97,8 @@ def _activation_derivative(x, y, ACTIVATION: tl.constexpr):
 @triton.jit
 def _forward(
     queries, keys, symbols, relation_queries, relation_keys, output, relation_output, logsumexp,
-    query_row, query_part, query_place, key_row, key_part, key_place, symbol_row, symbol_part, symbol_place,
-    asking_row, asking_part, asking_place, answering_row, answering_part, answering_place,
+    q_stride_r, q_stride_h, q_stride_t, k_stride_r, k_stride_h, k_stride_t, s_stride_r, s_stride_h, s_stride_t,
+    rq_stride_r, rq_stride_h, rq_stride_t, rk_stride_r, rk_stride_h, rk_stride_t,
     time, heads, relations, width, relation_width, scale, relation_scale,
     GROUP: tl.constexpr, HEADS: tl.constexpr, RELATIONS: tl.constexpr,
     WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr, TILE: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -109,9 +109,9 @@ def _forward(
     relation = tl.program_id(2) % num_relation_splits * RELATIONS + tl.arange(0, RELATIONS)
     query = tl.program_id(0) * TILE + tl.arange(0, TILE)
     channel, relation_channel = tl.arange(0, WIDTH), tl.arange(0, RELATION_WIDTH)
-    q = _load_tile(queries + row * query_row, query_part, query_place, head, heads, query, time, channel, width)
+    q = _load_tile(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
     a = _load_tile(
-        relation_queries + row * asking_row, asking_part, asking_place,
+        relation_queries + row * rq_stride_r, rq_stride_h, rq_stride_t,
         relation, relations, query, time, relation_channel, relation_width,
     )  # fmt: skip
     row_max = tl.full([HEADS, TILE], float("-inf"), tl.float32)
@@ -121,12 +121,14 @@ def _forward(
     num_groups = heads // GROUP
     for start in range(0, tl.minimum((tl.program_id(0) + 1) * TILE, time), TILE):
         key = start + tl.arange(0, TILE)
-        k = _load_tile(keys + row * key_row, key_part, key_place, head // GROUP, num_groups, key, time, channel, width)
+        k = _load_tile(
+            keys + row * k_stride_r, k_stride_h, k_stride_t, head // GROUP, num_groups, key, time, channel, width
+        )
         s = _load_tile(
-            symbols + row * symbol_row, symbol_part, symbol_place, head // GROUP, num_groups, key, time, channel, width
+            symbols + row * s_stride_r, s_stride_h, s_stride_t, head // GROUP, num_groups, key, time, channel, width
         )
         b = _load_tile(
-            relation_keys + row * answering_row, answering_part, answering_place,
+            relation_keys + row * rk_stride_r, rk_stride_h, rk_stride_t,
             relation, relations, key, time, relation_channel, relation_width,
         )  # fmt: skip
         visible = (key[None, :] <= query[:, None]) & (key < time)[None, :]
@@ -157,8 +159,8 @@ def _forward(
 def _backward(
     queries, keys, symbols, relation_queries, relation_keys, logsumexp, row_dot,
     grad_symbol_output, grad_relation_output, grad_head_ptr, grad_symbols_ptr, grad_relation_ptr,
-    query_row, query_part, query_place, key_row, key_part, key_place, symbol_row, symbol_part, symbol_place,
-    asking_row, asking_part, asking_place, answering_row, answering_part, answering_place,
+    q_stride_r, q_stride_h, q_stride_t, k_stride_r, k_stride_h, k_stride_t, s_stride_r, s_stride_h, s_stride_t,
+    rq_stride_r, rq_stride_h, rq_stride_t, rk_stride_r, rk_stride_h, rk_stride_t,
     time, heads, relations, width, relation_width, scale, relation_scale, rows,
     GROUP: tl.constexpr, HEADS: tl.constexpr, RELATIONS: tl.constexpr,
     WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr, TILE: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -167,32 +169,34 @@ def _backward(
     """Gradients of queries and relation queries; with `OF_KEYS`, of keys, symbols and relation keys."""
     row = tl.program_id(1).to(tl.int64)
     num_relation_splits = tl.cdiv(relations, RELATIONS)
-    part, relation_block = tl.program_id(2) // num_relation_splits, tl.program_id(2) % num_relation_splits
-    head, relation = part * HEADS + tl.arange(0, HEADS), relation_block * RELATIONS + tl.arange(0, RELATIONS)
+    head_block, relation_block = tl.program_id(2) // num_relation_splits, tl.program_id(2) % num_relation_splits
+    head, relation = head_block * HEADS + tl.arange(0, HEADS), relation_block * RELATIONS + tl.arange(0, RELATIONS)
     block_start = tl.program_id(0) * TILE
     channel, relation_channel = tl.arange(0, WIDTH), tl.arange(0, RELATION_WIDTH)
     grad_heads = tl.zeros([HEADS, TILE, WIDTH], tl.float32)
     grad_symbols = tl.zeros([HEADS, TILE, WIDTH], tl.float32)
     grad_relations = tl.zeros([RELATIONS, TILE, RELATION_WIDTH], tl.float32)
     num_groups = heads // GROUP
-    # A query's keys are those up to its own block, a key's queries those from its own block on.
+    # A query block loops over key blocks up to its own, a key block over query blocks from its own on.
     first_start, end = 0, tl.minimum(block_start + TILE, time)
     if OF_KEYS:
         first_start, end = block_start, time
     for start in range(first_start, end, TILE):
         query = (start if OF_KEYS else block_start) + tl.arange(0, TILE)
         key = (block_start if OF_KEYS else start) + tl.arange(0, TILE)
-        q = _load_tile(queries + row * query_row, query_part, query_place, head, heads, query, time, channel, width)
-        k = _load_tile(keys + row * key_row, key_part, key_place, head // GROUP, num_groups, key, time, channel, width)
+        q = _load_tile(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
+        k = _load_tile(
+            keys + row * k_stride_r, k_stride_h, k_stride_t, head // GROUP, num_groups, key, time, channel, width
+        )
         s = _load_tile(
-            symbols + row * symbol_row, symbol_part, symbol_place, head // GROUP, num_groups, key, time, channel, width
+            symbols + row * s_stride_r, s_stride_h, s_stride_t, head // GROUP, num_groups, key, time, channel, width
         )
         a = _load_tile(
-            relation_queries + row * asking_row, asking_part, asking_place,
+            relation_queries + row * rq_stride_r, rq_stride_h, rq_stride_t,
             relation, relations, query, time, relation_channel, relation_width,
         )  # fmt: skip
         b = _load_tile(
-            relation_keys + row * answering_row, answering_part, answering_place,
+            relation_keys + row * rk_stride_r, rk_stride_h, rk_stride_t,
             relation, relations, key, time, relation_channel, relation_width,
         )  # fmt: skip
         g = _load_tile(
@@ -220,7 +224,7 @@ def _backward(
         x = _matmul_transposed(a, b) * relation_scale
         r = _activation(x, ACTIVATION)
         grad_weights = tl.sum(f[:, :, :, None] * r[None, :, :, :], 1)
-        # What symbols and the mean have a part in is made by the programs of the first relations alone.
+        # Only the programs of the first block of relations add the terms of symbols and of row_dot.
         row_dots = _load_line(row_dot + row * heads * time, head, heads, query, time)
         grad_weights += tl.where(relation_block == 0, 1.0, 0.0) * (_matmul_transposed(g, s) - row_dots[:, :, None])
         grad_scores = (weights * grad_weights * scale).to(q.dtype)
@@ -259,23 +263,23 @@ def _backward(
                 width,
             )
     _store_tile(
-        grad_relation_ptr + (part * rows + row) * relations * time * relation_width,
+        grad_relation_ptr + (head_block * rows + row) * relations * time * relation_width,
         grad_relations, relation, relations, time_index, time, relation_channel, relation_width,
     )  # fmt: skip
 
 
 def forward(inputs: RelationalInputs, activation: Activation) -> RelationalOutputs:
-    """As `relational_tiles.forward`."""
+    """`relational_tiles.forward` by Triton kernels."""
     inputs = _contiguous_last_dim(inputs)
     rows, heads, time, _ = inputs.queries.shape
     output = torch.empty_like(inputs.queries, memory_format=torch.contiguous_format)
-    related = inputs.queries.new_empty(rows, heads, time, inputs.relation_keys.shape[1])
-    sums = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
+    attended_relations = inputs.queries.new_empty(rows, heads, time, inputs.relation_keys.shape[1])
+    logsumexp = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
     sizes = _constexpr_sizes(inputs, activation)
     _forward[_launch_grid(inputs, sizes)](
-        *inputs, output, related, sums, *_strides(inputs), *_scalar_arguments(inputs), **sizes
+        *inputs, output, attended_relations, logsumexp, *_strides(inputs), *_scalar_arguments(inputs), **sizes
     )
-    return RelationalOutputs(output, related, sums)
+    return RelationalOutputs(output, attended_relations, logsumexp)
 
 
 def backward(
@@ -286,7 +290,7 @@ def backward(
     grad_relations: Float[Tensor, "rows heads time relations"],
     activation: Activation,
 ) -> RelationalInputs:
-    """As `relational_tiles.backward`."""
+    """`relational_tiles.backward` by Triton kernels."""
     contiguous_inputs, constexprs = _contiguous_last_dim(inputs), _constexpr_sizes(inputs, activation)
     rows, heads, time, width = inputs.queries.shape
     relations, relation_width = inputs.relation_keys.shape[1], inputs.relation_keys.shape[-1]
@@ -294,16 +298,19 @@ def backward(
     num_relation_splits = triton.cdiv(relations, constexprs["RELATIONS"])
     num_head_blocks = grid[2] // num_relation_splits
 
-    def room(copies: int, count: int, size: int) -> Tensor:
+    def empty_gradients(copies: int, count: int, size: int) -> Tensor:
         return torch.empty(copies, rows, count, time, size, dtype=torch.float32, device=logsumexp.device)
 
     tensors = (logsumexp, row_dot.contiguous(), grad_symbols.contiguous(), grad_relations.contiguous())
-    grad_queries, grad_keys = room(num_relation_splits, heads, width), room(num_relation_splits, heads, width)
-    grad_relation_queries, grad_relation_keys = (
-        room(num_head_blocks, relations, relation_width),
-        room(num_head_blocks, relations, relation_width),
+    grad_queries, grad_keys = (
+        empty_gradients(num_relation_splits, heads, width),
+        empty_gradients(num_relation_splits, heads, width),
     )
-    grad_symbol_inputs = room(1, heads, width)
+    grad_relation_queries, grad_relation_keys = (
+        empty_gradients(num_head_blocks, relations, relation_width),
+        empty_gradients(num_head_blocks, relations, relation_width),
+    )
+    grad_symbol_inputs = empty_gradients(1, heads, width)
     for for_keys, targets in (
         (False, (grad_queries, grad_symbol_inputs, grad_relation_queries)),
         (True, (grad_keys, grad_symbol_inputs, grad_relation_keys)),
@@ -313,41 +320,41 @@ def backward(
             *_scalar_arguments(contiguous_inputs), rows, **constexprs, OF_KEYS=for_keys,
         )  # fmt: skip
     gradients = RelationalInputs(grad_queries, grad_keys, grad_symbol_inputs, grad_relation_queries, grad_relation_keys)
-    totals = (one[0] if len(one) == 1 else one.sum(0) for one in gradients)
-    return RelationalInputs(*(sum_over_groups(one, like) for one, like in zip(totals, inputs, strict=True)))
+    totals = (gradient[0] if len(gradient) == 1 else gradient.sum(0) for gradient in gradients)
+    return RelationalInputs(*(sum_over_groups(gradient, x) for gradient, x in zip(totals, inputs, strict=True)))
 
 
-def _contiguous_last_dim(read: RelationalInputs) -> RelationalInputs:
-    return RelationalInputs(*(x if x.stride(-1) == 1 else x.contiguous() for x in read))
+def _contiguous_last_dim(inputs: RelationalInputs) -> RelationalInputs:
+    return RelationalInputs(*(x if x.stride(-1) == 1 else x.contiguous() for x in inputs))
 
 
-def _constexpr_sizes(read: RelationalInputs, activation: Activation) -> dict[str, Any]:
-    """What the kernels are compiled for: powers of two, 16 at least where matrices are multiplied."""
-    heads, relations = read.queries.shape[1], read.relation_keys.shape[1]
+def _constexpr_sizes(inputs: RelationalInputs, activation: Activation) -> dict[str, Any]:
+    """The compile-time constants of the kernels: powers of two, at least 16 for dimensions of matrix products."""
+    heads, relations = inputs.queries.shape[1], inputs.relation_keys.shape[1]
     return {
-        "GROUP": heads // read.keys.shape[1],
+        "GROUP": heads // inputs.keys.shape[1],
         "HEADS": min(MAX_HEADS, triton.next_power_of_2(heads)),
         "RELATIONS": min(MAX_RELATIONS, triton.next_power_of_2(relations)),
-        "WIDTH": max(16, triton.next_power_of_2(read.queries.shape[-1])),
-        "RELATION_WIDTH": max(16, triton.next_power_of_2(read.relation_keys.shape[-1])),
+        "WIDTH": max(16, triton.next_power_of_2(inputs.queries.shape[-1])),
+        "RELATION_WIDTH": max(16, triton.next_power_of_2(inputs.relation_keys.shape[-1])),
         "TILE": TILE_SIZE,
         "ACTIVATION": activation,
     }
 
 
-def _launch_grid(read: RelationalInputs, sizes: dict[str, Any]) -> tuple[int, int, int]:
-    """Blocks of a row, rows, and heads x relations of a program."""
-    rows, heads, time, _ = read.queries.shape
-    relations = read.relation_keys.shape[1]
-    parts = triton.cdiv(heads, sizes["HEADS"]) * triton.cdiv(relations, sizes["RELATIONS"])
-    return triton.cdiv(time, TILE_SIZE), rows, parts
+def _launch_grid(inputs: RelationalInputs, sizes: dict[str, Any]) -> tuple[int, int, int]:
+    """Number of blocks per row, rows, and blocks of heads x blocks of relations."""
+    rows, heads, time, _ = inputs.queries.shape
+    relations = inputs.relation_keys.shape[1]
+    num_blocks = triton.cdiv(heads, sizes["HEADS"]) * triton.cdiv(relations, sizes["RELATIONS"])
+    return triton.cdiv(time, TILE_SIZE), rows, num_blocks
 
 
-def _strides(read: RelationalInputs) -> tuple[int, ...]:
-    return tuple(size for x in read for size in x.stride()[:3])
+def _strides(inputs: RelationalInputs) -> tuple[int, ...]:
+    return tuple(size for x in inputs for size in x.stride()[:3])
 
 
-def _scalar_arguments(read: RelationalInputs) -> tuple[float, ...]:
-    _, heads, time, width = read.queries.shape
-    _, relations, _, relation_width = read.relation_keys.shape
+def _scalar_arguments(inputs: RelationalInputs) -> tuple[float, ...]:
+    _, heads, time, width = inputs.queries.shape
+    _, relations, _, relation_width = inputs.relation_keys.shape
     return time, heads, relations, width, relation_width, width**-0.5, relation_width**-0.5

@@ -15,14 +15,14 @@ from numerate.positions.position import Position
 class Alternating(Mixer):
     """Hybrid: layers alternate between the given mixers, such as attention and a recurrence.
 
-    Layer i (from 0) has mixer i modulo their number. Each mixer is built with its index and depth among layers of its
-    own kind, as in a model of this mixer alone. In Lieber et al. (2024), https://arxiv.org/abs/2403.19887, attention
-    and Mamba alternate.
+    Layer i (from 0) has mixer i modulo their number. Each mixer is built with its index and depth among the layers with
+    this mixer, as in a model that has only this mixer. In Lieber et al. (2024), https://arxiv.org/abs/2403.19887,
+    attention and Mamba alternate.
 
     >>> from numerate.models import Decoder, Stack
     >>> spec = Decoder(backbone=Stack(num_layers=4), mixer=Alternating((Attention(num_heads=4), LSTM())))
 
-    This model has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `UserError` where there are fewer layers
+    This model has attention in layers 0 and 2 and an LSTM in 1 and 3. Raises `UserError` if there are fewer layers
     than mixers.
     """
 
@@ -45,7 +45,7 @@ class Alternating(Mixer):
         every = len(self.mixers)
         if depth < every:
             raise UserError(
-                f"model.mixer.mixers: {every} mixers need at least as many layers, not {depth}; "
+                f"model.mixer.mixers: {every} mixers need at least {every} layers, not {depth}; "
                 f"use model.backbone.num_layers={every} or more"
             )
         layers: list[TokenMixer | None] = [None] * depth

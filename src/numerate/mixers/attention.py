@@ -13,7 +13,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import attention_weights
-from numerate.mixers.attention_positions import find_pair_rotation
+from numerate.mixers.attention_positions import find_complex_rope
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import split_and_rotate
@@ -25,29 +25,31 @@ class Attention(Mixer):
 
     Vaswani et al. (2017), https://arxiv.org/abs/1706.03762.
 
-    Positions that act inside attention (`Rotary`, biases) are those of the model, not of this spec.
+    Positional encodings inside attention (`Rotary`, biases) are settings of the model, not of this class.
 
-    `logit_scale` multiplies the attention logits, biases included: values above 1 make attention sharper. It changes no
-    weight, so a trained model may be evaluated with another one: on rows longer than those of training softmax spreads
-    over more keys, and a larger scale, or one that grows with the length, makes up for it (Velickovic et al., 2024,
-    https://arxiv.org/abs/2410.01104). With `logit_scale="log"` a query with n visible keys uses max(1, log n / log
-    log_scale_start), after Chiang and Cholak (2022), https://arxiv.org/abs/2202.12172: up to `log_scale_start` keys
-    nothing changes. With log_scale_start=64 a query with 4,096 keys uses 2.
+    `logit_scale` multiplies the attention logits, biases included: values above 1 make attention sharper. It does not
+    change the weights, so a trained model can be evaluated with another value: on rows longer than those of training
+    softmax spreads over more keys, and a larger scale, or one that grows with the length, compensates for this
+    (Velickovic et al., 2024, https://arxiv.org/abs/2410.01104). With `logit_scale="log"` the logits of a query with n
+    visible keys are multiplied by max(1, log n / log log_scale_start), after Chiang and Cholak (2022),
+    https://arxiv.org/abs/2202.12172. With log_scale_start=64 they are not scaled up to 64 keys, and doubled at 4,096.
 
     `scale_by_inverse_layer_index` divides the logits of the first layer by 1, of the second by 2 and so on, as GPT-2
-    can (`scale_attn_by_inverse_layer_idx`) and the published counting does (Chang and Bisk, 2024,
-    https://arxiv.org/abs/2405.20131). There, a blocked token does not attend to itself either:
-    `blocked_attend_to_themselves=False`; a query without any visible key attends to itself, so that the softmax is
-    defined.
+    optionally does (`scale_attn_by_inverse_layer_idx`) and the published counting models do (Chang and Bisk, 2024,
+    https://arxiv.org/abs/2405.20131). In these models a masked token does not attend to itself either:
+    `blocked_attend_to_themselves=False`; a query without any visible key attends to itself, because the softmax would
+    be undefined otherwise.
     """
 
     num_heads: int = setting(4, "number of attention heads; must divide hidden_size")
     bias: bool = setting(False, "whether the projections have biases")
     dropout: float = setting(0.0, "dropout of attention weights")
     logit_scale: float | Literal["log"] = setting(1.0, "factor on the attention logits; log: grows with the length")
-    log_scale_start: int = setting(64, "number of visible keys up to which logit_scale=log changes nothing")
+    log_scale_start: int = setting(64, "with logit_scale=log: number of visible keys up to which logits are not scaled")
     scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n")
-    blocked_attend_to_themselves: bool = setting(True, "whether a blocked token still attends to itself")
+    blocked_attend_to_themselves: bool = setting(
+        True, "whether a masked token (blocked for all queries) still attends to itself"
+    )
 
     def __post_init__(self) -> None:
         if self.num_heads < 1:
@@ -67,8 +69,8 @@ class Attention(Mixer):
                 if width % num_heads == 0 and num_heads <= 4 * self.num_heads
             ]
             raise UserError(
-                f"model.mixer.num_heads: width {width} must be divisible by num_heads={self.num_heads}; "
-                f"{', '.join(map(str, valid_num_heads))} heads are possible"
+                f"model.mixer.num_heads: must divide hidden_size={width}, not {self.num_heads}; "
+                f"possible values: {', '.join(map(str, valid_num_heads))}"
             )
         return SelfAttention(self, width, positions, layer)
 
@@ -115,7 +117,7 @@ class SelfAttention(TokenMixer):
         )
 
     def share_modules(self, first_layer: "SelfAttention") -> None:
-        """Shares with the first layer the modules of position schemes that all layers share."""
+        """Uses the first layer's modules for positional encodings that all layers share."""
         for index, position in self.position_specs.items():
             if position.is_shared_across_layers():
                 for attribute in ("rotations", "attention_biases", "contextual_biases"):
@@ -130,7 +132,7 @@ class SelfAttention(TokenMixer):
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
     ) -> Float[Tensor, "rows targets width"]:
-        """`forward` at `target_positions`: all keys and values, but queries, scores and outputs of these only."""
+        """`forward` at `target_positions`: keys and values of all positions, queries and outputs of these only."""
         width = self.heads * self.head_width
         weight, bias = self.qkv_proj.weight, self.qkv_proj.bias
         queries = self._split_heads(
@@ -189,8 +191,8 @@ class SelfAttention(TokenMixer):
         keys, values = state.keys[:, :, :cached_length], state.values[:, :, :cached_length]
         scale = self._query_scale(query_positions + 1)
 
-        def bias_at_newest(scheme_index: int, bias_module: AttentionBias) -> Tensor:
-            position_ids = context.position_ids[scheme_index]
+        def bias_at_newest(index: int, bias_module: AttentionBias) -> Tensor:
+            position_ids = context.position_ids[index]
             return bias_module.compute_bias(
                 _gather_position_ids(position_ids, query_positions), position_ids[:, :cached_length]
             )
@@ -211,25 +213,28 @@ class SelfAttention(TokenMixer):
         return queries, keys, values
 
     def _project_fast(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor] | None:
-        """`_project` with components of queries and keys permuted, where that is faster; None elsewhere."""
+        """Faster `_project` for RoPE by complex multiplication, which permutes the components of queries and keys; None
+        where it does not apply."""
         if (
             type(self.qkv_proj) is not nn.Linear
-            or (match := find_pair_rotation(self.rotations, self.contextual_biases, x, context)) is None
+            or (match := find_complex_rope(self.rotations, self.contextual_biases, x, context)) is None
         ):
             return None
         index, rotation = match
         width, bias = self.heads * self.head_width, self.qkv_proj.bias
-        cache_key = ("pairs", index, self.head_width)
+        cache_key = ("complex_rope", index, self.head_width)
         if cache_key not in context.forward_cache:
             context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], 2 * self.heads).to(
                 x.dtype.to_complex()
             )
 
-        def reorder_rows(weight: Tensor) -> Tensor:
+        def interleave_rope_rows(weight: Tensor) -> Tensor:
             return torch.cat([rotation.interleave_halves(weight[: 2 * width]), weight[2 * width :]])
 
         projected = linear(
-            x, reorder_rows(self.qkv_proj.weight), None if bias is None else reorder_rows(bias[:, None])[:, 0]
+            x,
+            interleave_rope_rows(self.qkv_proj.weight),
+            None if bias is None else interleave_rope_rows(bias[:, None])[:, 0],
         )
         tensors = split_and_rotate(projected, context.forward_cache[cache_key], [width] * 3)
         queries, keys, values = (self._split_heads(tensor) for tensor in tensors)
@@ -256,7 +261,8 @@ class SelfAttention(TokenMixer):
     def _scale_and_mask(
         self, queries: Tensor, keys: Tensor, context: Context
     ) -> tuple[Tensor | float | None, Tensor | None]:
-        """The factor on the logits, and what is visible or added to them; None for causal attention alone."""
+        """The factor on the logits, and the attention mask (boolean, or additive with biases); None for a plain causal
+        mask."""
         time, device = queries.shape[2], queries.device
         scale = self._query_scale(torch.arange(1, time + 1, device=device)[None])
         mask = None
@@ -296,7 +302,7 @@ class SelfAttention(TokenMixer):
         position_ids = context.position_ids[index]
         if len(position_ids) > 1 or position_ids.shape[1] > _MAX_TABULATED_LENGTH:
             return bias_module.compute_bias(_gather_position_ids(position_ids, target_positions), position_ids)
-        # All rows have the same places: every pair once, then each row's queries looked up.
+        # All rows have the same position ids: compute the bias of each pair once and index it by each row's queries.
         return self._full_bias(index, bias_module, context)[0][:, target_positions].transpose(0, 1)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -335,7 +341,7 @@ class SelfAttention(TokenMixer):
         compute_bias: Callable[[int, AttentionBias], Tensor],
     ) -> Tensor:
         """The boolean mask of visible keys, or with position biases the biases there and minus infinity elsewhere;
-        `compute_bias` returns the bias of a position scheme (by its index) at these queries."""
+        `compute_bias` returns the bias of a positional encoding (by its index) at these queries."""
         mask: Tensor = visible
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
@@ -349,8 +355,8 @@ class SelfAttention(TokenMixer):
         return {"qkv_proj": ("queries", "keys", "values")}
 
     def self_initialized_parameters(self) -> set[str]:
-        # The inputs of a network of distances are nonnegative: with the model's initialization half of its units would
-        # be dead.
+        # The inputs of FIRE's MLP over distances are nonnegative: the model's initialization would leave half of its
+        # units dead.
         return {
             name for name, _ in self.named_parameters() if name.startswith(("attention_biases.", "contextual_biases."))
         }
@@ -375,14 +381,14 @@ def _gather_position_ids(
 def _apply_scale(
     x: Float[Tensor, "#rows heads query last"], scale: Float[Tensor, "#rows query"] | float | None
 ) -> Float[Tensor, "rows heads query last"]:
-    """Queries, or biases of queries, times the factor on the logits."""
+    """Multiplies queries, or attention biases, by the factor on the logits."""
     if scale is None:
         return x
     return x * (scale[:, None, :, None].to(x.dtype) if isinstance(scale, Tensor) else scale)
 
 
 _MAX_TABULATED_LENGTH = 2048
-"""For rows longer than this the biases of all pairs are not materialized."""
+"""The biases of all pairs are not materialized for rows longer than this."""
 
 
 def _add_bias(

@@ -1,4 +1,4 @@
-"""Attention maps: the weights of a forward, recorded on request."""
+"""Attention maps: the attention weights of a forward pass, recorded on request."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ MapKind = Literal["attention", "relational attention", "relations", "symbols", "
 class LayerMaps:
     """The maps of one layer in one loop, by kind, each rows x heads x query x key.
 
-    `component` is encoder or decoder where a model has both, and else empty; layers and loops count from 0 within it.
+    `component` is encoder or decoder if a model has both, otherwise empty; layers and loops count from 0 within it.
 
     - `attention`: weights of self-attention heads; `cross attention`: weights on the encoder's outputs.
     - `relational attention`: attention weights of relational heads.
@@ -42,13 +42,13 @@ class RecordedMaps:
 
 @contextmanager
 def record_maps(model: nn.Module) -> Iterator[RecordedMaps]:
-    """Records the maps of all mixers in every forward of the model over whole rows.
+    """Records the maps of all mixers in every forward pass of the model over whole rows.
 
         with record_maps(model) as recorded:
             model(tokens)
         recorded.layers[0].maps["attention"].shape  # rows, heads, query, key
 
-    Outside of it nothing is recorded, at no cost. Layers without attention have no maps.
+    Outside of the context nothing is recorded, at no cost. Layers without attention have no maps.
     """
     recorded = RecordedMaps()
     loop_counts: dict[int, int] = {}
@@ -76,8 +76,8 @@ def attention_weights(
     mask: Bool[Tensor, "#rows #heads #query key"] | Float[Tensor, "#rows #heads #query key"] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "rows heads query key"]:
-    """The weights of `scaled_dot_product_attention`, which does not return them. The mask is True where a query may
-    attend, or added to the scores; causal without one."""
+    """The weights of `scaled_dot_product_attention`, which does not return them. The mask is True for visible
+    keys, or is added to the scores; None is a causal mask."""
     kept = torch.promote_types(queries.dtype, torch.float32)
     scores = (queries @ keys.mT).to(kept) * (queries.shape[-1] ** -0.5 if scale is None else scale)
     if mask is None:

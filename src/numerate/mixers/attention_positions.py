@@ -1,4 +1,4 @@
-"""Position schemes inside one layer's attention, for mixers with their own queries and keys."""
+"""Positional encodings inside one layer's attention, for mixers with their own queries and keys."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ class AttentionPositions(nn.Module):
     """Rotates queries and keys and computes the mask of visible keys and the attention biases, as `SelfAttention` does.
 
     Queries are at all positions of a row, or at `query_positions`. A token attends to earlier keys that are not
-    blocked, and always itself.
+    masked, and always to itself.
     """
 
     def __init__(self, heads: int, head_width: int, positions: Sequence[Position]) -> None:
@@ -33,7 +33,7 @@ class AttentionPositions(nn.Module):
         )
 
     def share_modules(self, first_layer: "AttentionPositions") -> None:
-        """Shares with the first layer the modules of positions that all layers share."""
+        """Uses the first layer's modules for positional encodings that all layers share."""
         for index, position in self.position_specs.items():
             for attribute in (
                 ("rotations", "attention_biases", "contextual_biases") if position.is_shared_across_layers() else ()
@@ -71,8 +71,8 @@ class AttentionPositions(nn.Module):
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
-        """The mask of visible keys, None for plain causal attention (for a row's last query: all keys) without biases;
-        added; and what is added to the scores, if anything."""
+        """The mask of visible keys (None for a plain causal mask without biases, which for a row's last query covers
+        all keys), and the bias to add to the scores (None without biases)."""
         sees_all_keys = query_positions is None or common_cache_position(context) is not None
         if sees_all_keys and context.blocked_keys is None and not self.attention_biases and not self.contextual_biases:
             return None, None
@@ -110,7 +110,7 @@ class AttentionPositions(nn.Module):
         return bias
 
     def self_initialized_parameters(self) -> set[str]:
-        """Networks of distances are not drawn as layers of the model are: see `SelfAttention`."""
+        """FIRE's MLP over distances does not use the model's initialization: see `SelfAttention`."""
         return {name for name, _ in self.named_parameters()}
 
     def flops(self, heads: int, time: int) -> int:
@@ -121,14 +121,15 @@ class AttentionPositions(nn.Module):
         )
 
 
-def find_pair_rotation(
+def find_complex_rope(
     rotations: nn.ModuleDict, contextual_biases: nn.ModuleDict, x: Tensor, context: Context
 ) -> tuple[int, HalfSplitRotation] | None:
-    """The index of the position scheme and its rotation, where `split_and_rotate` may rotate queries and keys; else
-    None.
+    """The index and the rotation of the positional encoding that `split_and_rotate` may apply by complex
+    multiplication; None if it does not apply.
 
-    That is one rotation of whole heads, whose products alone are used, over whole rows on a CPU in full precision.
-    Compiled models and models under torch.vmap use the general path.
+    It applies to a single rotation over all dimensions of the heads and all positions of the rows, without contextual
+    biases (which would read the permuted queries and keys), on a CPU in float32 or float64. Compiled models and models
+    under torch.vmap use the general path.
     """
     if (
         len(rotations) != 1
@@ -153,17 +154,17 @@ def find_pair_rotation(
 
 
 def common_cache_position(context: Context) -> int | None:
-    """In a step, the position of the newest token where it is the same in all rows and known without a device
+    """In a decoding step, the position of the newest token if it is the same in all rows and known without a device
     synchronization; otherwise None."""
     if context.cache_position is None:
         return None
-    if "together" not in context.forward_cache:
+    if "common_cache_position" not in context.forward_cache:
         newest_position = context.cached_length - 1
         is_common = len(context.cache_position) == 1 or (
             context.cache_position.device.type == "cpu" and bool((context.cache_position == newest_position).all())
         )
-        context.forward_cache["together"] = newest_position if is_common else None
-    position: int | None = context.forward_cache["together"]
+        context.forward_cache["common_cache_position"] = newest_position if is_common else None
+    position: int | None = context.forward_cache["common_cache_position"]
     return position
 
 

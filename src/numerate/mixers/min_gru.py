@@ -27,7 +27,7 @@ class MinGRU(Mixer):
     0.75, 0.875.
 
     - `positive_candidates=True`: candidates are made positive by g (Appendix B), as the paper's form in logarithms
-      needs. The recurrence here divides by nothing and takes any candidate.
+      needs. This implementation has no divisions and accepts any candidate.
     - `eigenvalue_range="[-1,1]"`: the decay is 1 - 2 z_t. A token may then flip the sign of a state, which parity
       needs and no decay above 0 can do (Grazzi et al., 2024, https://arxiv.org/abs/2411.12537). Not in the paper.
     - `max_initial_memory`: the biases of the gates are initialized so that states remember 2 to `max_initial_memory`
@@ -59,7 +59,7 @@ class MinGRU(Mixer):
 
 
 class MinGRUMixer(TokenMixer):
-    """The part behind `MinGRU`. Its state is rows x cells. `in_proj` makes gates and candidates."""
+    """The module of `MinGRU`. Its state is rows x cells. `in_proj` computes gates and candidates."""
 
     def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class MinGRUMixer(TokenMixer):
         return linear_scan(*self._decays_and_inputs(x))
 
     def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The decay of each token, and what it writes: rows x time x cells."""
+        """The decay of each token, and its input to the state: rows x time x cells each."""
         gates, candidates = self.in_proj(x).chunk(2, dim=-1)
         if self.positive_candidates:
             candidates = torch.where(candidates >= 0, candidates + 0.5, candidates.sigmoid())

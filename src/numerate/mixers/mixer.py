@@ -18,13 +18,14 @@ class Context:
     """The context of a mixer's input.
 
     - `lengths`: real tokens per row so far. `blocked_keys`: True at keys masked for all queries.
-    - `position_ids`: for each position scheme of the model, those so far (first dimension 1 where all rows agree).
+    - `position_ids`: for each positional encoding of the model, those so far (first dimension 1 if all rows have the
+      same).
     - `input_embeddings`: the input embeddings. `residual`: the residual stream before the norm of the mixer, in this
       block.
-    - `cache_position`: in a step, the position of the newest token in each row; None over whole rows.
-    - `cached_length`: in a step, the number of positions of the state in use (the longest row so far).
+    - `cache_position`: in a decoding step, the position of the newest token in each row; None over whole rows.
+    - `cached_length`: in a decoding step, the number of positions of the state in use (the longest row so far).
     - `capacity`: in a prefill, the maximum length of a row.
-    - `forward_cache`: what layers share within one forward, such as the cosines of rotary embeddings.
+    - `forward_cache`: values that layers share within one forward pass, such as the cosines of rotary embeddings.
     """
 
     lengths: Int[Tensor, " rows"]
@@ -61,7 +62,7 @@ class TokenMixer(nn.Module, ABC):
 
     @abstractmethod
     def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Any]:
-        """As `forward`, and the state after each row's last real token."""
+        """`forward`, and the state after each row's last real token."""
 
     @abstractmethod
     def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Any) -> tuple[Tensor, Any]:
@@ -86,7 +87,7 @@ class TokenMixer(nn.Module, ABC):
         return {}
 
     def fan_in_by_layer(self) -> Mapping[str, int]:
-        """Linear layers, by name, with their fan-in where that is not the input width, for initializations."""
+        """Linear layers, by name, with their fan-in if it is not the input width, for initializations."""
         return {}
 
     def output_projections(self) -> Sequence[nn.Linear]:
@@ -95,7 +96,7 @@ class TokenMixer(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, time: int) -> int:
-        """Floating-point operations of one forward over one row of this length."""
+        """Floating-point operations of one forward pass over one row of this length."""
 
 
 class Mixer(ABC):
@@ -111,7 +112,7 @@ class Mixer(ABC):
         return [self.build(width, layer, depth, positions) for layer in range(depth)]
 
     def why_not_stacked(self) -> str | None:
-        """Why models with it cannot be trained stacked (`numerate.stacking`), in words; None if they can."""
+        """Why models with it cannot be trained stacked (`numerate.stacking`); None if they can."""
         return None
 
     def has_attention(self) -> bool:

@@ -80,7 +80,7 @@ class RNN(RecurrentSpec):
 class GRU(RecurrentSpec):
     """Gated recurrent unit (`torch.nn.GRU`).
 
-    Cho et al. (2014), https://arxiv.org/abs/1406.1078. Each layer is one `torch.nn.GRU`, whose reset gate acts behind
+    Cho et al. (2014), https://arxiv.org/abs/1406.1078. Each layer is one `torch.nn.GRU`, whose reset gate acts after
     the recurrent matrix, not before it as in the paper: n_t = tanh(W x_t + b + r_t * (U h_{t-1} + c)).
     """
 
@@ -151,7 +151,7 @@ class RecurrentMixer(TokenMixer):
             state = gather_last_tokens(mixed, context.lengths)[None]
         elif int(context.lengths.min()) == x.shape[1]:
             mixed, state = self.rnn(x)
-        else:  # packed sequences give the state at each row's end; unpacked ones are faster
+        else:  # packed sequences return the state at each row's end; unpacked ones are faster
             packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
             found, state = self.rnn(packed)
             mixed, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])

@@ -18,7 +18,7 @@ from numerate.models.injection import Injection, InjectionType, build_injection
 from numerate.positions.counter import hash_key, random_integers_from_key
 
 LoopsArgument = Loops | tuple[int, int] | int | None
-"""Number of loops of a forward: one number, (without, with a gradient), or None for the default."""
+"""Number of loops of a forward pass: one number, (without, with a gradient), or None for the default."""
 
 NOISE_STD = 0.02
 """Standard deviation of the noise of `initial_state="noise"`."""
@@ -35,7 +35,8 @@ class Backbone(ABC):
     def build(
         self, blocks: list[Block], width: int, seed: int = 0, feed_forward: FeedForward | None = None
     ) -> "BackboneModule":
-        """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, for injections like it."""
+        """Builds the module. `seed` is the model's; `feed_forward` is that of its blocks, which some injections
+        copy."""
 
     def default_num_loops(self) -> int:
         """Default number of loops over the blocks."""
@@ -43,7 +44,7 @@ class Backbone(ABC):
 
 
 class BackboneModule(nn.Module, ABC):
-    """The module behind a `Backbone`. Its state is a list with one entry per (loop, block)."""
+    """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
     @abstractmethod
     def forward(
@@ -52,7 +53,7 @@ class BackboneModule(nn.Module, ABC):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
 
     @abstractmethod
@@ -63,7 +64,7 @@ class BackboneModule(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, time: int, loops: LoopsArgument = None) -> int:
-        """Floating-point operations of one forward over one row of this length."""
+        """Floating-point operations of one forward pass over one row of this length."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Stack(Backbone):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
+            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
 
     def num_blocks(self) -> int:
         return self.num_layers
@@ -100,7 +101,7 @@ class Stack(Backbone):
 
 
 class StackModule(BackboneModule):
-    """The part behind `Stack`."""
+    """The module of `Stack`."""
 
     noise_keys: Tensor
 
@@ -120,7 +121,7 @@ class StackModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         _check_single_loop(loops)
         last = len(self.blocks) - 1
         return self._run_blocks(
@@ -187,9 +188,9 @@ class Loop(Backbone):
 
     def __post_init__(self) -> None:
         if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, got {self.num_layers}")
+            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
         if self.num_loops < 1:
-            raise UserError(f"num_loops: must be 1 or more, got {self.num_loops}")
+            raise UserError(f"num_loops: must be 1 or more, not {self.num_loops}")
 
     def num_blocks(self) -> int:
         return self.num_layers
@@ -204,7 +205,7 @@ class Loop(Backbone):
 
 
 class LoopModule(BackboneModule):
-    """The part behind `Loop`."""
+    """The module of `Loop`."""
 
     noise_keys: Tensor
 
@@ -224,13 +225,13 @@ class LoopModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         loops = Loops.from_argument(loops, self.num_loops)
         run_loop = self.run_loop if self.compiled_loop is None or not self.training else self.compiled_loop
         hidden_state = self._initial_state(x, context)
         if loops.no_grad_loops:
             with torch.no_grad():
-                # What layers share within a forward is computed again for the loops with a gradient.
+                # Values that layers share within a forward pass are recomputed for the loops with gradients.
                 no_grad_context = replace(context, forward_cache={})
                 for _ in range(loops.no_grad_loops):
                     hidden_state = run_loop(hidden_state, x, no_grad_context, None)
@@ -346,8 +347,8 @@ def position_noise(
 class _ZeroGradient(torch.autograd.Function):
     """A state that depends on `x` with a gradient of zero.
 
-    Otherwise loops without a gradient leave the embedding without one where nothing injects it again, and weight decay
-    and DDP treat a missing gradient differently from zeros.
+    Otherwise, after loops without gradients the embedding would have no gradient (unless an injection uses it again),
+    which weight decay and DDP treat differently from zeros.
     """
 
     generate_vmap_rule = True
@@ -402,4 +403,4 @@ def _flops_per_loop(backbone: nn.Module, time: int) -> int:
 def _check_single_loop(loops: LoopsArgument) -> None:
     if Loops.from_argument(loops, 1)[:2] != (0, 1):
         total = loops if isinstance(loops, int) else Loops.from_argument(loops, 1).total
-        raise UserError(f"loops: must be 1 for a Stack, got {total}; use a Loop backbone for more")
+        raise UserError(f"loops: must be 1 for a Stack, not {total}; use a Loop backbone for more")

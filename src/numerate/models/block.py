@@ -51,9 +51,9 @@ class FeedForward:
 
     def __post_init__(self) -> None:
         if not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: must be finite and greater than 0, got {self.expansion}; 4 is usual")
+            raise UserError(f"expansion: must be finite and greater than 0, not {self.expansion}; 4 is usual")
         if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"intermediate_size: must be 1 or more, or null, got {self.intermediate_size}")
+            raise UserError(f"intermediate_size: must be 1 or more, or null, not {self.intermediate_size}")
 
     def resolve_intermediate_size(self, width: int) -> int:
         """The intermediate size in a model of this width."""
@@ -74,7 +74,7 @@ class FeedForward:
 
 
 class FeedForwardModule(nn.Module):
-    """The part behind `FeedForward`."""
+    """The module of `FeedForward`."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Block(nn.Module):
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """With `target_positions`, only those positions are returned, and the work for others is skipped."""
         context.residual = x
         if self.mixer is not None and self.mixer_norm is not None:
@@ -196,7 +196,7 @@ class Block(nn.Module):
         return x if self.norm_first else norm(x)
 
     def flops(self, time: int) -> int:
-        """Floating-point operations of one forward over one row of this length."""
+        """Floating-point operations of one forward pass over one row of this length."""
         return sum(part.flops(time) for part in (self.mixer, self.feed_forward) if part is not None)
 
     def output_projections(self) -> Sequence[nn.Linear]:

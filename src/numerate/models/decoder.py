@@ -22,7 +22,7 @@ from numerate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Decoder(ModelSpec):
-    """Decoder-only language model with any backbone, mixer and position schemes.
+    """Decoder-only language model with any backbone, mixer and positional encodings.
 
     `positions=()` is a model without positions (NoPE, Kazemnejad et al., 2023, https://arxiv.org/abs/2305.19466).
 
@@ -30,7 +30,7 @@ class Decoder(ModelSpec):
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=3), positions=(Rotary(base=500.0),))
     >>> model = spec.build(Vocabulary.with_digits(["+", "="]), seed=0)
 
-    Raises `UserError` for positions that act inside attention where the mixer has none; `build` raises it for a width
+    Raises `UserError` for positions inside attention if the mixer has no attention; `build` raises it for a width
     that does not divide into the heads.
 
     Between backbone and head there may be `head_feed_forward` (without a residual connection), the final norm and
@@ -56,7 +56,7 @@ class Decoder(ModelSpec):
     backbone: Backbone = setting(Stack(), "how blocks are composed: stacked or looped, and how many")
     mixer: Mixer = setting(Attention(), "token mixer: attention or a recurrence")
     feed_forward: FeedForward | None = setting(FeedForward(), "feed-forward network of each block; null: none")
-    positions: tuple[Position, ...] = setting((), "position schemes; empty: none (NoPE)")
+    positions: tuple[Position, ...] = setting((), "positional encodings; empty: none (NoPE)")
     norm: NormType = setting("layer", "LayerNorm, RMSNorm or none")
     norm_first: bool = setting(True, "pre-norm; false: post-norm")
     embedding_norm: bool = setting(False, "whether the input embeddings are normalized before the first block")
@@ -85,17 +85,17 @@ class Decoder(ModelSpec):
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, got {self.hidden_size}")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
         for name in ("dropout", "embedding_dropout", "mixer_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}: must be at least 0 and less than 1, got {getattr(self, name)}")
+                raise UserError(f"{name}: must be at least 0 and less than 1, not {getattr(self, name)}")
         if not 0 < self.norm_eps < float("inf"):
-            raise UserError(f"norm_eps: must be finite and greater than 0, got {self.norm_eps}; 1e-5 is usual")
+            raise UserError(f"norm_eps: must be finite and greater than 0, not {self.norm_eps}; 1e-5 is usual")
         if self.embedding_scale != "sqrt" and (
             isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
         ):
             raise UserError(
-                f"embedding_scale: must be a finite number greater than 0, or 'sqrt', got {self.embedding_scale!r}"
+                f"embedding_scale: must be a finite number greater than 0, or 'sqrt', not {self.embedding_scale!r}"
             )
         for index, position in enumerate(self.positions):
             acts_inside_attention = position.build_attention(2, 8) is not None
@@ -107,7 +107,7 @@ class Decoder(ModelSpec):
                 )
             if not position.position_ids.is_integer and not position.accepts_fractions:
                 raise UserError(
-                    f"positions.{index}.position_ids: {type(position.position_ids).__name__} gives fractional position "
+                    f"positions.{index}.position_ids: {type(position.position_ids).__name__} has fractional position "
                     f"ids, and {type(position).__name__} needs integers; Scalar accepts fractions"
                 )
 
@@ -130,14 +130,14 @@ class DecoderState:
 
 
 class _FixedPositionIds(RowIndependentState):
-    """Position ids of all rows, for each position scheme of the model: 1 x capacity each."""
+    """Position ids of all rows, for each positional encoding of the model: 1 x capacity each."""
 
     def __init__(self, position_ids: tuple[Tensor, ...]) -> None:
         self.position_ids = position_ids
 
 
 class DecoderModel(Model):
-    """The model behind `Decoder`."""
+    """The model of `Decoder`."""
 
     token_kinds: Tensor
 
@@ -206,12 +206,12 @@ class DecoderModel(Model):
         token_kinds = self.token_kinds[tokens.ids]
         position_ids = []
         for position in self.spec.positions:
-            scheme_context = step_context
+            encoding_context = step_context
             if not step_context.training:
-                scheme_context = StepContext.for_evaluation(
+                encoding_context = StepContext.for_evaluation(
                     step_context.position_offset % position.position_ids.num_position_offsets()
                 )
-            position_ids.append(position.position_ids.assign(tokens, token_kinds, scheme_context))
+            position_ids.append(position.position_ids.assign(tokens, token_kinds, encoding_context))
         self._check_position_ids(position_ids)
         return replace(tokens, position_ids=tuple(position_ids))
 
@@ -271,11 +271,11 @@ class DecoderModel(Model):
         tokens = replace(state.tokens, ids=all_ids, lengths=new_positions + 1)
         if state.fixed_position_ids is not None:
             position_ids = tuple(
-                ids_of_scheme[:, :cached_length] for ids_of_scheme in state.fixed_position_ids.position_ids
+                position_ids[:, :cached_length] for position_ids in state.fixed_position_ids.position_ids
             )
             self._check_position_ids(position_ids)
         else:
-            # Position ids are computed again from all tokens so far, which is correct for every scheme.
+            # Position ids are computed again from all tokens so far, which is correct for every encoding.
             cached_tokens = replace(
                 tokens,
                 ids=all_ids[:, :cached_length],
@@ -384,17 +384,18 @@ class DecoderModel(Model):
 
     def _compute_fixed_position_ids(self, tokens: Tokens, position_offset: int) -> "_FixedPositionIds | None":
         """Position ids up to the capacity, where they do not depend on the tokens."""
-        schemes = [position.position_ids for position in self.spec.positions]
-        if not all(scheme.is_same_for_all_rows() for scheme in schemes):
+        all_position_ids = [position.position_ids for position in self.spec.positions]
+        if not all(numbering.is_same_for_all_rows() for numbering in all_position_ids):
             return None
         token_kinds = self.token_kinds[tokens.ids]
         contexts = (
-            StepContext.for_evaluation(position_offset % numbering.num_position_offsets()) for numbering in schemes
+            StepContext.for_evaluation(position_offset % numbering.num_position_offsets())
+            for numbering in all_position_ids
         )
         return _FixedPositionIds(
             tuple(
-                position_scheme.assign(tokens, token_kinds, step_context)
-                for position_scheme, step_context in zip(schemes, contexts, strict=True)
+                numbering.assign(tokens, token_kinds, step_context)
+                for numbering, step_context in zip(all_position_ids, contexts, strict=True)
             )
         )
 
@@ -402,7 +403,7 @@ class DecoderModel(Model):
         embeddings: Tensor = self.embedding(ids)
         return embeddings if self.embedding_scale == 1.0 else embeddings * self.embedding_scale
 
-    def _to_head_input(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
+    def _to_head_input(self, x: Float[Tensor, "rows positions width"]) -> Float[Tensor, "rows positions width"]:
         """The head's input, from the backbone's output."""
         head_input: Tensor = self.head_projection(self.final_norm(self.head_feed_forward(x)))
         return head_input
@@ -423,10 +424,10 @@ class DecoderModel(Model):
 
     def _max_position(self, index: int, tokens: Tokens, num_offsets: int | None = None) -> int:
         """The highest position id at any fixed offset, or at the first few."""
-        scheme = self.spec.positions[index].position_ids
+        numbering = self.spec.positions[index].position_ids
         token_kinds = self.token_kinds[tokens.ids]
-        count = scheme.num_position_offsets() if num_offsets is None else num_offsets
-        maxima = [scheme.assign(tokens, token_kinds, StepContext.for_evaluation(i)).max() for i in range(count)]
+        count = numbering.num_position_offsets() if num_offsets is None else num_offsets
+        maxima = [numbering.assign(tokens, token_kinds, StepContext.for_evaluation(i)).max() for i in range(count)]
         return int(torch.stack(maxima).max())
 
     def _position_limit_error(self, index: int, max_position: int) -> UserError:

@@ -19,8 +19,8 @@ class LayerRole:
     - `is_residual_output`: it writes to the residual stream, as `num_residual_outputs` maps do.
     - `effective_depth`: number of blocks that a token passes, layers x loops.
     - `component`: `queries`, `keys` or `values` of attention; of a gated feed-forward `gate` and `gated`, the two that
-      are multiplied, and `fed`, its output. Empty for all other layers, and where an initialization does not need it.
-    - `fan_in`: how many numbers each of its outputs reads, where that is not the width of the weight.
+      are multiplied, and `fed`, its output. Empty for all other layers, and if an initialization does not need it.
+    - `fan_in`: the number of inputs of each output, if it is not the width of the weight.
     """
 
     is_residual_output: bool = False
@@ -31,11 +31,11 @@ class LayerRole:
 
 
 GATED_FEED_FORWARD = ("gate", "gated", "fed")
-"""What the maps of a gated feed-forward make."""
+"""The components of a gated feed-forward network."""
 
 
 class Initialization(ABC):
-    """Draws the weights of linear maps and embeddings; biases are 0 if it does not draw them, norms stay at 1 and 0."""
+    """Initializes linear layers and embeddings; biases are 0 unless it initializes them, norms stay at 1 and 0."""
 
     def splits_packed(self, components: Sequence[str]) -> bool:
         """Whether maps that lie in one matrix (queries, keys and values) are drawn one by one, each as itself."""
@@ -50,7 +50,7 @@ class Initialization(ABC):
         """Fills a table of vectors (entries x width)."""
 
     def init_bias(self, bias: torch.Tensor, fan_in: int, generator: Generator) -> None:
-        """Fills the bias of a linear map that reads so many numbers."""
+        """Initializes the bias of a linear layer with this fan-in."""
         bias.zero_()
 
     def apply(
@@ -64,12 +64,12 @@ class Initialization(ABC):
         effective_depth: int = 1,
         fan_in_by_layer: Mapping[str, int] | None = None,
     ) -> None:
-        """Goes through the modules in their order.
+        """Initializes the modules in their order.
 
-        `skipped_parameters` are full parameter names, `tied_modules` modules whose weight is another's (a tied head),
-        which are left to that one. `packed_projections` are the full names of linear maps that are several of one size,
-        one above the other, with what each makes; `effective_depth` is layers x loops; `fan_in_by_layer` is how many
-        numbers a map's outputs read, where its width is not.
+        `skipped_parameters` are full parameter names, `tied_modules` modules that share their weight with another one
+        (a tied head), which are skipped. `packed_projections` are the full names of linear layers that pack several
+        projections of equal size, with the role of each; `effective_depth` is layers x loops; `fan_in_by_layer` are the
+        fan-ins of layers for which it is not the input width.
         """
         default_role = LayerRole(num_residual_outputs=max(1, len(output_projections)), effective_depth=effective_depth)
         with torch.no_grad():
@@ -105,7 +105,7 @@ class FanIn(Initialization):
     def __post_init__(self) -> None:
         for name in ("residual_scale", "embedding_std"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name}: must be finite and 0 or more, got {getattr(self, name)}")
+                raise UserError(f"{name}: must be finite and 0 or more, not {getattr(self, name)}")
 
     def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
         scale = self.residual_scale if role.is_residual_output else 1.0
@@ -138,7 +138,7 @@ class Normal(Initialization):
 
     def __post_init__(self) -> None:
         if self.std <= 0:
-            raise UserError(f"std: must be greater than 0, got {self.std}; 0.02 is usual")
+            raise UserError(f"std: must be greater than 0, not {self.std}; 0.02 is usual")
 
     def splits_packed(self, components: Sequence[str]) -> bool:
         return self.scaled_projection == "gated" and set(components) <= set(GATED_FEED_FORWARD)
@@ -165,7 +165,7 @@ class Xavier(Initialization):
 
 @dataclass(frozen=True)
 class DeepNorm(Initialization):
-    """Smaller with depth: Xavier's normal times (8 x layers x loops)^(-1/4), but queries and keys as they are.
+    """Smaller with depth: Xavier's normal times (8 x layers x loops)^(-1/4), except for queries and keys.
 
     Wang et al. (2022), https://arxiv.org/abs/2203.00555, for decoders, without its factor on the residual stream; made
     for post-norm. Queries and keys are only compared, so they keep Xavier's N(0, 2/(fan_in + fan_out)); values, output
@@ -186,7 +186,7 @@ class DeepNorm(Initialization):
 
 @dataclass(frozen=True)
 class TorchDefault(Initialization):
-    """As `torch.nn` draws its own layers: linear weights and biases U(-b, b), b = 1/root of fan_in; embeddings N(0, 1).
+    """PyTorch's default initialization: linear weights and biases U(-b, b), b = 1/root of fan_in; embeddings N(0, 1).
 
     Of the published numbers of dual attention on Tiny Stories: Altabaa and Lafferty (2024),
     https://arxiv.org/abs/2405.16727, in the code of May 2024. The maps of relations there count as reading the width of

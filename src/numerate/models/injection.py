@@ -57,7 +57,7 @@ class ConcatInjection(Injection):
 def build_injection(
     injection_type: InjectionType, width: int, feed_forward: FeedForward | None = None
 ) -> Injection | None:
-    """The injection of a name; `ffn` is a feed-forward of the kind given, or `FeedForward()`."""
+    """The injection with this name; `ffn` is a feed-forward network like the given one, or `FeedForward()`."""
     if injection_type == "none":
         return None
     if injection_type == "add":

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from numerate.errors import UserError
 
 SettingHints = Sequence[tuple[str, str]]
-"""Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as it is typed."""
+"""Which setting of a recipe a tensor belongs to: a regular expression over names, and the setting as on the command
+line."""
 
 DECODER_HINTS: SettingHints = (
     (r"^head\.weight$", "model.tie_word_embeddings=false"),
@@ -29,7 +30,7 @@ class StrictWeights:
     tensor([1., 1.])
     >>> file.check_all_used()
 
-    Raises `UserError` where two tensors that are one in the model differ.
+    Raises `UserError` if two tensors that are one in the model differ.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class StrictWeights:
     def take(self, names: Sequence[str], model_name: str) -> Tensor:
         """The tensor under any of these names, which share one tensor in the model; `model_name` is its name there.
 
-        Raises `UserError` where there is none, or where those under two of the names differ.
+        Raises `UserError` if there is none, or if tensors under two of the names differ.
         """
         present = [name for name in names if name in self.tensors]
         if not present:
@@ -85,7 +86,7 @@ class StrictWeights:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are alike, also where they are not finite."""
+    """Whether two tensors are equal, including entries that are not finite."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 

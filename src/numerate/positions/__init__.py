@@ -1,4 +1,4 @@
-"""Position ids (`position_ids.py`), and the position encodings that use them."""
+"""Position ids (`position_ids.py`), and the positional encodings that use them."""
 
 from numerate.catalogue import lazy_getattr
 

@@ -1,4 +1,4 @@
-"""The Abacus embedding for any model. This file needs torch and nothing else: it may be copied as it is."""
+"""The Abacus embedding for any model. This file depends on PyTorch only and can be copied into other projects."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -13,17 +13,17 @@ class AbacusEmbedding(nn.Module):
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
 
     Each run of digits is counted from the left: 1, 2, 3, ...; every other token (signs, letters, padding) has position
-    id 0, which has a vector of its own. In training one random offset is added to the position ids of all digits of a
+    id 0, which has a separate vector. In training one random offset is added to the position ids of all digits of a
     row, from 0 to `max_offset`, both included, so that the vectors of longer numbers are trained too; in evaluation the
     offset is 0. Numbers must be written least significant digit first: then equal position ids mean equal significance.
 
     - `digit_ids`: the token ids of the ten digits; a token must be a single digit.
     - `embedding_dim`: of the model's embeddings.
     - `max_offset`: the largest training offset; 100 in the paper, 99 in its stand-alone file. 0: none.
-    - `max_digits`: the most digits of a number that will ever be read, evaluation included. The table has
+    - `max_digits`: the maximum number of digits of a number, in training and evaluation. The table has
       max_offset + max_digits + 1 rows. Position ids above max_offset + the longest number of *training* are never
       trained.
-    - `offset_per`: whether each row draws an offset of its own or the whole batch shares one, as published.
+    - `offset_per`: whether each row has a separate offset or the whole batch shares one, as published.
 
     >>> abacus = AbacusEmbedding(range(4, 14), embedding_dim=64, max_offset=100, max_digits=200).eval()
     >>> ids = torch.tensor([[7, 6, 5, 14, 10, 9, 8, 17]])  # 321+654=
@@ -32,8 +32,8 @@ class AbacusEmbedding(nn.Module):
     >>> abacus(ids).shape
     torch.Size([1, 8, 64])
 
-    A row may be padded on either side, and several texts may be packed into one row as long as something that is no
-    digit stands between them; they then share the offset of the row. A model that reads token by token (with a cache)
+    A row may be padded on either side, and several texts may be packed into one row if there is a token between
+    them that is not a digit; they then share the offset of the row. A model that reads token by token (with a cache)
     must count over the whole row and keep the last position: `abacus(row)[:, -1:]`.
 
     Raises `ValueError` for invalid settings, and for rows with a number longer than the table allows.
@@ -57,7 +57,7 @@ class AbacusEmbedding(nn.Module):
         if max_offset < 0 or max_digits < 1:
             raise ValueError(f"max_offset {max_offset} must be 0 or more, and max_digits {max_digits} 1 or more")
         if offset_per not in ("row", "batch"):
-            raise ValueError(f"offset_per: must be 'row' or 'batch', got {offset_per!r}")
+            raise ValueError(f"offset_per: must be 'row' or 'batch', not {offset_per!r}")
         self.max_offset, self.max_digits, self.offset_per = max_offset, max_digits, offset_per
         self.register_buffer("digit_ids", ids, persistent=False)
         self.embedding = nn.Embedding(max_offset + max_digits + 1, embedding_dim)
@@ -73,11 +73,11 @@ class AbacusEmbedding(nn.Module):
     def position_ids(
         self, input_ids: Tensor, *, offset: int | Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The row of the table that each token gets, `[rows, time]`.
+        """The index into the table of each token, `[rows, time]`.
 
-        `offset` (one number, or one per row) is taken as it is, in evaluation too. Without it training draws one, from
-        `generator` or from torch's own, and evaluation takes 0. Raises `ValueError` for a place beyond the table; a
-        compiled forward leaves that to the embedding, which raises an error of its own.
+        `offset` (one number, or one per row) is used unchanged, in evaluation too. By default training draws one, from
+        `generator` or from PyTorch's default generator, and evaluation uses 0. Raises `ValueError` for an index beyond
+        the table; in a compiled model the embedding raises an error instead.
         """
         rows, time = input_ids.shape
         is_digit = (input_ids[..., None] == self.digit_ids).any(dim=-1)
@@ -92,7 +92,7 @@ class AbacusEmbedding(nn.Module):
             offset = offset.to(input_ids.device).reshape(-1, 1)
         if offset is not None:
             position_ids = torch.where(is_digit, position_ids + offset, 0)
-        # No number has more digits than its row has tokens, so short rows need not wait for the device.
+        # No number has more digits than its row has tokens, so short rows need no device synchronization.
         if (has_offset or time > self.max_digits) and not torch.compiler.is_compiling():
             self._check_range(position_ids)
         return position_ids

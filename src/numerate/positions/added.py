@@ -35,9 +35,9 @@ class Learned(Position):
 
     def __post_init__(self) -> None:
         if self.max_position_embeddings < 1:
-            raise UserError(f"max_position_embeddings: must be 1 or more, got {self.max_position_embeddings}")
+            raise UserError(f"max_position_embeddings: must be 1 or more, not {self.max_position_embeddings}")
         if self.initialization not in ("normal", "sinusoidal"):
-            raise UserError(f"initialization: must be 'normal' or 'sinusoidal', got {self.initialization!r}")
+            raise UserError(f"initialization: must be 'normal' or 'sinusoidal', not {self.initialization!r}")
 
     def build_input(self, width: int) -> InputPosition:
         return LearnedEmbedding(self.max_position_embeddings, width, self.initialization, self.frozen)
@@ -47,7 +47,7 @@ class Learned(Position):
 
 
 class LearnedEmbedding(InputPosition):
-    """The table behind `Learned`."""
+    """The module of `Learned`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Sinusoidal(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
+            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
         return SinusoidalEmbedding(width, self.base, self.scale)
@@ -111,21 +111,21 @@ class ScaledSinusoidal(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
+            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
         return SinusoidalEmbedding(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
 
 
 class SinusoidalEmbedding(InputPosition):
-    """The module behind `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
+    """The module of `Sinusoidal` and `ScaledSinusoidal`; a `scale` that is a parameter is learned."""
 
     inv_freq: Tensor
 
     def __init__(self, width: int, base: float, scale: float | nn.Parameter) -> None:
         super().__init__()
         if width % 2:
-            raise UserError(f"hidden_size: must be even for Sinusoidal (sines are paired with cosines), got {width}")
+            raise UserError(f"hidden_size: must be even for Sinusoidal (sines are paired with cosines), not {width}")
         self.scale = scale
         exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
         self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
@@ -140,7 +140,7 @@ class SinusoidalEmbedding(InputPosition):
 
 @dataclass(frozen=True)
 class Scalar(Position):
-    """Scalar position encoding (SPE): the position from 0 to 1 as the last feature of the embedding.
+    """Scalar positional encoding (SPE): the position from 0 to 1 as the last feature of the embedding.
 
     Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: the token embedding has one feature less, and position /
     `max_positions` is appended. (Here the embedding keeps the unused feature, one number per token.) With `Zooming` it
@@ -154,19 +154,19 @@ class Scalar(Position):
 
     def __post_init__(self) -> None:
         if self.max_positions < 1:
-            raise UserError(f"max_positions: must be 1 or more, got {self.max_positions}; 128 in the paper")
+            raise UserError(f"max_positions: must be 1 or more, not {self.max_positions}; 128 in the paper")
 
     def build_input(self, width: int) -> InputPosition:
         return PositionFeature(self.max_positions if self.position_ids.is_integer else 1, width)
 
 
 class PositionFeature(InputPosition):
-    """The feature behind `Scalar`."""
+    """The module of `Scalar`."""
 
     def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()
         if width < 2:
-            raise UserError(f"hidden_size: must be 2 or more for Scalar, which uses one feature, got {width}")
+            raise UserError(f"hidden_size: must be 2 or more for Scalar, which uses one feature, not {width}")
         self.max_positions = max_positions
 
     def forward(

@@ -19,7 +19,7 @@ class FIRE(Position):
     """FIRE: an attention bias learned as a function of the distance relative to the query's position.
 
     Li et al. (2023), "Functional Interpolation for Relative Positions", https://arxiv.org/abs/2310.04418. For a query
-    at position i and a key at position j, a small network per layer gives each head
+    at position i and a key at position j, a small network per layer computes for each head
 
         f(log(|c (i - j)| + 1) / (log(|c max(i, |m| threshold)| + 1) + 1e-6)),  c and m learned.
 
@@ -37,9 +37,9 @@ class FIRE(Position):
 
     def __post_init__(self) -> None:
         if self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, got {self.hidden_size}; 32 is usual")
+            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}; 32 is usual")
         if self.threshold <= 0:
-            raise UserError(f"threshold: must be greater than 0, got {self.threshold}; 512 is usual")
+            raise UserError(f"threshold: must be greater than 0, not {self.threshold}; 512 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return FIREBias(heads, self.hidden_size, self.threshold)
@@ -49,7 +49,7 @@ class FIRE(Position):
 
 
 class FIREBias(AttentionBias):
-    """The network behind `FIRE`. `c` and `L_multiplier`, c and m there, are named as in the paper's code."""
+    """The module of `FIRE`. `c` and `L_multiplier`, c and m there, are named as in the paper's code."""
 
     threshold: Tensor
 
@@ -106,16 +106,16 @@ class ALiBi(Position):
 
     def __post_init__(self) -> None:
         if self.max_distance is not None and self.max_distance < 1:
-            raise UserError(f"max_distance: must be 1 or more, or null, got {self.max_distance}")
+            raise UserError(f"max_distance: must be 1 or more, or null, not {self.max_distance}")
         if not 0 <= self.slope_scale < float("inf"):
-            raise UserError(f"slope_scale: must be finite and 0 or more, got {self.slope_scale}; 1 is usual")
+            raise UserError(f"slope_scale: must be finite and 0 or more, not {self.slope_scale}; 1 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return ALiBiBias(heads, self.slope_scale, self.max_distance)
 
 
 class ALiBiBias(AttentionBias):
-    """The slopes behind `ALiBi`.
+    """The slopes of `ALiBi`.
 
     >>> ALiBiBias(4).slopes.tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -154,19 +154,19 @@ class T5Bias(Position):
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
     num_buckets: int = setting(32, "number of distance buckets")
     max_distance: int = setting(128, "distances from here on share the last bucket")
-    bidirectional: bool = setting(False, "whether keys after the query have buckets of their own")
+    bidirectional: bool = setting(False, "whether keys after the query have separate buckets")
     share_across_layers: bool = setting(False, "whether all layers share the biases")
 
     def __post_init__(self) -> None:
         num_directions = 2 if self.bidirectional else 1
         if self.num_buckets < 2 * num_directions or self.num_buckets % num_directions:
             right = "2 or more" if num_directions == 1 else "an even number of 4 or more"
-            raise UserError(f"num_buckets: must be {right}, got {self.num_buckets}; 32 is usual")
+            raise UserError(f"num_buckets: must be {right}, not {self.num_buckets}; 32 is usual")
         max_exact = self.num_buckets // num_directions // 2
         if self.max_distance < max_exact:
             raise UserError(
                 f"max_distance: must be {max_exact} or more, the number of distances that have a bucket each, "
-                f"got {self.max_distance}"
+                f"not {self.max_distance}"
             )
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
@@ -177,7 +177,7 @@ class T5Bias(Position):
 
 
 class RelativePositionBias(AttentionBias):
-    """The table behind `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
+    """The module of `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
 
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()

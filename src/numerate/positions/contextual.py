@@ -22,7 +22,7 @@ class CoPE(Position):
     layer, linearly interpolated in between. (The division by the root is in the listing of the paper's appendix, not in
     its equation.) The embeddings start at 0.
 
-    There are no position ids. With all gates open key j is at i - j + 1.
+    There are no position ids. With all gates open, the position of key j is i - j + 1.
     """
 
     position_ids = Sequential()
@@ -31,14 +31,14 @@ class CoPE(Position):
 
     def __post_init__(self) -> None:
         if self.max_positions < 2:
-            raise UserError(f"max_positions: must be 2 or more for interpolation, got {self.max_positions}")
+            raise UserError(f"max_positions: must be 2 or more for interpolation, not {self.max_positions}")
 
     def build_attention(self, heads: int, head_width: int) -> ContextualBias:
         return CoPEBias(self.max_positions, head_width)
 
 
 class CoPEBias(ContextualBias):
-    """The vectors behind `CoPE`, the same for all heads."""
+    """The vectors of `CoPE`, the same for all heads."""
 
     def __init__(self, max_positions: int, head_width: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ def random_integers(
 ) -> Int[Tensor, " rows"]:
     """One integer from 0 to high - 1 per row, uniform to within high / 2^32; each row may have its own `high`.
 
-    A function of (seed, step, row, salt) and of nothing else, so a row draws the same number whatever batch,
+    A function of (seed, step, row, salt) only, so a row draws the same number whatever batch,
     micro-batch or rank it is in. The mixing is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014,
     https://doi.org/10.1145/2660193.2660195), applied twice.
 
@@ -30,8 +30,8 @@ def random_integers(
 def random_integers_from_key(
     key: int | Int[Tensor, "..."], row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """`random_integers`, where the hash of the step and the salt (`hash_key`) is already known: one number, or one for
-    each row."""
+    """`random_integers` from a precomputed hash of the step and the salt (`hash_key`): one number, or one for each
+    row."""
     return (
         ((_splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + key))) >> 32) & 0xFFFFFFFF
     ) * high >> 32
@@ -40,7 +40,7 @@ def random_integers_from_key(
 def random_uint32(
     step_context: StepContext, row_keys: Int[Tensor, " rows"], count: int, salt: int = 0
 ) -> Int[Tensor, "rows count"]:
-    """`count` integers from 0 to 2^32 - 1 per row, independent of each other: the same hash, counted on.
+    """`count` integers from 0 to 2^32 - 1 per row, independent of each other: the same hash with consecutive counters.
 
     >>> random_uint32(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
@@ -65,7 +65,7 @@ def hash_key(step_context: StepContext, salt: int = 0) -> int:
 
 
 def _hash_keys(step_context: StepContext, salt: int, row_keys: Tensor) -> int | Tensor:
-    """Where the rows are counted on from; for those of several runs, one number for each row."""
+    """The initial counter of the rows; for rows of several runs, one number per row."""
     if not step_context.contexts:
         return hash_key(step_context, salt)
     return torch.tensor(

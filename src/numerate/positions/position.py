@@ -1,4 +1,4 @@
-"""Position schemes: how position ids are used, on the input or inside attention."""
+"""Positional encodings: how position ids are used, on the input or inside attention."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -10,7 +10,8 @@ from numerate.positions.position_ids import PositionIds
 
 
 class Position(ABC):
-    """The spec of a position scheme, with its `position_ids`. It acts on the input or inside attention, not both."""
+    """The spec of a positional encoding, with its `position_ids`. It acts on the input or inside attention, not
+    both."""
 
     position_ids: PositionIds
 
@@ -18,11 +19,11 @@ class Position(ABC):
     """Whether it takes fractional position ids, such as those of `Zooming`."""
 
     def build_input(self, width: int) -> "InputPosition | None":
-        """The module that acts on the input embeddings, or None for a scheme that acts inside attention."""
+        """The module that acts on the input embeddings, or None for an encoding that acts inside attention."""
         return None
 
     def build_attention(self, heads: int, head_width: int) -> "Rotation | AttentionBias | ContextualBias | None":
-        """The module that acts inside one layer's attention, or None for a scheme that acts on the input."""
+        """The module that acts inside one layer's attention, or None for an encoding that acts on the input."""
         return None
 
     def is_shared_across_layers(self) -> bool:
@@ -35,7 +36,7 @@ class Position(ABC):
 
 
 class InputPosition(nn.Module, ABC):
-    """Changes the input embeddings by their position ids (integers unless the scheme takes fractions)."""
+    """Changes the input embeddings by their position ids (integers unless the encoding accepts fractions)."""
 
     @abstractmethod
     def forward(
@@ -52,7 +53,8 @@ class Rotation(nn.Module, ABC):
 
     @abstractmethod
     def compute_cos_sin(self, position_ids: Int[Tensor, "#rows time"]) -> Any:
-        """What depends only on the position ids: computed once per forward and shared by layers that rotate alike."""
+        """Values that depend on the position ids only: computed once per forward pass and shared by layers with the
+        same rotation."""
 
     @abstractmethod
     def rotate(
@@ -79,7 +81,7 @@ class ContextualBias(nn.Module, ABC):
         keys: Float[Tensor, "rows heads key head_width"],
         attn_mask: Bool[Tensor, "#rows 1 query key"],
     ) -> Float[Tensor, "rows heads query key"]:
-        """The bias added to the scores; `attn_mask` is True where a query may attend to a key."""
+        """The bias added to the scores; `attn_mask` is True for visible keys."""
 
     @abstractmethod
     def flops(self, heads: int, time: int) -> int:

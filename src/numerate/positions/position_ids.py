@@ -1,4 +1,4 @@
-"""Position ids: which integer each token gets. How they are used is up to the position scheme.
+"""Position ids: which integer each token gets. How they are used is up to the positional encoding.
 
 Position ids are a pure function of the tokens and of a `StepContext`. At the fixed offsets of evaluation they do not
 change when a row grows longer, so that generation token by token agrees with training; in training they do not depend
@@ -22,7 +22,7 @@ from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
 HelperPositions = Literal["own", "next"]
-"""The position id of a helper token: its own, or that of the next real token, as in the published counting."""
+"""The position id of a helper token: its own, or that of the next real token, as in the published counting code."""
 
 
 class PositionIds(ABC):
@@ -33,7 +33,7 @@ class PositionIds(ABC):
     teacher-forced scores leak the answer."""
 
     is_integer: ClassVar[bool] = True
-    """Whether position ids are integers; fractions are only for position schemes that take them."""
+    """Whether position ids are integers; fractions are only for positional encodings that take them."""
 
     @abstractmethod
     def assign(
@@ -41,12 +41,12 @@ class PositionIds(ABC):
     ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"] | Float[Tensor, "rows time"]:
         """The position ids. `token_kinds` is the kind of each token (`numerate.vocabulary.DIGIT` ...).
 
-        Where all rows get the same, one row may be returned for all.
+        If all rows have the same position ids, one row may be returned for all.
         """
 
     def is_same_for_all_rows(self) -> bool:
-        """Whether position ids in evaluation are the same for all rows, whatever their length and tokens, so that they
-        are computed only once."""
+        """Whether position ids in evaluation are the same for all rows, independent of their length and tokens, so that
+        they are computed only once."""
         return False
 
     def num_position_offsets(self) -> int:
@@ -71,7 +71,7 @@ class PositionIds(ABC):
 class Sequential(PositionIds):
     """Position ids 0, 1, 2, ... from the left.
 
-    With `helper_positions="next"` a helper gets that of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    With `helper_positions="next"` a helper has the position id of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
     helper_positions: HelperPositions = setting(
@@ -94,21 +94,21 @@ class Sequential(PositionIds):
 class Shifted(PositionIds):
     """Position ids 0, 1, 2, ... plus a random offset from 0 to max_shift in training.
 
-    Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation draws nothing: it takes
+    Random shifts as in Kiyono et al. (2021), https://arxiv.org/abs/2109.05644. Evaluation is not random: it uses
     `num_eval_offsets` fixed offsets, evenly spaced from 0 to max_shift. With max_shift=60 and num_eval_offsets=3: 0, 30
     and 60.
 
-    `shift_within=128` is the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a training
-    row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and max_shift says
-    only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`, which is
-    published too, a helper gets the number of the next real token and does not count as one of the n.
+    `shift_within=128` is as in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a
+    training row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and
+    max_shift says only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`,
+    which is published too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
     max_shift: int = setting(64, "largest random offset")
     num_eval_offsets: int = setting(3, "number of fixed offsets in evaluation, evenly spaced from 0 to max_shift")
     shift_within: int | None = setting(
         None,
-        "number of positions within which a training sequence is shifted, whatever its length; null: by max_shift",
+        "number of positions within which a training sequence is shifted, for any length; null: shifts up to max_shift",
     )
     helper_positions: HelperPositions = setting(
         "own", "position of a helper token: its own, or that of the next regular token"
@@ -117,11 +117,11 @@ class Shifted(PositionIds):
     def __post_init__(self) -> None:
         _check_helper_positions(self.helper_positions)
         if self.shift_within is not None and self.shift_within < 1:
-            raise UserError(f"shift_within: must be 1 or more, or null, got {self.shift_within}")
+            raise UserError(f"shift_within: must be 1 or more, or null, not {self.shift_within}")
         if self.max_shift < 0:
-            raise UserError(f"max_shift: must be 0 or more, got {self.max_shift}")
+            raise UserError(f"max_shift: must be 0 or more, not {self.max_shift}")
         if self.num_eval_offsets < 1:
-            raise UserError(f"num_eval_offsets: must be 1 or more, got {self.num_eval_offsets}")
+            raise UserError(f"num_eval_offsets: must be 1 or more, not {self.num_eval_offsets}")
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -187,7 +187,7 @@ class DigitIndex(PositionIds):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
+            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -224,9 +224,9 @@ class Coupled(PositionIds):
 
     def __post_init__(self) -> None:
         if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, got {self.max_offset}")
+            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
         if self.operand_digit_order not in ("reversed", "normal"):
-            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', got {self.operand_digit_order!r}")
+            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', not {self.operand_digit_order!r}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -270,15 +270,15 @@ class RandomSubset(PositionIds):
     """Randomized position ids: in training a sorted random subset of 0 .. max_length - 1, in evaluation 0, 1, ...
 
     Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. A row draws as many positions as it has tokens, so that short
-    rows have long distances. For any position scheme: `FIRE(position_ids=RandomSubset(128))`,
+    rows have long distances. For any positional encoding: `FIRE(position_ids=RandomSubset(128))`,
     `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
-    `subset_size` draws that many positions and gives a row the first of them: with the padded length of a batch as
+    `subset_size` draws that many positions, of which a row uses the first: with the padded length of a batch as
     `subset_size` and `subset_per="batch"` it is the published arithmetic code (which draws again in every layer; here
     all layers share a draw). Evaluation takes every `eval_stride`-th position. With stride=3: 0, 3, 6, ...
 
-    With `helper_positions="next"`, as in the published counting, a row of n tokens that are not helper tokens draws n +
-    1 positions, and a helper gets that of the next real token.
+    With `helper_positions="next"`, as in the published counting code, a row of n tokens that are not helper tokens
+    draws n + 1 positions, and a helper gets that of the next real token.
     """
 
     max_length: int = setting(512, "number of positions to sample from")
@@ -294,11 +294,11 @@ class RandomSubset(PositionIds):
     def __post_init__(self) -> None:
         _check_helper_positions(self.helper_positions)
         if self.max_length < 1:
-            raise UserError(f"max_length: must be 1 or more, got {self.max_length}")
+            raise UserError(f"max_length: must be 1 or more, not {self.max_length}")
         if self.subset_size is not None and not 1 <= self.subset_size <= self.max_length:
-            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), got {self.subset_size}")
+            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), not {self.subset_size}")
         if self.eval_stride < 1:
-            raise UserError(f"eval_stride: must be 1 or more, got {self.eval_stride}")
+            raise UserError(f"eval_stride: must be 1 or more, not {self.eval_stride}")
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -352,10 +352,10 @@ class RandomSubset(PositionIds):
 class Zooming(PositionIds):
     """Fractional positions 1/n, 2/n, ... of a row with n - 1 real tokens. Not causal.
 
-    "Zooming" in the published counting (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
+    "Zooming" in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
     position of the next real token. Positions depend on the length of the row, which leaks part of the answer: so it is
-    `causal = False`, scores with it prove nothing, and a model with it cannot generate. Only position schemes that take
-    fractions can use it: `Scalar(position_ids=Zooming())`.
+    `causal = False`, its scores are not comparable, and a model with it cannot generate. Only positional encodings that
+    take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.
     """
@@ -373,7 +373,7 @@ class Zooming(PositionIds):
 
 def _check_helper_positions(helper_positions: str) -> None:
     if helper_positions not in ("own", "next"):
-        raise UserError(f"helper_positions: must be 'own' or 'next', got {helper_positions!r}")
+        raise UserError(f"helper_positions: must be 'own' or 'next', not {helper_positions!r}")
 
 
 def _non_padding_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:

@@ -32,10 +32,10 @@ class Rotary(Position):
 
     def __post_init__(self) -> None:
         if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, got {self.base}; 10000 is usual")
+            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
         if not 0 < self.partial_rotary_factor <= 1:
             raise UserError(
-                f"partial_rotary_factor: must be greater than 0 and at most 1, got {self.partial_rotary_factor}"
+                f"partial_rotary_factor: must be greater than 0 and at most 1, not {self.partial_rotary_factor}"
             )
 
     def build_attention(self, heads: int, head_width: int) -> Rotation:
@@ -43,7 +43,7 @@ class Rotary(Position):
 
 
 class HalfSplitRotation(Rotation):
-    """The rotation behind `Rotary`.
+    """The module of `Rotary`.
 
     >>> rotation = HalfSplitRotation(4, base=10000.0, partial_rotary_factor=1.0)
     >>> q = torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 1, 1, 4)
@@ -58,7 +58,7 @@ class HalfSplitRotation(Rotation):
         rotary_dim = int(head_width * partial_rotary_factor)
         if rotary_dim % 2 or rotary_dim == 0:
             raise UserError(
-                f"partial_rotary_factor: the number of rotated components must be even and positive, got {rotary_dim} "
+                f"partial_rotary_factor: the number of rotated components must be even and positive, not {rotary_dim} "
                 f"of {head_width}"
             )
         self.rotary_dim, self.rotates_all_dims = rotary_dim, rotary_dim == head_width

@@ -88,7 +88,7 @@ def write_published(
     """Writes the published files of a task below a new folder and returns how many rows each has.
 
     The folder appears under its name when all is written; `on_progress` gets the number of training rows so far, of
-    the `total`, and the file that is being written. Raises `UserError` for a folder that is there already, and for a
+    the `total`, and the file that is being written. Raises `UserError` for a folder that exists already, and for a
     name that was not published.
     """
     out = Path(out)

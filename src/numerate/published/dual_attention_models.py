@@ -198,7 +198,7 @@ def _published_relation_dim(args: PublishedArguments) -> int | None:
     if args.variant != "relational" or not num_relations:
         return None
     if args.hidden_size % num_relations:
-        raise UserError(f"num_relations: must divide hidden_size ({args.hidden_size}), got {num_relations}")
+        raise UserError(f"num_relations: must divide hidden_size ({args.hidden_size}), not {num_relations}")
     return args.hidden_size // num_relations
 
 

@@ -49,7 +49,7 @@ def published_task(name: str) -> Any:
 
 
 def published_files(task: Any, seed: int = 0) -> dict[str, LineBlocks]:
-    """The published files of a task with their lines. Raises `UserError` where the dataset is not there."""
+    """The published files of a task with their lines. Raises `UserError` if the dataset is not there."""
     if isinstance(task, Multiplication):
         return {f"digit-multiplication/data/{name}.jsonl": lines for name, lines in _multiplication_files(seed).items()}
     if isinstance(task, Mathematics):
@@ -141,7 +141,7 @@ def write_published(
     """Writes the published files of a task below a new folder, and returns how many questions each has.
 
     The folder appears under its name when all is written; `on_progress` gets the number of questions so far, and the
-    file. Raises `UserError` for a folder that is there already, and where the dataset is not there.
+    file. Raises `UserError` for a folder that exists already, and if the dataset is missing.
     """
     out = Path(out)
     check_not_existing(out)

@@ -1,6 +1,6 @@
-"""Addition, small enough for a laptop: Abacus embeddings against other position encodings.
+"""Addition, small enough for a laptop: Abacus embeddings against other positional encodings.
 
-After McLeish et al. (2024), https://arxiv.org/abs/2405.17399, at a size of their own: operands of 1 to 5 digits, least
+After McLeish et al. (2024), https://arxiv.org/abs/2405.17399, at a smaller size: operands of 1 to 5 digits, least
 significant digit first, two layers of width 128 with input injection. What small adders need to learn the carry at all
 is weights drawn by fan-in and at least 4 heads.
 """

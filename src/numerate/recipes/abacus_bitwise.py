@@ -1,11 +1,11 @@
 """Bitwise OR of two strings of bits with a single one, as published: trained on 100 questions.
 
 McLeish et al. (2024), https://arxiv.org/abs/2405.17399, bitwise_or.sh. Each was trained on one RTX A4000 for one hour,
-a twenty-fourth of the 8 exaFLOP of a day. The grid is the published one in its two tiers, 1:25x1:25 and what is beyond
-it up to 40; cells with fewer than 100 questions use each of them once.
+a twenty-fourth of the 8 exaFLOP of a day. The grid is the published one in its two tiers, 1:25x1:25 and the sizes
+beyond up to 40; cells with fewer than 100 questions use each of them once.
 
-The script has 1 layer x 16 loops, and 16 layers with input injection. Which position schemes it has is not known here:
-the three that the paper compares throughout are given.
+The script has 1 layer x 16 loops, and 16 layers with input injection. Which positional encodings it has is not known
+here: the three that the paper compares throughout are given.
 """
 
 from numerate.config import Span

@@ -1,6 +1,6 @@
 """Counting, small enough for a laptop: three tasks of one paper, recurrent nets against transformers.
 
-After Chang and Bisk (2024), https://arxiv.org/abs/2405.20131, at sizes of their own (width 64 to 128, one or two
+After Chang and Bisk (2024), https://arxiv.org/abs/2405.20131, at smaller sizes (width 64 to 128, one or two
 layers, some thousand steps): each model is trained up to 50 and evaluated up to about 100.
 
 - `mod10`: `counting_samesymbol_mod10`, where counts restart after 10. Without a distinct first token, NoPE

@@ -22,7 +22,7 @@ from numerate.training.recipe import Recipe, Training
 from numerate.training.schedule import Cosine
 
 STEPS, CONTEXT_LENGTH, TOKENS_PER_STEP = 19_073, 1024, 524_288
-"""Steps of so many tokens, in rows as long as the context."""
+"""The training settings for steps of this many tokens, in rows as long as the context."""
 
 
 def fineweb_edu_transformer_353m() -> Recipe:

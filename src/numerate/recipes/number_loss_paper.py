@@ -137,8 +137,8 @@ def hours(
     """Hours at `FLOPS_PER_SECOND`: 6 x batch x steps x (encoder x question + (decoder + head) x answer) operations.
 
     `question_tokens` and `answer_tokens` are in tokens of a row with its padding; encoder, decoder and head in weights.
-    A forward takes two operations a weight and token, a backward four; attention between tokens is left out, which is
-    small for rows as short as these. With layers computed again in the backward it is a third more.
+    A forward pass takes two operations per weight and token, a backward pass four; attention between tokens is left
+    out, which is small for rows as short as these. With layers recomputed in the backward pass it is a third more.
 
     >>> round(hours("base", SHORT_STEPS, *TOKENS_PER_ROW["mathematics"]))
     57

@@ -1,6 +1,6 @@
 """Number losses, small enough for a laptop and without any download: a stand-in for the mathematics dataset.
 
-After Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, at sizes of their own: T5 of two layers and width 64,
+After Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, at smaller sizes: T5 of two layers and width 64,
 or a decoder like it, from random weights, one token a character, on questions that are generated
 (`GeneratedMathematics`: places, rounding, sums and differences). Models of one architecture differ only in the loss or
 the number format, not in data or budget. T5 has learned position embeddings beside its own position bias, without which

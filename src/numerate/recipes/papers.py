@@ -1,4 +1,4 @@
-"""The papers behind the recipes, as BibTeX: printed by `numerate show` and in the report of a run."""
+"""The papers of the recipes, as BibTeX: printed by `numerate show` and in the report of a run."""
 
 PAPERS = {
     "abacus": """@inproceedings{mcleish2024transformers,

@@ -161,7 +161,7 @@ def num_parameters(spec: Decoder) -> int:
 
 
 def step_flops(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> float:
-    """Floating-point operations of a step: forward and backward of its batch, rows as long as the context."""
+    """Floating-point operations of a step: forward and backward pass of its batch, with rows as long as the context."""
     context = _context_length(recipe)
     model = spec.build_on_meta(_SMALL_VOCABULARY, 0)
     head = 2 * recipe.training.batch_size * context * spec.hidden_size * (vocabulary - _SMALL_VOCABULARY.size)
@@ -171,7 +171,7 @@ def step_flops(recipe: Recipe, spec: Decoder, vocabulary: int = 32_000) -> float
 def step_seconds(
     recipe: Recipe, spec: Decoder | None = None, *, vocabulary: int = 2048, rows: int = 4, repeats: int = 3
 ) -> float:
-    """Seconds of a forward and backward of a few rows on this device, the quickest of some: what `ratio` is made of.
+    """Seconds of a forward and backward pass of a few rows on this device, the minimum of several: used for `ratio`.
 
     Weights are random and so are the rows; `device` is the recipe's."""
     model_spec = spec if spec is not None else recipe.model

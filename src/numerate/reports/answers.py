@@ -21,7 +21,7 @@ from numerate.evaluation.answer_metrics import (
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import holm, probability_of_improvement
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.claims import groups_with_valid_claims
+from numerate.reports.comparable import comparable_groups
 from numerate.reports.drawing import collapsible, html_table
 from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, REGION_LABELS, cell_label, format_interval, format_percent
 from numerate.reports.groups import LABEL_SETTINGS, Group, region_labels, remove_seeds
@@ -67,7 +67,7 @@ _NOTE = (
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """A metric as text: shares in per cent, others in four digits."""
+    """A metric as text: proportions in per cent, others with four digits."""
     if value is None:
         return ""
     if base_metric(name) in PROPORTION_METRICS or base_metric(name) == "exact_match":
@@ -98,7 +98,7 @@ def metrics_by_seed(group: Group) -> list[tuple[object, dict[str, dict[str, floa
 
 
 def answer_tables(groups: Sequence[Group]) -> str:
-    """The tables of a page: numbers, texts, and of a single run its cells; "" where no answer was decoded."""
+    """The tables of a page: numbers, texts, and of a single run its cells; "" if no answer was decoded."""
     shown = groups_to_draw([group for group in groups if metrics_by_seed(group)])
     if not shown:
         return ""
@@ -249,7 +249,7 @@ def compare_pairs_by_metric(groups: Sequence[Group], metric: str) -> list[Answer
     With more groups that differ in the objective and in other settings, each is compared with the first group that
     differs from it in the objective alone, and corrected for the pairs of these.
     """
-    valid_groups = groups_with_valid_claims(groups)
+    valid_groups = comparable_groups(groups)
     families = [valid_groups] if len(valid_groups) <= MAX_GROUPS_ALL_PAIRS else _families(valid_groups)
     pairs = [
         replace(pair, family=number)
@@ -407,7 +407,7 @@ def answer_pairs(groups: Sequence[Group], metric: str | None) -> str:
         f"All seeds, whether they converged or not, by the {tests}. Better: how often a seed of the one is better than "
         f"one of the other; same seed: how often in the same one. Bold: significant. {SIGNIFICANCE_NOTE}"
     )
-    if len(_families(groups_with_valid_claims(groups))) > 1 and len(groups) > MAX_GROUPS_ALL_PAIRS:
+    if len(_families(comparable_groups(groups))) > 1 and len(groups) > MAX_GROUPS_ALL_PAIRS:
         caption += (
             " Each group is compared with the first that differs from it in the objective alone, and corrected for the "
             "pairs of that one."

@@ -110,7 +110,7 @@ DIGIT_ORDER_NOTES = {
 
 
 def digit_order_note(record: Mapping[str, Any]) -> str:
-    """A note where the tokens of a record have reversed digits; else ""."""
+    """A note if the tokens of a record have reversed digits; otherwise ""."""
     return DIGIT_ORDER_NOTES.get(record.get("digit_order", "normal"), "")
 
 
@@ -119,7 +119,7 @@ KEYBOARD_NOTE = "With the map in focus: arrow keys move, n and p change the head
 
 
 def maps_iframe(records: Sequence[Mapping[str, Any]]) -> str:
-    """The maps for a notebook, in a frame of their own."""
+    """The maps for a notebook, in a separate frame."""
     inside = escape(page("Attention and relations", maps_html(records)))
     return (
         f'<iframe title="Attention and relations" srcdoc="{inside}" style="width:100%;height:860px;border:0"></iframe>'
@@ -127,7 +127,7 @@ def maps_iframe(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def maps_page(record: Mapping[str, Any], run: str) -> str:
-    """A page about one prompt by itself: no fonts, nothing fetched, one script."""
+    """A self-contained page about one prompt: no fonts, no requests, one script."""
     where = f"{run} · {record['checkpoint']}, step {record['step']:,}"
     settings = "".join(f" · {name}={value}" for name, value in record["settings"].items())
     title = shorten_text(record["prompt"] or "the beginning of a document")
@@ -139,7 +139,7 @@ def maps_page(record: Mapping[str, Any], run: str) -> str:
 
 
 def shorten_text(text: str, max_length: int = 90) -> str:
-    """A text in one line, cut where it is long."""
+    """A text in one line, truncated if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 

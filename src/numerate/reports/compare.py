@@ -18,12 +18,11 @@ from numerate.reports.answers import (
     part_pair_tables,
     split_metric,
 )
-from numerate.reports.claims import invalid_claim_notes
 from numerate.reports.colour import TerminalStyle
+from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import MEMORIZATION_NOTE, count_section
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import chart_svg, collapsible, heat_map, html_table
-from numerate.reports.finding import finding_sentence, group_result
 from numerate.reports.forest import forest_plot_html
 from numerate.reports.grid import PlotGrid, cell_label, floor_ranges, format_interval, format_percent
 from numerate.reports.groups import Group, differing_settings, group_runs, have_named_parts, region_labels, with_metric
@@ -48,12 +47,13 @@ from numerate.reports.sheet import page
 from numerate.reports.small_map import map_image
 from numerate.reports.success import (
     length_curves,
-    study_finding,
+    study_summary,
     success_caption,
     success_rows,
     success_table,
     unconverged_notes,
 )
+from numerate.reports.summary import group_result, summary_sentence
 from numerate.reports.table import side_by_side, text_table, text_width
 from numerate.reports.tasks import group_by_task
 
@@ -111,7 +111,7 @@ def write_comparison_figure(
 
 
 def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    """The groups with the baseline first. Raises `UserError` where none is called so."""
+    """The groups with the baseline first. Raises `UserError` if none is called so."""
     if baseline is None:
         return list(groups)
     labels = [group.label for group in groups]
@@ -141,7 +141,7 @@ def comparison_page(
     body = [
         f'<p class="over">numerate · a comparison · {subtitle}</p><h1>{escape(title)}</h1>',
         sections.warning_html(missing_runs_note(len(runs), failed_runs, missing_variants)),
-        sections.warning_html("; ".join(invalid_claim_notes(groups))),
+        sections.warning_html("; ".join(not_comparable_notes(groups))),
         *_task_sections(groups, answer_metric),
         sections.heading("Reproduce", sections.reproduction_section(runs)),
         sections.heading("Left out of this report", sections.warnings(runs)),
@@ -150,7 +150,7 @@ def comparison_page(
 
 
 def _task_sections(groups: Sequence[Group], answer_metric: str | None) -> list[str]:
-    """The sections of all groups; for several tasks the finding of each first, then its sections."""
+    """The sections of all groups; for several tasks, the summaries of all tasks first, then the sections of each."""
     if language_groups := language_modeling_groups(groups):
         others = [group for group in groups if group not in language_groups]
         different = sections.heading("What differs between the recipes", _settings_table(language_groups))
@@ -163,12 +163,12 @@ def _task_sections(groups: Sequence[Group], answer_metric: str | None) -> list[s
     tasks = group_by_task(groups)
     if len(tasks) == 1:
         return [
-            sections.finding_html(study_finding(groups) or finding_sentence(groups)),
+            sections.summary_html(study_summary(groups) or summary_sentence(groups)),
             *_sections(groups, answer_metric),
         ]
-    findings = [
+    task_summaries = [
         f"<h3>{escape(task.name)}</h3>"
-        f"{sections.finding_html(study_finding(task.groups) or finding_sentence(task.groups))}"
+        f"{sections.summary_html(study_summary(task.groups) or summary_sentence(task.groups))}"
         for task in tasks
     ]
     rows = [[escape(task.name), f"{len(task.groups)}", escape(task.text)] for task in tasks]
@@ -177,13 +177,13 @@ def _task_sections(groups: Sequence[Group], answer_metric: str | None) -> list[s
         "pairs of that task alone."
     )
     table = html_table(["task", "groups", "as trained"], rows, number_columns=[1], monospace_columns=[2])
-    summary = f"{table}<figcaption>{note}</figcaption>"
+    task_table = f"{table}<figcaption>{note}</figcaption>"
     shown = [
         f'<section><h1 style="margin-top:4rem">{escape(task.name)}</h1>'
         f"{''.join(_sections(task.groups, answer_metric))}</section>"
         for task in tasks
     ]
-    return [*findings, sections.heading(f"{len(tasks)} tasks", summary), *shown]
+    return [*task_summaries, sections.heading(f"{len(tasks)} tasks", task_table), *shown]
 
 
 def _names(groups: Sequence[Group]) -> str:
@@ -217,7 +217,7 @@ def _sections(groups: Sequence[Group], answer_metric: str | None) -> list[str]:
 def comparison_text(
     groups: Sequence[Group], style: TerminalStyle | None = None, answer_metric: str | None = None
 ) -> str:
-    """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the finding; of
+    """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the summary; of
     several tasks one after the other."""
     if texts := language_modeling_groups(groups):
         others = [group for group in groups if group not in texts]
@@ -257,7 +257,7 @@ def _task_text(groups: Sequence[Group], style: TerminalStyle, answer: str | None
     if found.pairs and not have_named_parts(groups):
         parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
     parts += _answer_text(groups, answer) if answer is not None else []
-    return "\n\n".join([*parts, study_finding(groups) or finding_sentence(groups)])
+    return "\n\n".join([*parts, study_summary(groups) or summary_sentence(groups)])
 
 
 def _answer_text(groups: Sequence[Group], answer: str) -> list[str]:

@@ -36,13 +36,13 @@ class CountCurve:
 
     @property
     def floor(self) -> float | None:
-        """The accuracy of the best constant answer on labels beyond the trained counts; None where unknown."""
+        """The accuracy of the best constant answer on labels beyond the trained counts; None if unknown."""
         labels = self.group.labels[0]
         return None if labels.max_training_labels is None else labels.floor("unseen")
 
 
 def count_curve(group: Group) -> CountCurve | None:
-    """The accuracy per count of a group; None where answers are no labels."""
+    """The accuracy per count of a group; None if answers are no labels."""
     curves = [labels.accuracy_by_position() for labels in group.labels]
     if not curves or not curves[0]:
         return None
@@ -60,7 +60,7 @@ def count_curve(group: Group) -> CountCurve | None:
 
 def floor_line(curves: Sequence[CountCurve]) -> ChartLine | None:
     """The floor as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
-    further counts. None where groups have different floors or trained counts."""
+    further counts. None if groups have different floors or trained counts."""
     known = {(one.group.labels[0].max_training_labels, one.floor) for one in curves}
     last = max(t for one in curves for t in one.counts)
     trained, floor = known.pop() if len(known) == 1 else (None, None)
@@ -184,7 +184,7 @@ def _metric_text(values: Sequence[float], floor: float | None) -> str:
 
 
 def common_metric(groups: Sequence[Group]) -> Metric | None:
-    """The common metric of these groups; None where they differ."""
+    """The common metric of these groups; None if they differ."""
     found = {group.resolved_metric for group in groups if group.points}
     return found.pop() if len(found) == 1 else None
 

@@ -183,7 +183,7 @@ def chart_svg(chart: Chart) -> str:
 
 
 def panels(charts: Sequence[Chart]) -> str:
-    """Charts side by side as HTML, each under its title; "" where there is nothing to draw."""
+    """Charts side by side as HTML, each under its title; "" if there is nothing to draw."""
     drawn = [(chart.title, chart_svg(chart)) for chart in charts]
     figures = [f"<figure><h3>{escape(title)}</h3>{drawing}</figure>" for title, drawing in drawn if drawing]
     return f'<div class="panels">{"".join(figures)}</div>' if figures else ""

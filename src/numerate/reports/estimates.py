@@ -71,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class GroupEstimates:
-    """The seeds of one group: how many converged (None where that was not measured), and the estimates by region."""
+    """The seeds of one group: how many converged (None if that was not measured), and the estimates by region."""
 
     group: Group
     converged_group: Group

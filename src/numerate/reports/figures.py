@@ -115,7 +115,7 @@ def charts_figure(charts: Sequence[Chart], *, columns: int = 3, note: str = "") 
     """Charts side by side, above each its title and its notes, above all the `note`; one legend below all if it is the
     same for all.
 
-    Raises `UserError` where there is nothing to draw.
+    Raises `UserError` if there is nothing to draw.
     """
     charts = [chart for chart in charts if any(len(line.x) for line in chart.lines)]
     if not charts:

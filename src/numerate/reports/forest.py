@@ -25,7 +25,7 @@ MAX_ROWS = 80
 
 
 def forest_plot_html(groups: Sequence[Group]) -> str:
-    """The forest plot as HTML with its numbers below; "" where no group has several seeds."""
+    """The forest plot as HTML with its numbers below; "" if no group has several seeds."""
     estimates = [estimate_group(group) for group in groups]
     if all(one.num_seeds < 2 for one in estimates):
         return ""
@@ -173,7 +173,7 @@ def _numbers(estimates: Sequence[GroupEstimates], words: Mapping[str, str]) -> s
 def forest_figure(groups: Sequence[Group]) -> Figure:
     """The forest plot for a paper: a panel for each region, the groups below each other.
 
-    Raises `UserError` where nothing was evaluated, or every group has one seed."""
+    Raises `UserError` if nothing was evaluated, or every group has one seed."""
     estimates = [estimate_group(group) for group in groups]
     names = [name for name in REGION_LABELS if any(name in one.regions for one in estimates)]
     if not names:

@@ -293,7 +293,7 @@ def axis_label(axis: str) -> str:
 
 
 def range_label(cells: Iterable[Point | Cell]) -> str:
-    """The range of cells in words: "1 to 5 digits"; "" where it is empty."""
+    """The range of cells in words: "1 to 5 digits"; "" if it is empty."""
     inside = list(cells)
     if not inside:
         return ""

@@ -98,7 +98,7 @@ class Group:
 
     @cached_property
     def non_causal_reason(self) -> str | None:
-        """How its model attends to later tokens, in words, which rules out any claim; None where it does not."""
+        """How its model attends to later tokens, so that its scores are not comparable; None if it does not."""
         cells = [cell for run in self.runs for cell in self.recorded_cells(run)]
         return next((cell.non_causal_reason for cell in cells if cell.non_causal_reason is not None), None)
 

@@ -22,14 +22,15 @@ _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 
 
 NOTE = (
     "Loss is the mean -ln(probability) of a token, in nats; perplexity is its exp; both depend on the tokenizer. "
-    "Bits per byte of the text's UTF-8 do not. Of several seeds the mean with Student's 95 % interval over seeds, of "
-    "one the interval about the text (a normal approximation over chunks), outside of which another seed may lie."
+    "Bits per byte (UTF-8) do not. For several seeds: the mean with Student's 95 % interval over "
+    "seeds; for one seed: the interval over chunks of the text (a normal approximation), outside of which another seed "
+    "may fall."
 )
 
 
 @dataclass(frozen=True)
 class MeanInterval:
-    """A mean with its 95 % interval, where known."""
+    """A mean with its 95 % interval, if known."""
 
     value: float
     low: float | None = None
@@ -94,9 +95,9 @@ class LossDifference:
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
-    """The 97.5 % point of Student's t: of few degrees of freedom from a table, of more by Cornish and Fisher's series
-    (Abramowitz and Stegun 1964, 26.7.5), right to three digits. A fraction between two of the table counts as the
-    lower one.
+    """The 97.5 % point of Student's t: from a table for few degrees of freedom, otherwise by Cornish and Fisher's
+    series (Abramowitz and Stegun 1964, 26.7.5), accurate to three digits. Fractional degrees of freedom within the
+    table are rounded down.
 
     >>> t_quantile(2), round(t_quantile(30), 3)
     (4.303, 2.042)
@@ -151,7 +152,7 @@ def _select_scores(run: Records, group: Group) -> list[LanguageScores]:
 
 
 def main_rows(rows: Sequence[LanguageRow]) -> list[LanguageRow]:
-    """The main row of each group: of the trained context and the final checkpoint, where it has these."""
+    """The main row of each group: at the trained context and the final checkpoint, if present."""
     found: dict[str, LanguageRow] = {}
     for row in rows:
         known = found.get(row.group.label)
@@ -162,18 +163,18 @@ def main_rows(rows: Sequence[LanguageRow]) -> list[LanguageRow]:
 
 
 def comparison_metric(rows: Sequence[LanguageRow]) -> tuple[str, str]:
-    """The metric by which rows are compared, "loss" or "bits_per_byte", and why where it is not the loss."""
+    """The metric by which rows are compared, "loss" or "bits_per_byte", and the reason if it is not the loss."""
     several = len(frozenset[str | None]().union(*(row.tokenizers for row in rows)) - {None}) > 1
     if not several:
         return "loss", ""
     return "bits_per_byte", (
-        "The tokenizers differ, so that a token is not the same amount of text: bits per byte are compared, not losses "
+        "The tokenizers differ, so tokens are different amounts of text: bits per byte are compared instead of losses "
         "or perplexities."
     )
 
 
 def text_size_note(rows: Sequence[LanguageRow]) -> str:
-    """A note where the evaluated texts differ in bytes; else ""."""
+    """A note if the evaluated texts differ in bytes; otherwise ""."""
     sizes = [one.bytes for row in rows for one in row.likelihoods]
     if not sizes or max(sizes) <= 1.01 * min(sizes):
         return ""
@@ -184,7 +185,7 @@ def text_size_note(rows: Sequence[LanguageRow]) -> str:
 
 
 def pairwise_differences(rows: Sequence[LanguageRow], metric: str) -> list[LossDifference]:
-    """The differences of all pairs of groups; of many groups of each to the first."""
+    """The differences of all pairs of groups; with many groups, of each to the first."""
     pairs = list(combinations(rows, 2))
     if len(pairs) > MAX_PAIRS:
         pairs = [(rows[0], other) for other in rows[1:]]
@@ -252,8 +253,8 @@ def metric_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     return [*header, "held-out tokens"], lines
 
 
-def language_finding(groups: Sequence[Group]) -> str:
-    """The finding in a few sentences: the results of each group, and which differ significantly."""
+def language_summary(groups: Sequence[Group]) -> str:
+    """The summary in a few sentences: the results of each group, and which differ significantly."""
     rows = main_rows(language_rows(groups))
     if not rows:
         return f"{' and '.join(group.label for group in groups[:4])}: not evaluated on the whole validation text yet."
@@ -284,7 +285,7 @@ def _not_evaluated_note(groups: Sequence[Group]) -> str:
     verb = "is" if len(lacking) == 1 else "are"
     return (
         f"{len(lacking)} of {len(runs)} runs {verb} not evaluated on the whole validation text yet and not compared: "
-        f"`numerate evaluate {lacking[0]}` does it" + (", and so on." if len(lacking) > 1 else ".")
+        f"run `numerate evaluate {lacking[0]}`" + (", and so on." if len(lacking) > 1 else ".")
     )
 
 
@@ -322,7 +323,7 @@ def _best_sentence(rows: Sequence[LanguageRow], metric: str) -> str:
     lowest = f"{gap.second.group.label} is lowest, before {words}"
     if gap.low is None:
         return f"{lowest}; with one seed each, the variation over seeds is unknown."
-    apart = "which is more than seeds differ by" if gap.is_significant else "which seeds differ by as well"
+    apart = "a significant difference over seeds" if gap.is_significant else "not a significant difference over seeds"
     return f"{lowest} {_interval_text(gap)}, {apart}."
 
 
@@ -335,11 +336,11 @@ def language_text(groups: Sequence[Group]) -> str:
     """The comparison for a terminal."""
     header, lines = metric_rows(groups)
     if not lines:
-        return language_finding(groups)
+        return language_summary(groups)
     rows = main_rows(language_rows(groups))
     metric, _ = comparison_metric(rows)
     parts = [f"{text_table(header, lines)}\n{fill(NOTE, 118, break_on_hyphens=False)}"]
     parts += [text_table(*difference_rows(rows, metric))] if len(rows) > 1 else []
     speeds = speed_rows(groups)
     parts += [f"{text_table(*speeds)}\n{fill(speed_note(groups), 118, break_on_hyphens=False)}"] if speeds[1] else []
-    return "\n\n".join([*parts, fill(language_finding(groups), 118, break_on_hyphens=False)])
+    return "\n\n".join([*parts, fill(language_summary(groups), 118, break_on_hyphens=False)])

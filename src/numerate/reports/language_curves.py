@@ -35,7 +35,7 @@ def loss_by_step(run: Records) -> Curve:
 
 
 def loss_by_flops(run: Records) -> Curve:
-    """Validation loss by floating-point operations of training, where known."""
+    """Validation loss by floating-point operations of training, if known."""
     steps, values = loss_by_step(run)
     at = {float(line["step"]): float(line["flops"]) for line in run.training_metrics() if "flops" in line}
     return _change_x_axis(steps, values, at)
@@ -73,7 +73,7 @@ def _change_x_axis(steps: Sequence[float], values: Sequence[float], x_by_step: d
 
 
 def validation_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Validation loss by step and, of several groups, by operations and by time, where known."""
+    """Validation loss by step and, of several groups, by operations and by time, if known."""
     shown = groups_to_draw(unique_trainings(groups))
     styled = assign_styles([group.label for group in shown])
     flops = [loss_by_flops(run)[0] for group in shown for run in group.runs]
@@ -104,7 +104,7 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def curves_html(groups: Sequence[Group]) -> str:
-    """The panels of validation and training curves as HTML; nothing where nothing was measured."""
+    """The panels of validation and training curves as HTML; empty if nothing was measured."""
     losses = [
         replace(chart, is_log=False, zooms_to_data=True)
         for chart in training_charts(groups)[:1]
@@ -118,7 +118,7 @@ def curves_html(groups: Sequence[Group]) -> str:
 
 
 BANDS_NOTE = (
-    "Lines: medians over seeds; bands: lowest to highest seed. The vertical axis begins above 0. Time is that of the "
+    "Lines: medians over seeds; bands: range over seeds. The vertical axis begins above 0. Time is that of the "
     "machine that trained, evaluations left out."
 )
 

@@ -11,8 +11,8 @@ from numerate.reports.language import (
     NOTE,
     comparison_metric,
     difference_rows,
-    language_finding,
     language_rows,
+    language_summary,
     main_rows,
     metric_rows,
     text_size_note,
@@ -41,7 +41,7 @@ def run_sections(run: Records) -> list[str]:
     """The sections of the page of one run."""
     groups = group_runs([run])
     return [
-        sections.finding_html(language_finding(groups)),
+        sections.summary_html(language_summary(groups)),
         _metadata_html(groups[0], run),
         *_shared_sections(groups),
         sections.heading("Texts generated during training", generated_texts_html([run])),
@@ -57,7 +57,7 @@ def comparison_sections(groups: Sequence[Group]) -> list[str]:
     differences = _compact_table(html_table(header, shown, number_columns=[2, 3])) if lines else ""
     note = " ".join(filter(None, (why, text_size_note(rows), "Intervals are Welch's, over seeds.")))
     return [
-        sections.finding_html(language_finding(groups)),
+        sections.summary_html(language_summary(groups)),
         *_shared_sections(groups),
         sections.heading("Significant differences between groups", differences and f"{differences}{_caption(note)}"),
         sections.heading("Speed and memory", speed_html(groups)),
@@ -81,14 +81,16 @@ def metrics_html(groups: Sequence[Group]) -> str:
     shown = [[_grey_interval(cell, "<br>") for cell in line[first:]] for line in lines]
     numbers = range(2 - first, len(header) - first)
     rows = language_rows(groups)
-    different = "" if text_size_note(main_rows(rows)) else text_size_note(rows)  # between groups the finding has it
+    different = (
+        "" if text_size_note(main_rows(rows)) else text_size_note(rows)
+    )  # the summary has it for differences between groups
     return _compact_table(html_table(header[first:], shown, number_columns=numbers)) + _caption(
         f"{NOTE} {different}".strip()
     )
 
 
 def speed_html(groups: Sequence[Group]) -> str:
-    """The table of speed and memory; nothing where nothing was logged."""
+    """The table of speed and memory; empty if nothing was logged."""
     header, lines = speed_rows(groups)
     if not lines:
         return ""

@@ -12,7 +12,7 @@ class LanguageScores:
     """The likelihoods of text under a checkpoint at one context: `likelihoods` over all evaluated portions.
 
     `settings` are those changed for the evaluation, {} as trained. `tokenizer` is a fingerprint: losses and
-    perplexities are comparable only where it is the same.
+    perplexities are comparable only if it is the same.
     """
 
     context_length: int
@@ -76,7 +76,7 @@ def number_text(value: float | None) -> str:
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    """`[1.720, 1.739]`, four digits each; nothing where there is none."""
+    """`[1.720, 1.739]`, four digits each; empty if there is none."""
     return "" if low is None or high is None else f"[{_format_end(low)}, {_format_end(high)}]"
 
 

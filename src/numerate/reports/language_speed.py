@@ -53,7 +53,7 @@ def _training_totals(group: Group, name: str) -> Iterator[int]:
 
 
 def _range_text(texts: Sequence[str]) -> str:
-    """The first and the last text, once where they are the same."""
+    """The first and the last text, once if they are the same."""
     return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 

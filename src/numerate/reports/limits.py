@@ -1,6 +1,6 @@
 """Size limits of pages, for studies of hundreds of runs.
 
-Tables have every group. Figures are limited, and say so."""
+Tables have every group. Figures show a limited number of groups, with a note."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -67,7 +67,7 @@ def ranking_score(group: Group) -> float:
 
 
 def left_out_note(groups: Sequence[Group], drawn_groups: Sequence[Group]) -> str:
-    """A note on the groups left out; "" where all are shown."""
+    """A note on the groups left out; "" if all are shown."""
     if len(drawn_groups) == len(groups):
         return ""
     return (

@@ -121,7 +121,7 @@ def read_maps(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def read_map(path: Path) -> dict[str, Any]:
-    """One record. Raises `OperationalError` where it is damaged, or of a later format."""
+    """One record. Raises `OperationalError` if it is damaged, or of a later format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.get("format") != FORMAT_VERSION:

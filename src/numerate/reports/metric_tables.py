@@ -37,7 +37,7 @@ _BEST_CHECKPOINT_NOTE = "The best checkpoint has the highest validation accuracy
 
 def metric_tables(groups: Sequence[Group]) -> str:
     """The numbers of tasks whose cells are parts, as HTML: a table for each metric with a row per group; of a single
-    group a row per part. "" where nothing was evaluated."""
+    group a row per part. "" if nothing was evaluated."""
     groups_at_checkpoint = [one for one in groups_at_checkpoints(groups) if one.metrics_by_seed]
     if not groups_at_checkpoint:
         return ""

@@ -20,7 +20,7 @@ from numerate.reports.groups import Group
 from numerate.reports.records import Cell
 
 EXACT_MATCH = "exact_match"
-"""Exact match, beside the metrics of numbers and texts."""
+"""The name of exact match, among the metrics of numbers and texts."""
 
 METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
 """Each metric with its name in reports."""
@@ -119,7 +119,7 @@ def _pooled_metrics(cells: Sequence[Cell]) -> dict[str, float | None]:
 
 
 def groups_at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
-    """Each group at its final and best checkpoints, once where they are the same step; at `group.checkpoint` alone
+    """Each group at its final and best checkpoints, once if they are the same step; at `group.checkpoint` alone
     where that is set, and at the evaluated one where neither was evaluated."""
     result = []
     for group in groups:
@@ -191,7 +191,7 @@ def metric_title(metric: str) -> str:
 
 
 def format_median(group: GroupAtCheckpoint, key: MetricKey, metric: str) -> tuple[str, str]:
-    """The median over seeds and its interval as texts: `("12.5", "[10, 15]")`; empty where there is none."""
+    """The median over seeds and its interval as texts: `("12.5", "[10, 15]")`; empty if there is none."""
     values: list[Any] = group.values(key, metric)
     if not values:
         return "", ""

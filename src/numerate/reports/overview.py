@@ -15,7 +15,6 @@ from numerate.reports.drawing import (
     map_axes_label,
     tooltip,
 )
-from numerate.reports.finding import GENERALIZATION_THRESHOLD, GroupFinding, group_result
 from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, floor_curve, format_percent, make_grids
 from numerate.reports.groups import Group, have_named_parts
 from numerate.reports.limits import (
@@ -28,6 +27,7 @@ from numerate.reports.limits import (
 from numerate.reports.part_chart import part_charts
 from numerate.reports.small_map import map_image
 from numerate.reports.success import length_curves
+from numerate.reports.summary import GENERALIZATION_THRESHOLD, GroupResult, group_result
 
 
 def overview_figure(groups: Sequence[Group]) -> str:
@@ -85,7 +85,7 @@ def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
     return f'{inline_marker(style)}{escape(name)}<span class="quiet">{reach}</span>'
 
 
-def generalization_text(result: GroupFinding) -> str:
+def generalization_text(result: GroupResult) -> str:
     """How far a group generalizes, in words: "90 % or more up to 8+8 digits"."""
     if result.first_ood_point is None:
         return "nothing OOD evaluated"

@@ -7,10 +7,9 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports import attention_maps, overview, sections
 from numerate.reports.answers import answer_tables
-from numerate.reports.claims import invalid_claim_notes
+from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_section
 from numerate.reports.drawing import html_table, metadata_list
-from numerate.reports.finding import GENERALIZATION_THRESHOLD, finding_sentence, group_result
 from numerate.reports.grid import ALL_OOD, REGION_LABELS, RegionScore, format_interval, format_percent, score_regions
 from numerate.reports.groups import (
     Group,
@@ -24,13 +23,14 @@ from numerate.reports.language_page import run_sections
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.records import Records, read_run
 from numerate.reports.sheet import page
+from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result, summary_sentence
 
 
 def write_run_report(run_folder: str | Path) -> Path:
     """Writes report.html into a run's folder and returns its path.
 
-    It is a function of the records alone: the same records give the same bytes. Raises `UserError` when the folder is
-    no run or must not be written to, `OperationalError` when its records are damaged or the disk is full.
+    It depends on the records only: the same records give identical files. Raises `UserError` if the folder is not a
+    run or not writable, `OperationalError` when its records are damaged or the disk is full.
     """
     run = read_run(run_folder)
     return write_atomically(run.folder / "report.html", run_page(run))
@@ -44,8 +44,8 @@ def run_page(run: Records) -> str:
     title, parts = run.label, have_named_parts([group])
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
-        sections.warning_html("; ".join(invalid_claim_notes([group]))),
-        sections.finding_html(finding_sentence([group])),
+        sections.warning_html("; ".join(not_comparable_notes([group]))),
+        sections.summary_html(summary_sentence([group])),
         _metadata_html(group, run),
         sections.heading("Accuracy per count", count_section([group])),
         sections.overview_section([group]),
@@ -78,14 +78,14 @@ def _language_modeling_page(run: Records) -> str:
 
 
 def run_iframe(run_folder: str | Path) -> str:
-    """The finding and the main figure of a run for a notebook, in a frame of its own so that no style leaks out."""
+    """The summary and the main figure of a run for a notebook, in a separate frame so that styles do not leak."""
     run = read_run(run_folder)
     group = group_runs([run])[0]
     if run.is_language_modeling:
         inside = escape(page(run.label, "".join(run_sections(run))))
         frame = 'style="width:100%;height:760px;border:0"'
         return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" {frame}></iframe>'
-    body = sections.finding_html(finding_sentence([group])) + count_section([group]) + overview.overview_figure([group])
+    body = sections.summary_html(summary_sentence([group])) + count_section([group]) + overview.overview_figure([group])
     inside = escape(page(run.label, body))
     return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'
 
@@ -99,7 +99,7 @@ def write_atomically(path: Path, text: str) -> Path:
         temporary_path.replace(path)
     except PermissionError:
         raise UserError(
-            f"{path}: no permission to write there; give another path or change the folder's rights"
+            f"{path}: no permission to write there; choose another path or change the folder's permissions"
         ) from None
     except OSError as error:
         temporary_path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def _metadata_html(group: Group, run: Records) -> str:
 
 
 def _score_label(group: Group, name: str) -> str:
-    """What the number of a region is: the mean of exact match, or a measure of labels."""
+    """The metric of a region: the mean exact match, or a metric of labels."""
     if group.resolved_metric == "exact_match":
         return "mean"
     return METRICS["accuracy"] if (group.resolved_metric, name) == ("unseen", "in_distribution") else group.metric_label

@@ -15,15 +15,15 @@ from numerate.evaluation.statistics import (
     permutation_test,
     probability_of_improvement,
 )
-from numerate.reports.claims import groups_with_valid_claims
+from numerate.reports.comparable import comparable_groups
 from numerate.reports.drawing import html_table
-from numerate.reports.finding import GENERALIZATION_THRESHOLD
 from numerate.reports.grid import Point, cell_label, format_percent, is_clearly_above
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.limits import join_names
+from numerate.reports.summary import GENERALIZATION_THRESHOLD
 
 MAX_GROUPS_ALL_PAIRS = 4
-"""Up to so many groups every pair is compared, with more each one with the first, to keep the correction small."""
+"""Up to this number of groups all pairs are compared; with more, each with the first, to keep the correction small."""
 
 SIGNIFICANCE_LEVEL = 0.05
 """The significance level."""
@@ -72,7 +72,7 @@ class GroupPair:
 
 @dataclass(frozen=True)
 class PairTests:
-    """The pairs of a study. `baseline` is the group that all others are compared with, None where every pair is;
+    """The pairs of a study. `baseline` is the group that all others are compared with, None if every pair is;
     `farthest_point` is the longest equal length at which some seed has `GENERALIZATION_THRESHOLD`, the same for all."""
 
     pairs: tuple[GroupPair, ...]
@@ -96,7 +96,7 @@ def compare_pairs(groups: Sequence[Group]) -> PairTests:
     the sign-flip test where both groups have the same seeds and enough of them for significance after the correction (2
     / 2**seeds * pairs below `SIGNIFICANCE_LEVEL`: six seeds for one pair, nine for ten), else by the permutation test.
     """
-    several = [group for group in groups_with_valid_claims(groups) if len(group.evaluated_cells) > 1]
+    several = [group for group in comparable_groups(groups) if len(group.evaluated_cells) > 1]
     all_pairs = len(several) <= MAX_GROUPS_ALL_PAIRS
     group_pairs = list(combinations(several, 2)) if all_pairs else [(other, several[0]) for other in several[1:]]
     farthest_point = _farthest_point([group.converged_group for group in several])
@@ -301,7 +301,7 @@ def required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
 
 
 def pair_table_html(groups: Sequence[Group]) -> str:
-    """The pairs as HTML, in words and as a table; "" where fewer than two groups have several seeds."""
+    """The pairs as HTML, in words and as a table; "" if fewer than two groups have several seeds."""
     pair_tests = compare_pairs(groups)
     if not pair_tests.pairs:
         return ""

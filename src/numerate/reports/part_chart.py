@@ -97,7 +97,7 @@ def _groups_to_draw(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
 
 
 def part_charts(groups: Sequence[Group]) -> str:
-    """The charts of a page with their key, side by side where there is room; "" where nothing was evaluated."""
+    """The charts of a page with their key, side by side where there is room; "" if nothing was evaluated."""
     drawn_groups = groups_to_draw(groups, MAX_POINT_GROUPS)
     groups_at_checkpoint = _groups_to_draw(drawn_groups)
     if not any(one.metrics_by_seed for one in groups_at_checkpoint):
@@ -204,7 +204,7 @@ def _point_svg(
 
 
 def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
-    """The charts for a paper, of several tasks below each other. Raises `UserError` where nothing was evaluated."""
+    """The charts for a paper, of several tasks below each other. Raises `UserError` if nothing was evaluated."""
     groups_by_task = {
         name: groups_to_draw(groups, MAX_POINT_GROUPS)
         for name, groups in tasks.items()

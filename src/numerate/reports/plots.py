@@ -10,7 +10,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.labels import Metric
 from numerate.reports import figures
 from numerate.reports.charts import Chart
-from numerate.reports.claims import invalid_claim_notes
+from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import PlotGrid, Point, make_grids
@@ -64,7 +64,7 @@ def counts_figure(groups: Sequence[Group]) -> "Figure":
     charts = []
     for task in group_by_task([group for group in groups if group.labels]):
         chart = count_chart(task.groups)
-        barred = [f"{sentence}." for sentence in invalid_claim_notes(task.groups)]
+        barred = [f"{sentence}." for sentence in not_comparable_notes(task.groups)]
         charts.append(replace(chart, title=task.name, notes=[*barred, *chart.notes]))
     if not any(chart.lines for chart in charts):
         raise UserError("plot: counts needs runs whose answers are labels; use curves for these")
@@ -208,7 +208,8 @@ def _length_chart(groups: Sequence[Group]) -> Chart:
     points = [point for curve in length_curves(shown)[0] for point in curve.group.diagonal.values()]
     notes = [_uncertainty_note(points, has_seed_lines=any(line.seed_lines for line in chart.lines))] * bool(points)
     return replace(
-        chart, notes=[*notes, *invalid_claim_notes(groups), *chart.notes, *filter(None, [left_out_note(groups, shown)])]
+        chart,
+        notes=[*notes, *not_comparable_notes(groups), *chart.notes, *filter(None, [left_out_note(groups, shown)])],
     )
 
 

@@ -28,11 +28,11 @@ class Cell:
     `coordinates` says where it is (`{"first_digits": 3, "second_digits": 4}`). `region` is "in_distribution",
     "ood_validation", "ood_test" or "100+". `overlaps_training` cells have too few questions to hold any out and may
     overlap with training. `settings` are those changed for the evaluation (`{"model.backbone.num_loops": 8}`), {} as
-    trained. `first_token_correct` counts the answers whose first token is correct, None where not recorded.
+    trained. `first_token_correct` counts the answers whose first token is correct, None if not recorded.
 
-    `numbers` and `texts` are errors of decoded answers, None where not recorded. `labels` are those of a task with
+    `numbers` and `texts` are errors of decoded answers, None if not recorded. `labels` are those of a task with
     labels, by position. `repeats` is the number of position offsets averaged over. `non_causal_reason` says how the
-    model attends to later tokens, None where it does not. `names` names the sizes of parts such as modules. `metric` is
+    model attends to later tokens, None if it does not. `names` names the sizes of parts such as modules. `metric` is
     what `correct` counts, in rows' worth unless it is exact match.
     """
 
@@ -89,7 +89,7 @@ class Cell:
         return self.labels.floor(self.labels.effective_metric(self.metric, self.region))
 
     def with_first_token(self) -> "Cell | None":
-        """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""
+        """The same cell as measured by the first token alone, with Wilson's interval; None if it is not known."""
         if self.first_token_correct is None:
             return None
         low, high = wilson_interval(self.first_token_correct, self.count)
@@ -149,7 +149,7 @@ class Records:
 
     @cached_property
     def seed(self) -> int | None:
-        """The seed in the recipe, else the one in the cells, None where neither says."""
+        """The seed in the recipe, else the one in the cells, None if neither says."""
         for tree in (self.recipe, self.recipe.get("training")):
             if isinstance(tree, Mapping) and isinstance(tree.get("seed"), int):
                 return int(tree["seed"])

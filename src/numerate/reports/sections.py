@@ -11,11 +11,18 @@ from typing import Any
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
 from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
+from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
 from numerate.reports.drawing import collapsible, html_table, panels
-from numerate.reports.finding import SOLVED_THRESHOLD
 from numerate.reports.grid import REGION_LABELS, REGIONS_NOTE, RegionScore, cell_label, format_interval, format_percent
-from numerate.reports.groups import Group, flatten_settings, have_named_parts, part_axis, region_labels
+from numerate.reports.groups import (
+    CONVERGENCE_THRESHOLD,
+    Group,
+    flatten_settings,
+    have_named_parts,
+    part_axis,
+    region_labels,
+)
 from numerate.reports.limits import (
     MAX_CURVE_POINTS,
     MAX_GROUP_COLUMNS,
@@ -28,7 +35,7 @@ from numerate.reports.records import Records, Sample, split_metric_name
 
 MAX_SAMPLES = 40
 FLOOR_COLUMN = "floor, %"
-"""The column of the floors, the last one where there is one."""
+"""The header of the floor column, which is the last column if present."""
 
 
 def heading(text: str, body: str) -> str:
@@ -36,16 +43,16 @@ def heading(text: str, body: str) -> str:
     return f"<section><h2>{escape(text)}</h2>\n{body}</section>\n" if body else ""
 
 
-def finding_html(text: str) -> str:
-    """The finding as HTML, without line breaks inside intervals and percentages."""
-    text_with_breaks = re.sub(r"\[([\d.]+), ([\d.]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text).replace(
+def summary_html(text: str) -> str:
+    """The summary as HTML, without line breaks inside intervals and percentages."""
+    unbroken_text = re.sub(r"\[([\d.]+), ([\d.]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text).replace(
         " %", "\N{NO-BREAK SPACE}%"
     )
-    return f'<p class="finding">{escape(text_with_breaks)}</p>'
+    return f'<p class="summary">{escape(unbroken_text)}</p>'
 
 
 def overview_section(groups: Sequence[Group]) -> str:
-    """The main figure of a page; of parts and of labels under a heading."""
+    """The main figure of a page, with a heading if cells are named parts or answers are labels."""
     figure = overview_figure(groups)
     if have_named_parts(groups):
         return heading(f"By {part_axis(groups)}", figure)
@@ -59,56 +66,58 @@ def warning_html(text: str) -> str:
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
     """Loss by step, and exact match (label accuracy for labels) on each validation set by step."""
-    shown = groups_to_draw(unique_trainings(groups))
-    styled = assign_styles([group.label for group in shown])
+    drawn_groups = groups_to_draw(unique_trainings(groups))
+    styles = assign_styles([group.label for group in drawn_groups])
     losses = [
         line
-        for group in shown
+        for group in drawn_groups
         for line in band_lines(
             group.label,
             [metric_series(run.training_metrics(), "loss") for run in group.runs if run.training_metrics()],
-            styled[group.label],
+            styles[group.label],
         )
     ]
-    several = any(len(group.runs) > 1 for group in shown)
-    note = "lines: medians; bands: lowest to highest seed" * several
-    charts = [Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=[note] * several)]
-    for name, words in validation_splits(groups).items():
+    has_several_seeds = any(len(group.runs) > 1 for group in drawn_groups)
+    note = "lines: medians over seeds; bands: range over seeds" * has_several_seeds
+    charts = [
+        Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=[note] * has_several_seeds)
+    ]
+    for split, display_name in validation_splits(groups).items():
         lines, has_labels = [], False
-        for group in shown:
-            evaluated = [run.split_metrics(name) for run in group.runs if run.split_metrics(name)]
-            what = split_metric_name(evaluated)
-            has_labels = has_labels or what == "accuracy"
+        for group in drawn_groups:
+            metrics_by_run = [run.split_metrics(split) for run in group.runs if run.split_metrics(split)]
+            metric = split_metric_name(metrics_by_run)
+            has_labels = has_labels or metric == "accuracy"
             split_lines = band_lines(
-                group.label, [metric_series(rows, what) for rows in evaluated], styled[group.label]
+                group.label, [metric_series(rows, metric) for rows in metrics_by_run], styles[group.label]
             )
-            is_single_run = len(evaluated) == 1 and split_lines and what == "exact_match"
-            lines += [_with_interval(split_lines[0], evaluated[0])] if is_single_run else split_lines
-        measured = f"{METRICS['accuracy' if has_labels else 'exact_match']}, %"
-        charts.append(Chart(f"Validation, {words}", lines, "step", measured, is_percent=True))
+            is_single_run = len(metrics_by_run) == 1 and split_lines and metric == "exact_match"
+            lines += [_with_interval(split_lines[0], metrics_by_run[0])] if is_single_run else split_lines
+        y_label = f"{METRICS['accuracy' if has_labels else 'exact_match']}, %"
+        charts.append(Chart(f"Validation, {display_name}", lines, "step", y_label, is_percent=True))
     return [chart for chart in charts if chart.lines]
 
 
 def training_section(groups: Sequence[Group]) -> str:
-    """Loss and exact match while training."""
-    charts, once = training_charts(groups), unique_trainings(groups)
+    """Loss and exact match during training."""
+    charts, unique_groups = training_charts(groups), unique_trainings(groups)
     note = (
-        "Held-out questions of what is trained, by which the best checkpoint is chosen. "
+        "Held-out questions of the training distribution, on which the best checkpoint is selected. "
         if have_named_parts(groups)
-        else "Held-out questions; the best checkpoint is chosen on OOD validation. "
+        else "Held-out questions; the best checkpoint is selected on OOD validation. "
     ) * any(chart.is_percent for chart in charts)
-    objectives = [group.runs[0].recipe.get("objective") for group in once]
-    has_different_objectives = any(one != objectives[0] for one in objectives)
-    note += "Losses differ from group to group, so that only their shapes compare. " * (
+    objectives = [group.runs[0].recipe.get("objective") for group in unique_groups]
+    has_different_objectives = any(objective != objectives[0] for objective in objectives)
+    note += "The groups have different losses, so only the shapes of the curves can be compared. " * (
         has_different_objectives and bool(charts)
     )
-    note += left_out_note(once, groups_to_draw(once))
+    note += left_out_note(unique_groups, groups_to_draw(unique_groups))
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f"{panels(charts)}{caption}" if charts else ""
 
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
-    """The validation splits with their names on the pages of these groups."""
+    """The validation splits, and their display names on the pages of these groups."""
     if have_named_parts(groups):
         return {"validation": region_labels(groups)["in_distribution"]}
     return {"validation": REGION_LABELS["in_distribution"], "ood_validation": REGION_LABELS["ood_validation"]}
@@ -124,12 +133,14 @@ def unique_trainings(groups: Sequence[Group]) -> list[Group]:
 
 def metric_series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
     """The steps and values of one metric."""
-    kept = {float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None}
-    return list(kept), list(kept.values())
+    values_by_step = {
+        float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None
+    }
+    return list(values_by_step), list(values_by_step.values())
 
 
 def band_lines(label: str, curves: Sequence[tuple[list[float], list[float]]], style: Style) -> list[ChartLine]:
-    """The median of curves as a line with their range as band; nothing without curves."""
+    """The median of curves as a line with their range as a band; empty without curves."""
     curves = [curve for curve in curves if curve[0]]
     if not curves:
         return []
@@ -150,61 +161,66 @@ def _with_interval(line: ChartLine, rows: Sequence[Mapping[str, Any]]) -> ChartL
 
 
 def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table of regions as text: per group and region the mean, its interval or the seeds' spread."""
-    several = any(len(group.region_scores) > 1 for group in groups)
+    """The table of regions as text: for each group and region the mean, and its interval or the range over seeds."""
+    has_several_seeds = any(len(group.region_scores) > 1 for group in groups)
     header = [
         "run",
         "region",
         f"{common_metric_label(groups)}, %",
-        "lowest to highest seed" if several else "95 % interval",
+        "range over seeds" if has_several_seeds else "95 % interval",
         "cells",
         "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows",
     ]
-    parts = have_named_parts(groups)
-    header += ["each seed, %"] * several + [f"seeds at {format_percent(SOLVED_THRESHOLD)} %"] * (several and not parts)
-    floors = any(
-        region.floor is not None for group in groups for found in group.region_scores for region in found.values()
+    has_convergence = has_several_seeds and not have_named_parts(groups)
+    header += ["each seed, %"] * has_several_seeds
+    header += [f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"] * has_convergence
+    has_floor = any(
+        region.floor is not None for group in groups for regions in group.region_scores for region in regions.values()
     )
-    header += [FLOOR_COLUMN] * floors
+    header += [FLOOR_COLUMN] * has_floor
     rows = []
     for group in groups:
-        for name, words in region_labels(groups).items():
-            seeds = [regions[name] for regions in group.region_scores if name in regions]
-            if not seeds:
+        for region_name, display_name in region_labels(groups).items():
+            regions_by_seed = [regions[region_name] for regions in group.region_scores if region_name in regions]
+            if not regions_by_seed:
                 continue
-            values = [region.score.value for region in seeds]
-            one = seeds[0]
-            span = (
-                format_interval(one.score.low, one.score.high)
-                if len(seeds) == 1
+            values = [region.score.value for region in regions_by_seed]
+            region = regions_by_seed[0]
+            interval = (
+                format_interval(region.score.low, region.score.high)
+                if len(values) == 1
                 else format_interval(min(values), max(values))
             )
-            row = [group.label, words, format_percent(median(values)), span, _cells(one), f"{one.score.count:,}"]
-            few = len(values) <= MAX_TOOLTIP_SEEDS
-            each = ", ".join(format_percent(value) for value in values) if few else f"{len(values)} seeds"
-            row += [each] * several + [_solved_seeds_text(group, name)] * (several and not parts)
-            rows.append(row + ["" if one.floor is None else format_percent(one.floor)] * floors)
+            row = [group.label, display_name, format_percent(median(values)), interval]
+            row += [_cells(region), f"{region.score.count:,}"]
+            are_few = len(values) <= MAX_TOOLTIP_SEEDS
+            seed_values = ", ".join(format_percent(value) for value in values) if are_few else f"{len(values)} seeds"
+            row += [seed_values] * has_several_seeds + [_converged_seeds_text(group, region_name)] * has_convergence
+            rows.append(row + ["" if region.floor is None else format_percent(region.floor)] * has_floor)
     return header, rows
 
 
-def _solved_seeds_text(group: Group, name: str) -> str:
-    """How many seeds reach `SOLVED_THRESHOLD` in a region; out of distribution, of those that do in distribution."""
+def _converged_seeds_text(group: Group, region_name: str) -> str:
+    """How many seeds reach `CONVERGENCE_THRESHOLD` in a region; out of distribution, of those that reach it in
+    distribution."""
     if group.non_causal_reason is not None:
-        return "no claim"
-    found = [regions for regions in group.region_scores if name in regions]
-    known = [one for one in found if "in_distribution" in one]
-    solved = [one for one in known if one["in_distribution"].score.value >= SOLVED_THRESHOLD]
-    solved_only = (
-        name != "in_distribution"
+        return NOT_COMPARABLE
+    regions_by_seed = [regions for regions in group.region_scores if region_name in regions]
+    with_in_distribution = [regions for regions in regions_by_seed if "in_distribution" in regions]
+    converged = [
+        regions for regions in with_in_distribution if regions["in_distribution"].score.value >= CONVERGENCE_THRESHOLD
+    ]
+    converged_only = (
+        region_name != "in_distribution"
         and not group.is_limited_by_symmetry
-        and len(known) == len(found)
-        and len(solved) < len(found)
+        and len(with_in_distribution) == len(regions_by_seed)
+        and len(converged) < len(regions_by_seed)
     )
-    scored = solved if solved_only else found
-    reached = sum(one[name].score.value >= SOLVED_THRESHOLD for one in scored)
-    if solved_only and not solved:
+    if converged_only and not converged:
         return "none converged"
-    return f"{reached} of {len(scored)}" + " converged" * solved_only
+    counted = converged if converged_only else regions_by_seed
+    num_reached = sum(regions[region_name].score.value >= CONVERGENCE_THRESHOLD for regions in counted)
+    return f"{num_reached} of {len(counted)}" + " converged" * converged_only
 
 
 def _cells(region: RegionScore) -> str:
@@ -216,68 +232,70 @@ def _cells(region: RegionScore) -> str:
 
 
 def region_table(groups: Sequence[Group]) -> str:
-    """The regions of one group line by line, of several groups side by side."""
+    """The table of regions: one row per region, with the groups side by side."""
     header, rows = region_rows(groups)
     if not rows:
         return ""
-    floors = header[-1] == FLOOR_COLUMN
+    has_floor = header[-1] == FLOOR_COLUMN
     note = (
         f"{REGIONS_NOTE} " * (not have_named_parts(groups))
-        + "The mean gives every cell the same weight. " * (common_metric(groups) in (None, "exact_match"))
-        + "Every label of a region weighs the same. " * (common_metric(groups) in ("unseen", "accuracy"))
-        + "Every row of a region weighs the same. " * (common_metric(groups) in ("last", "prefix"))
-        + "Cells whose questions are too few to hold any out are not counted in it. "
-        + ("Brackets: lowest and highest seed. " if len({len(group.region_scores) for group in groups} - {1}) else "")
+        + "The mean weights all cells equally. " * (common_metric(groups) in (None, "exact_match"))
+        + "All labels of a region are weighted equally. " * (common_metric(groups) in ("unseen", "accuracy"))
+        + "All rows of a region are weighted equally. " * (common_metric(groups) in ("last", "prefix"))
+        + "Cells with too few questions to hold any out are excluded. "
+        + ("Brackets: range over seeds. " if len({len(group.region_scores) for group in groups} - {1}) else "")
         + (
-            f"Seeds below {format_percent(SOLVED_THRESHOLD)} % on what they were trained on have not converged, and "
-            "are not counted among the seeds beyond it. "
+            f"Seeds below {format_percent(CONVERGENCE_THRESHOLD)} % in distribution have not converged and are "
+            "excluded from the counts out of distribution. "
             if any("converged" in cell for row in rows for cell in row[7:])
             else ""
         )
-        + "The 95 % interval is about the questions: another seed may lie outside of it."
-        + f" {MEMORIZATION_NOTE}" * floors
+        + "The 95 % interval covers the sampling of questions only; another seed may fall outside it."
+        + f" {MEMORIZATION_NOTE}" * has_floor
     )
     if len(groups) == 1:
-        shown = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
+        table = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
     else:
-        shown = (_regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group)(groups, rows, floors)
-    return f"{shown}<figcaption>{note}</figcaption>"
+        make_table = _regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group
+        table = make_table(groups, rows, has_floor)
+    return f"{table}<figcaption>{note}</figcaption>"
 
 
-def _floor(row: Sequence[str], floors: bool) -> str:
-    """The floor after a number, where the row has one."""
-    return f" {_grey(f'floor {row[-1]}')}" if floors and row[-1] else ""
+def _floor(row: Sequence[str], has_floor: bool) -> str:
+    """The floor, to be shown after a score; empty if the row has none."""
+    return f" {_grey(f'floor {row[-1]}')}" if has_floor and row[-1] else ""
 
 
-def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
-    found = {(row[0], row[1]): row for row in rows}
+def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_floor: bool) -> str:
+    rows_by_key = {(row[0], row[1]): row for row in rows}
     lines = []
-    for words in dict.fromkeys(row[1] for row in rows):
-        any_row = next(row for row in rows if row[1] == words)
-        line = [escape(words)]
+    for display_name in dict.fromkeys(row[1] for row in rows):
+        any_row = next(row for row in rows if row[1] == display_name)
+        line = [escape(display_name)]
         for group in groups:
-            row = found.get((group.label, words))
-            solved = (
-                f'<br><span class="quiet">{row[7]} seeds at {format_percent(SOLVED_THRESHOLD)} %</span>'
+            row = rows_by_key.get((group.label, display_name))
+            converged = (
+                f'<br><span class="quiet">{row[7]} seeds at {format_percent(CONVERGENCE_THRESHOLD)} %</span>'
                 if row and len(row) > 7
                 else ""
             )
-            line.append(f"{row[2]} {row[3]}{_floor(row, floors)}{solved}" if row else "")
+            line.append(f"{row[2]} {row[3]}{_floor(row, has_floor)}{converged}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
     return html_table(["region", *labels, "questions", "cells"], lines, number_columns=range(1, 2 + len(groups)))
 
 
-def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
-    found = {(row[0], row[1]): row for row in rows}
-    words = list(dict.fromkeys(row[1] for row in rows))
+def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_floor: bool) -> str:
+    rows_by_key = {(row[0], row[1]): row for row in rows}
+    display_names = list(dict.fromkeys(row[1] for row in rows))
     lines = []
     for group in groups:
-        known = [found.get((group.label, word)) for word in words]
-        cells = (f"{row[2]} {_grey(row[3])}{_floor(row, floors)}" if row else "" for row in known)
+        group_rows = [rows_by_key.get((group.label, display_name)) for display_name in display_names]
+        cells = (f"{row[2]} {_grey(row[3])}{_floor(row, has_floor)}" if row else "" for row in group_rows)
         lines.append([escape(group.label), *cells])
-    shown = html_table(["group", *(f"{word}, %" for word in words)], lines, number_columns=range(1, 1 + len(words)))
-    return collapsible(shown, len(lines), f"All {len(lines)} groups")
+    header = ["group", *(f"{display_name}, %" for display_name in display_names)]
+    table = html_table(header, lines, number_columns=range(1, len(header)))
+    return collapsible(table, len(lines), f"All {len(lines)} groups")
 
 
 def _grey(text: str) -> str:
@@ -285,7 +303,7 @@ def _grey(text: str) -> str:
 
 
 def samples_table(run: Records) -> str:
-    """Questions with predictions, wrong letters marked."""
+    """Questions with predictions, with wrong characters highlighted."""
     if not run.samples:
         return ""
     rows = [
@@ -299,24 +317,24 @@ def samples_table(run: Records) -> str:
         ]
         for sample in run.samples[:MAX_SAMPLES]
     ]
-    left = len(run.samples) - len(rows)
-    more = f'<p class="quiet">{left} more in samples.jsonl.</p>' if left > 0 else ""
+    num_omitted = len(run.samples) - len(rows)
+    more = f'<p class="quiet">{num_omitted} more in samples.jsonl.</p>' if num_omitted > 0 else ""
     header = ["cell", "question", "target", "prediction", "", "model input and output"]
     return html_table(header, rows, monospace_columns=[1, 2, 3, 5]) + more
 
 
 def marked_prediction(sample: Sample) -> str:
-    """The prediction after a tick or a cross, which do not depend on colour."""
+    """The prediction with a tick or a cross, readable without colour."""
     mark = '<span class="right">✓</span>' if sample.correct else '<span class="wrong">✗</span>'
     return f"{mark} {_highlight_errors(sample)}"
 
 
 def _highlight_errors(sample: Sample) -> str:
-    """The prediction with the letters that differ from the answer marked."""
+    """The prediction, with characters that differ from the answer highlighted."""
     if sample.correct:
         return escape(sample.prediction)
     if not sample.prediction:
-        return "<mark>(nothing)</mark>"
+        return "<mark>(empty)</mark>"
     parts = []
     for kind, _, _, start, end in SequenceMatcher(
         None, sample.correct_answer, sample.prediction, autojunk=False
@@ -327,18 +345,18 @@ def _highlight_errors(sample: Sample) -> str:
 
 
 def run_metadata(run: Records) -> dict[str, str]:
-    """Metadata of a run, name to text: parameters, steps, examples, time, versions."""
-    head, metadata = run.metadata, {}
-    if isinstance(head.get("parameters"), int):
-        metadata["parameters"] = f"{head['parameters']:,}"
+    """The texts of a run's metadata by name: parameters, steps, examples, times, versions."""
+    texts = {}
+    if isinstance(run.metadata.get("parameters"), int):
+        texts["parameters"] = f"{run.metadata['parameters']:,}"
     last = run.training_metrics()[-1] if run.training_metrics() else {}
     for name in ("step", "examples", "tokens"):
         if isinstance(last.get(name), int | float):
-            metadata["steps" if name == "step" else name] = f"{last[name]:,.0f}"
+            texts["steps" if name == "step" else name] = f"{last[name]:,.0f}"
     for name in ("times", "hardware", "git", "versions"):
-        if head.get(name):
-            metadata[name] = _format_value(head[name])
-    return metadata
+        if run.metadata.get(name):
+            texts[name] = _format_value(run.metadata[name])
+    return texts
 
 
 def _format_value(value: Any) -> str:
@@ -350,15 +368,19 @@ def _format_value(value: Any) -> str:
 def reproduction_section(runs: Sequence[Records]) -> str:
     """Commands, environment and citation."""
     commands = [str(run.metadata["command"]) for run in runs if run.metadata.get("command")]
-    once = list(dict.fromkeys(commands))
+    unique_commands = list(dict.fromkeys(commands))
+    commands_html = f"<pre>{escape(chr(10).join(unique_commands))}</pre>"
     parts = (
-        [collapsible(f"<pre>{escape(chr(10).join(once))}</pre>", len(once), f"{len(once)} commands")] if once else []
+        [collapsible(commands_html, len(unique_commands), f"{len(unique_commands)} commands")]
+        if unique_commands
+        else []
     )
     rows = []
     for run in runs:
-        known = run_metadata(run)
+        metadata = run_metadata(run)
         cells = (
-            known.get(name, "") for name in ("parameters", "steps", "examples", "times", "hardware", "git", "versions")
+            metadata.get(name, "")
+            for name in ("parameters", "steps", "examples", "times", "hardware", "git", "versions")
         )
         rows.append(
             [escape(f"{run.label} / {run.id}"), str(run.seed if run.seed is not None else ""), *map(escape, cells)]
@@ -372,19 +394,19 @@ def reproduction_section(runs: Sequence[Records]) -> str:
             times = run.metadata.get("times")
             row[5] = escape(str(times["ended"])) if isinstance(times, Mapping) and times.get("ended") else row[5]
         header = ["run", "seed", "parameters", "steps", "examples", "ended", "hardware", "git", "versions"]
-        same = [i for i in range(5, len(header)) if len({row[i] for row in rows}) == 1]
-        kept = [i for i in range(len(header)) if i not in same]
+        common_columns = [i for i in range(5, len(header)) if len({row[i] for row in rows}) == 1]
+        columns = [i for i in range(len(header)) if i not in common_columns]
         details = html_table(
-            [header[i] for i in kept], [[row[i] for i in kept] for row in rows], number_columns=[2, 3, 4]
+            [header[i] for i in columns], [[row[i] for i in columns] for row in rows], number_columns=[2, 3, 4]
         )
         parts.append(collapsible(f'<div class="runs">{details}</div>', len(rows), f"All {len(rows)} runs"))
-        shared_rows = [[header[i], rows[0][i]] for i in same if rows[0][i]]
+        shared_rows = [[header[i], rows[0][i]] for i in common_columns if rows[0][i]]
         parts += (
             [f"<h3 class=measure>Common to all runs</h3>{html_table(['', ''], shared_rows)}"] if shared_rows else []
         )
     entries = dict.fromkeys(str(run.metadata["bibtex"]).strip() for run in runs if run.metadata.get("bibtex"))
     if entries:
-        parts.append(f"<h3 class=measure>To cite</h3><pre>{escape(chr(10).join(entries))}</pre>")
+        parts.append(f"<h3 class=measure>Citation</h3><pre>{escape(chr(10).join(entries))}</pre>")
     return "".join(parts)
 
 
@@ -396,5 +418,5 @@ def recipe_table(run: Records) -> str:
 
 
 def warnings(runs: Sequence[Records]) -> str:
-    found = [f"<li>{escape(run.id)}: {escape(warning)}</li>" for run in runs for warning in run.warnings]
-    return f'<ul class="reading">{"".join(found)}</ul>' if found else ""
+    items = [f"<li>{escape(run.id)}: {escape(warning)}</li>" for run in runs for warning in run.warnings]
+    return f'<ul class="reading">{"".join(items)}</ul>' if items else ""

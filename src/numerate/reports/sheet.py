@@ -31,7 +31,7 @@ h3{font-size:1rem;margin:0 0 .5rem;font-weight:600}
 h3 .quiet{font-weight:400;margin-left:.5rem}
 p{margin:.5rem 0;max-width:76ch}
 .over{color:var(--quiet);font-size:.82rem;margin:0}
-.finding{
+.summary{
   font-size:1.16rem; line-height:1.5; max-width:72ch; margin:0 0 1.3rem; padding-left:1rem;
   border-left:4px solid var(--frame);
 }
@@ -192,7 +192,7 @@ a{color:inherit}
   table.data td{min-width:5.5rem}
   table.data td.mono{min-width:12rem}
   h1{font-size:1.35rem}
-  .finding{font-size:1.04rem}
+  .summary{font-size:1.04rem}
 }
 @media print{
   main{max-width:none;padding:0}
@@ -232,7 +232,7 @@ def _ramp(stops: tuple[str, ...]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A complete, self-contained page, and no scripts but what the body has."""
+    """A complete, self-contained page, without scripts other than those of the body."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

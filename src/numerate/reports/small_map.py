@@ -32,7 +32,7 @@ def map_image(grid: PlotGrid, name: str = "") -> str:
 
 
 def _palette_index(grid: PlotGrid, row: int, column: int) -> int:
-    """The place of a cell's color in the palette: 0 is clear, p + 1 is p per cent."""
+    """The index of a cell's color in the palette: 0 is transparent, p + 1 is p per cent."""
     point = grid.points.get((row, column))
     return 0 if point is None else 1 + round(100 * point.score)
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Proportion, success_rate, wilson_interval
-from numerate.reports.claims import groups_with_valid_claims, invalid_claim_notes, symmetry_notes
+from numerate.reports.comparable import NOT_COMPARABLE, comparable_groups, not_comparable_notes, symmetry_notes
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric_label
 from numerate.reports.grid import floor_ranges, format_interval, format_percent, is_clearly_above
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
@@ -20,18 +20,19 @@ from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.records import Records
 
 SUCCESS_THRESHOLD = 0.99
-"""The accuracy from which on a seed succeeds at a length."""
+"""The minimum accuracy of a successful seed at a length."""
 
 MAX_LENGTHS = 7
 """Maximum number of length columns in a table."""
 
 CHECKPOINTS = ("final", "best")
-"""The reported checkpoints: the last one, and the one chosen on OOD validation."""
+"""The reported checkpoints: the last one, and the one selected on OOD validation."""
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """The converged seeds at one length: how many succeed, and their median accuracy; `floor` is that of memorising."""
+    """The converged seeds at one length: how many succeed, and their median accuracy; `floor` is that of
+    memorization."""
 
     rate: Proportion
     median: float
@@ -49,7 +50,7 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class ConvergenceResult:
-    """One scheme at one checkpoint. `unconverged_runs` are the unconverged seeds with their accuracy in
+    """One group at one checkpoint. `unconverged_runs` are the unconverged seeds with their accuracy in
     distribution."""
 
     group: Group
@@ -68,24 +69,24 @@ class ConvergenceResult:
 
     @property
     def scored_runs(self) -> Sequence[Records]:
-        """The seeds shown by length: those that converged, or all where none can."""
+        """The seeds shown by length: those that converged, or all if none can."""
         return [run for run, _ in self.unconverged_runs] if self.cannot_converge else self.converged_runs
 
     @cached_property
     def results_by_length(self) -> dict[int, LengthResult]:
-        """The results of the judged seeds by length."""
+        """The results of `scored_runs` by length."""
         group = self.group.converged_group
         if len(group.runs) != len(self.scored_runs):
             group = replace(group, runs=tuple(self.scored_runs))
-        along = group.diagonal if self.scored_runs else {}
+        diagonal = group.diagonal if self.scored_runs else {}
         return {
             n: LengthResult(success_rate(point.seed_scores, SUCCESS_THRESHOLD), median(point.seed_scores), point.floor)
-            for n, point in along.items()
+            for n, point in diagonal.items()
         }
 
     @property
     def converged_text(self) -> str:
-        """`4/5 [38, 96]`: the converged seeds with Wilson's interval in per cent; no interval where none can
+        """`4/5 [38, 96]`: the converged seeds with Wilson's interval in per cent; no interval if none can
         converge: `0/5 by a symmetry`."""
         if self.cannot_converge:
             return f"0/{self.num_seeds} {SYMMETRY}"
@@ -97,7 +98,7 @@ class ConvergenceResult:
 
 @dataclass(frozen=True)
 class LengthCurve:
-    """One line of a figure by length: the seeds drawn; `suffix` says how many of all they are."""
+    """One line of a figure by length: the seeds drawn; `suffix` is their number, out of all seeds."""
 
     group: Group
     suffix: str
@@ -109,8 +110,8 @@ class LengthCurve:
 
 
 def length_curves(groups: Sequence[Group]) -> tuple[list[LengthCurve], str]:
-    """The curves by length, and a sentence about what is left out. A study draws converged seeds only, and no scheme
-    without any; where every group has one seed, or nothing converged, all are drawn and labeled so."""
+    """The curves by length, and a sentence about omitted groups. In a study only converged seeds are drawn, and no
+    group without any; if every group has one seed, or nothing converged, all are drawn and labeled accordingly."""
     curves, unconverged_labels = [], []
     converged_groups = [group.converged_group for group in groups]
     study = any(len(group.evaluated_cells) > 1 for group in groups) and any(
@@ -131,7 +132,7 @@ def length_curves(groups: Sequence[Group]) -> tuple[list[LengthCurve], str]:
 
 
 def convergence_results(groups: Sequence[Group]) -> list[ConvergenceResult]:
-    """One for each group and checkpoint that was evaluated; groups with changed settings among them."""
+    """One result per evaluated group and checkpoint, including groups with changed settings."""
     found = []
     for group in groups:
         names = [
@@ -178,16 +179,18 @@ def table_lengths(results: Sequence[ConvergenceResult]) -> list[int]:
 
 
 def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table as text: scheme, checkpoint, converged seeds, then by length what those show."""
+    """The table as text: group, checkpoint, number of converged seeds, then their results by length."""
     results = convergence_results(groups)
     lengths = table_lengths(results)
-    header = ["scheme", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
+    header = ["group", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
     rows = []
     for one in results:
         at = one.results_by_length
         cells = [at[n].text if n in at else "" for n in lengths]
         if one.group.non_causal_reason is not None:
-            cells = [f"{NO_CLAIM}: {one.group.non_causal_reason}", *([""] * (len(lengths) - 1))] if lengths else []
+            cells = (
+                [f"{NOT_COMPARABLE}: {one.group.non_causal_reason}", *([""] * (len(lengths) - 1))] if lengths else []
+            )
         elif not one.scored_runs:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
@@ -197,7 +200,7 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _floors(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int, float]]]:
-    """The floors of all groups by length, each once under what it is."""
+    """The floors by length: one row if they are equal for all groups, otherwise one row per group."""
     floors_by_label: dict[str, dict[int, float]] = {}
     for one in results:
         floors = {n: point.floor for n, point in one.group.diagonal.items() if point.floor is not None}
@@ -216,37 +219,34 @@ def _max_trained_length(results: Sequence[ConvergenceResult]) -> int:
 
 
 def unconverged_notes(groups: Sequence[Group]) -> list[str]:
-    """Sentences on the seeds that did not converge, per scheme and checkpoint."""
+    """Sentences on the seeds that did not converge, by group and checkpoint."""
     return [_sentence(one) for one in convergence_results(groups) if one.unconverged_runs]
 
 
 SYMMETRY = "by a symmetry"
-"""Label of a group that cannot converge, whatever its weights."""
-
-NO_CLAIM = "no claim"
-"""Replaces the numbers of a model that attends to later tokens."""
+"""Label of a group that cannot converge with any weights."""
 
 
 def success_caption(groups: Sequence[Group]) -> str:
     """The caption of the table."""
-    words = common_metric_label(groups)
+    metric = common_metric_label(groups)
     floors = any(group.floor is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
-    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}.get(words, words)
+    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}.get(metric, metric)
     return (
         f"A seed has converged with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution ({within}); "
-        "converged seeds of all have Wilson's 95 % interval in per cent. By length n: the seeds with at least "
-        f"{format_percent(SUCCESS_THRESHOLD)} % of the converged ones, with Wilson's 95 % interval in per cent, and "
-        f"the median of their {words} in per cent. Seeds that did not converge are not counted."
-        + f" “{SYMMETRY}” marks schemes that cannot converge with any budget; all their seeds are shown."
+        "the number of converged seeds has Wilson's 95 % interval in per cent. By length n: the number of converged "
+        f"seeds with at least {format_percent(SUCCESS_THRESHOLD)} %, with Wilson's 95 % interval in per cent, and the "
+        f"median of the converged seeds' {metric} in per cent. Seeds that did not converge are not counted."
+        + f" “{SYMMETRY}” marks groups that cannot converge with any budget; all their seeds are shown."
         * any(group.is_limited_by_symmetry for group in groups)
-        + " “best” is the checkpoint that did best on OOD validation, which is excluded from its results." * best
+        + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results." * best
         + f" {MEMORIZATION_NOTE}" * floors
     )
 
 
 def success_table(groups: Sequence[Group]) -> str:
-    """The table as HTML; "" where every group has one seed."""
+    """The table as HTML; "" if every group has one seed."""
     if all(len(group.evaluated_cells) < 2 for group in groups):
         return ""
     results = convergence_results(groups)
@@ -264,7 +264,7 @@ def success_table(groups: Sequence[Group]) -> str:
         converged = f'{count} <span class="quiet">{interval_text}</span>'
         start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{converged}</td>'
         if one.group.non_causal_reason is not None:
-            why = escape(f"{NO_CLAIM}: {one.group.non_causal_reason}")
+            why = escape(f"{NOT_COMPARABLE}: {one.group.non_causal_reason}")
             body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
         elif one.scored_runs:
             at = one.results_by_length
@@ -282,7 +282,7 @@ def success_table(groups: Sequence[Group]) -> str:
     if len(some) > MAX_NAMES:
         notes = f"<details><summary>{len(some)} with seeds that did not converge</summary>{notes}</details>"
     return (
-        '<div class="scroll"><table class="data tight"><thead><tr><th>scheme</th><th>checkpoint</th>'
+        '<div class="scroll"><table class="data tight"><thead><tr><th>group</th><th>checkpoint</th>'
         f'<th class="num">converged</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
         f"<figcaption>{escape(success_caption(groups))}</figcaption>{notes}"
     )
@@ -302,58 +302,58 @@ def _unconverged_text(one: ConvergenceResult) -> str:
 
 def _sentence(one: ConvergenceResult) -> str:
     if one.cannot_converge:
-        return f"{one.group.label} ({one.checkpoint}) cannot converge, {SYMMETRY}: {_unconverged_text(one)} right"
+        return f"{one.group.label} ({one.checkpoint}) cannot converge, {SYMMETRY}: {_unconverged_text(one)} correct"
     who = "has seeds that did not converge" if one.converged_runs else "did not converge in this budget"
-    return f"{one.group.label} ({one.checkpoint}) {who}: {_unconverged_text(one)} right on what it was trained on"
+    return f"{one.group.label} ({one.checkpoint}) {who}: {_unconverged_text(one)} correct in distribution"
 
 
-def study_finding(groups: Sequence[Group]) -> str:
-    """The finding of a study of many schemes and seeds in a few sentences; "" for fewer than four schemes.
+def study_summary(groups: Sequence[Group]) -> str:
+    """The summary of a study of many groups and seeds in a few clauses; "" for fewer than four groups.
 
-    "On what they were trained on, 5 of 6 schemes converged in some seed (Abacus 5/5, looped 4/5, ...). ..."
+    "5 of 6 groups converged in at least one seed (converged seeds: Abacus 5/5, looped 4/5, ...); ..."
     """
-    every, groups = groups, groups_with_valid_claims(groups)
-    found = [one for one in convergence_results(groups) if one.checkpoint == "final"] or convergence_results(groups)
-    if len(groups) < 4 or all(one.num_seeds < 2 for one in found):
+    all_groups, groups = groups, comparable_groups(groups)
+    results = convergence_results(groups)
+    results = [one for one in results if one.checkpoint == "final"] or results
+    if len(groups) < 4 or all(one.num_seeds < 2 for one in results):
         return ""
-    converged, unconverged = [one for one in found if one.converged_runs], [one for one in found if not one.scored_runs]
-    symmetry_limited = [one.group.label for one in found if one.cannot_converge]
-    parts = []
+    converged = [one for one in results if one.converged_runs]
+    unconverged = [one for one in results if not one.scored_runs]
+    symmetry_limited = [one.group.label for one in results if one.cannot_converge]
+    clauses = []
     if converged:
-        schemes = _join_texts([f"{one.group.label} {len(one.converged_runs)}/{one.num_seeds}" for one in converged])
-        everyone = f"all {len(found)}" if len(converged) == len(found) else f"{len(converged)} of {len(found)}"
-        parts.append(f"{everyone} schemes converged on what they were trained on, in so many of their seeds: {schemes}")
+        counts = _join_texts([f"{one.group.label} {len(one.converged_runs)}/{one.num_seeds}" for one in converged])
+        everyone = f"all {len(results)}" if len(converged) == len(results) else f"{len(converged)} of {len(results)}"
+        clauses.append(f"{everyone} groups converged in at least one seed (converged seeds: {counts})")
     if unconverged:
         names = join_names([one.group.label for one in unconverged])
-        parts.append(f"{names} did not converge in this budget, so how far they would go is unknown")
+        clauses.append(f"{names} did not converge in this budget, so how far they would generalize is unknown")
     if symmetry_limited:
-        parts.append(f"{join_names(symmetry_limited)} cannot, {SYMMETRY}")
+        clauses.append(f"{join_names(symmetry_limited)} cannot converge, {SYMMETRY}")
     farthest_by_label = {one.group.label: (_farthest_length(one), one) for one in converged}
     generalizing = sorted(
         (pair for pair in farthest_by_label.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0)
     )
     if generalizing:
-        schemes = _join_texts(
+        lengths = _join_texts(
             [
                 f"{one.group.label} up to n = {n} ({one.results_by_length[n].text.split(' ')[0]} seeds)"
                 for n, one in generalizing
                 if n
             ]
         )
-        parts.append(
-            f"at {format_percent(SUCCESS_THRESHOLD)} % or more in most converged seeds, at every evaluated length up "
-            f"to n: {schemes}"
+        clauses.append(
+            f"most converged seeds have {format_percent(SUCCESS_THRESHOLD)} % or more at every evaluated length up to "
+            f"n: {lengths}"
         )
     not_generalizing = [one.group.label for n, one in farthest_by_label.values() if n is None]
     if not_generalizing:
-        parts.append(
-            f"{join_names(not_generalizing)} {'does' if len(not_generalizing) == 1 else 'do'} not reach the first OOD "
-            "length so"
-        )
-    text = "; ".join([*parts, *invalid_claim_notes(every), *symmetry_notes(every)])
+        verb = "does" if len(not_generalizing) == 1 else "do"
+        clauses.append(f"{join_names(not_generalizing)} {verb} not reach this at the first OOD length")
+    text = "; ".join([*clauses, *not_comparable_notes(all_groups), *symmetry_notes(all_groups)])
     # Do not capitalize the name of a run.
-    named = any(text.startswith(one.group.label) for one in found)
-    return (text if named else text[:1].upper() + text[1:]) + "."
+    starts_with_name = any(text.startswith(one.group.label) for one in results)
+    return (text if starts_with_name else text[:1].upper() + text[1:]) + "."
 
 
 def _farthest_length(one: ConvergenceResult) -> int | None:

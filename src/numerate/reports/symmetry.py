@@ -1,10 +1,10 @@
-"""Models whose states are equal at all positions by a symmetry, whatever their weights."""
+"""Models whose states are equal at all positions by a symmetry, for any weights."""
 
 from collections.abc import Mapping
 from typing import Any
 
 ATTENTION_ONLY_ENCODINGS = ("Rotary", "ALiBi", "T5Bias", "FIRE", "CoPE")
-"""Position encodings that change attention weights but not values."""
+"""Positional encodings that change attention weights but not values."""
 
 
 def has_equal_states(recipe: Mapping[str, Any]) -> bool:

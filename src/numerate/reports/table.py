@@ -43,7 +43,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def side_by_side(blocks: Sequence[str], width: int, gap: int = 4) -> str:
-    """Blocks of lines side by side where they fit into `width` columns, below each other where they do not."""
+    """Blocks of lines side by side if they fit into `width` columns, otherwise below each other."""
     if not blocks:
         return ""
     split_blocks = [block.split("\n") for block in blocks]

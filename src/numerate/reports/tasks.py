@@ -57,7 +57,7 @@ def group_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
 
 
 def _evaluated_task(group: Group) -> Mapping[str, Any]:
-    """The task that a group was evaluated on, {} where unknown."""
+    """The task that a group was evaluated on; {} if unknown."""
     recipe: Any = {"task": group.runs[0].recipe.get("task")}
     for path, value in (group.settings or {}).items():
         if path.split(".")[0] == "task":

@@ -11,8 +11,8 @@ def abacus_laptop() -> Study:
     """Reversed addition of 1 to 6 digits: six position encodings, five seeds each, evaluated up to 3x the length."""
     return comparison_study(
         "abacus_laptop",
-        "How far beyond 6 digits do small models add, depending on the position encoding of digits, and how much does "
-        "it vary over seeds?",
+        "How far beyond 6 digits do small models add, depending on the positional encoding of digits, and how much "
+        "does it vary over seeds?",
         {
             abacus.addition6_abacus: "Abacus",
             abacus.addition6_no_offset: "Abacus without offset",

@@ -9,7 +9,7 @@ def quickstart() -> Study:
     return Study(
         title="quickstart",
         question="How far beyond the lengths they were trained on do two models add that differ in one thing, "
-        "the position encoding of digits?",
+        "the positional encoding of digits?",
         recipes=(addition_abacus(), addition_rotary()),
         labels={"addition_abacus": "Abacus", "addition_rotary": "rotary"},
     )

@@ -348,7 +348,7 @@ class _GroupedTable(Generic[TableT]):
             )
         if "non_causal_reason" in self.table.names:
             reasons = dict.fromkeys(str(reason) for reason in self.table["non_causal_reason"] if reason is not None)
-            notes += [f"no claim, and no success counted: {reason}" for reason in reasons]
+            notes += [f"not comparable (non-causal), and no success counted: {reason}" for reason in reasons]
         if self.success_columns:
             judged = [self._success_value(row) for group in self.groups for row in group.done_rows]
             by = {one[0] for one in judged if one is not None}

@@ -289,7 +289,11 @@ def _default_view(table: Table) -> Table:
         else []
     )
     if "non_causal_reason" in names:
-        notes += [f"no claim: {reason}" for reason in dict.fromkeys(table["non_causal_reason"]) if reason is not None]
+        notes += [
+            f"not comparable (non-causal): {reason}"
+            for reason in dict.fromkeys(table["non_causal_reason"])
+            if reason is not None
+        ]
     if "plan" in names:
         earlier = sum(plan == "earlier" for plan in table["plan"])
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")

@@ -1,9 +1,12 @@
-"""Claims that are ruled out for some runs, and results that follow from a symmetry."""
+"""Runs whose scores are not comparable, and results that follow from a symmetry."""
 
 from collections.abc import Sequence
 
 from numerate.reports.groups import Group
 from numerate.reports.limits import join_names
+
+NOT_COMPARABLE = "not comparable (non-causal)"
+"""Replaces the numbers of a model that attends to later tokens."""
 
 SYMMETRY_NOTE = (
     "chance-level accuracy follows from a symmetry: every row is one repeated symbol, and attention without positions "
@@ -11,21 +14,21 @@ SYMMETRY_NOTE = (
 )
 
 
-def invalid_claim_notes(groups: Sequence[Group]) -> list[str]:
-    """Sentences on the groups without any claim, by reason."""
+def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
+    """Sentences on the groups that are not comparable because their models are not causal, by reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.non_causal_reason is not None:
             reasons.setdefault(group.non_causal_reason, []).append(group.label)
-    return [f"no claim about {join_names(labels)}: {reason}" for reason, labels in reasons.items()]
+    return [f"{join_names(labels)}: {NOT_COMPARABLE}: {reason}" for reason, labels in reasons.items()]
 
 
-def groups_with_valid_claims(groups: Sequence[Group]) -> list[Group]:
-    """The groups with valid claims."""
+def comparable_groups(groups: Sequence[Group]) -> list[Group]:
+    """The groups with causal models, whose scores are comparable."""
     return [group for group in groups if group.non_causal_reason is None]
 
 
 def symmetry_notes(groups: Sequence[Group]) -> list[str]:
     """A sentence on the groups limited to chance by a symmetry."""
-    found = [group.label for group in groups if group.is_limited_by_symmetry]
-    return [f"for {join_names(found)}, {SYMMETRY_NOTE}"] if found else []
+    labels = [group.label for group in groups if group.is_limited_by_symmetry]
+    return [f"for {join_names(labels)}, {SYMMETRY_NOTE}"] if labels else []

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from numerate.reports.finding import finding_sentence
 from numerate.reports.groups import differing_settings, flatten_settings, group_runs
 from numerate.reports.records import read_run
+from numerate.reports.summary import summary_sentence
 
 LABELS = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}
 
@@ -18,7 +18,7 @@ def step(last, inside=1.0, outside=0.0):
 @pytest.fixture
 def say(make_run):
     def sentence(*runs):
-        return finding_sentence(
+        return summary_sentence(
             group_runs([read_run(make_run(kind, share, **more)) for kind, share, more in runs], LABELS)
         )
 
@@ -28,27 +28,29 @@ def say(make_run):
 def test_the_contrast_of_the_quickstart_has_intervals_and_names_one_seed(say):
     text = say(("abacus", step(7, outside=0.4), {}), ("rotary", step(5), {}))
     assert text == (
-        "Both solve what they were trained on, 1 to 5 digits (Abacus 100 % [99.8, 100], rotary 100 % [99.8, 100]), "
+        "Both converged in distribution, 1 to 5 digits (Abacus 100 % [99.8, 100], rotary 100 % [99.8, 100]), "
         "but only Abacus goes beyond: it stays at 90 % or more up to 7+7 digits (100 % [96.3, 100] there), "
-        "while rotary falls to 0 % [0, 3.7] at 6+6 digits; one seed each, so how much seeds differ is not known "
+        "while rotary falls to 0 % [0, 3.7] at 6+6 digits; one seed each, so the variation over seeds is unknown "
         "(brackets: 95 % intervals over questions, 100 per cell)."
     )
 
 
 def test_it_does_not_solve_what_the_mean_does_not_show(say):
     text = say(("abacus", step(5, inside=0.98), {}), ("rotary", step(5), {}))
-    assert text.startswith("Only rotary solves what it was trained on")
-    assert "solving means a mean of at least 99 %" in text
-    assert "Abacus has 0 % [0, 3.7] at 6+6 digits, which says little as it has not learned" in text
+    assert text.startswith("Only rotary converged in distribution")
+    assert "converged means a mean of at least 99 %" in text
+    assert (
+        "Abacus has 0 % [0, 3.7] at 6+6 digits, which says little about generalization, as it did not converge" in text
+    )
 
 
 def test_the_threshold_itself_solves(say):
-    assert say(("abacus", step(5, inside=0.99), {}), ("rotary", step(5), {})).startswith("Both solve")
+    assert say(("abacus", step(5, inside=0.99), {}), ("rotary", step(5), {})).startswith("Both converged")
 
 
 def test_neither_solving_comes_first(say):
     text = say(("abacus", step(5, inside=0.5), {}), ("rotary", step(5, inside=0.2), {}))
-    assert text.startswith("Neither solves what it was trained on, 1 to 5 digits (Abacus 50 %")
+    assert text.startswith("Neither converged in distribution, 1 to 5 digits (Abacus 50 %")
     assert "neither goes beyond at 90 % or more" in text
     assert text.count("says little") == 2
 
@@ -86,8 +88,8 @@ def test_several_seeds_are_medians_with_extremes_and_each_seeds_reach(say):
         *[("abacus", step(last), {"seed": seed}) for seed, last in enumerate((7, 5, 8))],
         *[("rotary", step(5), {"seed": seed}) for seed in range(3)],
     )
-    assert "up to 7+7 digits (100 % [0, 100] there; seed by seed up to 7, none and 8)" in text
-    assert text.endswith("medians of 3 seeds each (brackets: lowest and highest seed).")
+    assert "up to 7+7 digits (100 % [0, 100] there; by seed up to 7, none and 8)" in text
+    assert text.endswith("medians of 3 seeds each (brackets: range over seeds).")
     assert "one seed" not in text
 
 
@@ -96,15 +98,15 @@ def test_a_seed_that_fails_to_learn_is_counted(say):
         *[("abacus", step(7), {"seed": seed}) for seed in range(3)],
         *[("rotary", step(5, inside=inside), {"seed": seed}) for seed, inside in enumerate((1.0, 0.3, 1.0))],
     )
-    assert text.startswith("Only Abacus solves")
-    assert "rotary 100 % [30, 100], 2 of 3 seeds solve it" in text
-    assert "in the 2 of 3 seeds that have learned what it was trained on" in text
+    assert text.startswith("Only Abacus converged")
+    assert "rotary 100 % [30, 100], 2 of 3 seeds converged" in text
+    assert "in the 2 of 3 seeds that converged" in text
 
 
 def test_a_seed_that_fails_to_learn_is_not_held_against_how_far_the_others_go(say):
     failing = [("abacus", step(7, inside=inside), {"seed": seed}) for seed, inside in enumerate((0.3, 1.0, 0.3))]
     text = say(*failing, ("rotary", step(5), {}))
-    assert "up to 7+7 digits (100 % [96.3, 100] there, in the 1 of 3 seeds that solve it" in text
+    assert "up to 7+7 digits (100 % [96.3, 100] there, in the 1 of 3 seeds that converged" in text
 
 
 def test_unequal_numbers_of_seeds_are_named(say):
@@ -113,13 +115,13 @@ def test_unequal_numbers_of_seeds_are_named(say):
 
 
 def test_one_run_alone_is_spoken_of_alone(say):
-    assert say(("abacus", step(7), {})).startswith("Abacus solves what it was trained on, 1 to 5 digits (100 % ")
+    assert say(("abacus", step(7), {})).startswith("Abacus converged in distribution, 1 to 5 digits (100 % ")
     assert "and generalizes: it stays" in say(("abacus", step(7), {"seed": 1}))
     assert "and does not go beyond: it falls to 0 %" in say(("abacus", step(5), {"seed": 2}))
 
 
 def test_a_name_at_the_start_keeps_its_small_letter(say):
-    assert say(("rotary", step(5), {})).startswith("rotary solves")
+    assert say(("rotary", step(5), {})).startswith("rotary converged")
 
 
 def test_a_weak_cell_under_a_high_mean_is_named(make_run):
@@ -131,8 +133,8 @@ def test_a_weak_cell_under_a_high_mean_is_named(make_run):
         for line in text
     ]
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    assert "solves what it was trained on" in finding_sentence(group_runs([read_run(folder)]))
-    assert "weakest 5+5 digits: 85 %" in finding_sentence(group_runs([read_run(folder)]))
+    assert "converged in distribution" in summary_sentence(group_runs([read_run(folder)]))
+    assert "weakest 5+5 digits: 85 %" in summary_sentence(group_runs([read_run(folder)]))
 
 
 def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
@@ -140,17 +142,17 @@ def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
         ("abacus", step(5), {"high": 5}), ("rotary", step(5), {"high": 5})
     )
     unknown = say(("abacus", step(8), {"trained": False, "seed": 1}))
-    assert unknown.startswith("No trained cell was evaluated, so what follows may be slow learning")
+    assert unknown.startswith("No trained cell was evaluated, so low scores may be due to slow learning")
     assert "Abacus generalizes: it stays" in unknown
     empty = make_run("abacus", step(5), seed=9)
     (empty / "evaluation.jsonl").unlink()
-    assert finding_sentence(group_runs([read_run(empty)])) == "Nothing has been evaluated yet."
+    assert summary_sentence(group_runs([read_run(empty)])) == "Nothing has been evaluated yet."
 
 
 def test_a_run_that_was_not_evaluated_is_named_in_the_sentence_about_the_others(make_run):
     done, missing = make_run("abacus", step(7)), make_run("rotary", step(5))
     (missing / "evaluation.jsonl").unlink()
-    text = finding_sentence(group_runs([read_run(done), read_run(missing)], LABELS))
+    text = summary_sentence(group_runs([read_run(done), read_run(missing)], LABELS))
     assert text.endswith("not evaluated yet: rotary.")
 
 
