@@ -128,7 +128,7 @@ class Output:
 
     def __init__(
         self,
-        hidden_states: Float[Tensor, "rows places width"],
+        hidden_states: Float[Tensor, "rows positions width"],
         lm_head: Callable[[Tensor], Tensor],
         *,
         target_positions: Int[Tensor, "rows targets"] | None = None,
@@ -142,16 +142,16 @@ class Output:
         self.unscale = unscale
 
     @property
-    def logits(self) -> Float[Tensor, "rows places vocabulary"]:
+    def logits(self) -> Float[Tensor, "rows positions vocabulary"]:
         return self.lm_head(self.hidden_states)
 
     @property
-    def scaled_numbers(self) -> Float[Tensor, "rows places"] | None:
+    def scaled_numbers(self) -> Float[Tensor, "rows positions"] | None:
         """The number head's predictions on the scale of training, None without a number head."""
         return None if self.number_head is None else self.number_head(self.hidden_states)
 
     @property
-    def number_predictions(self) -> Float[Tensor, "rows places"] | None:
+    def number_predictions(self) -> Float[Tensor, "rows positions"] | None:
         """The predicted numbers, as in `Tokens.number_values`: `scaled_numbers`, unscaled."""
         scaled_numbers = self.scaled_numbers
         return scaled_numbers if scaled_numbers is None or self.unscale is None else self.unscale(scaled_numbers)
@@ -260,7 +260,7 @@ class Model(nn.Module, ABC):
         """Its layers, where they are not `numerate.models.block.Block`s: those of a Hugging Face model."""
         return []
 
-    def origin(self) -> dict[str, Any] | None:
+    def pretrained_config(self) -> dict[str, Any] | None:
         """What rebuilds a model of pretrained weights without them, as JSON; None for every other model."""
         return None
 
@@ -291,15 +291,17 @@ class ModelSpec(ABC):
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
         """Builds the model with weights that are a function of `seed`. Raises `UserError` for impossible settings."""
 
-    def rebuild(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
-        """Builds the model to load a checkpoint into. With `origin` (`Model.origin`, from the checkpoint), a pretrained
-        model gets random weights instead of its pretrained ones."""
+    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
+        """Builds the model to load a checkpoint into. With `pretrained_config` (`Model.pretrained_config`, from the
+        checkpoint), a pretrained model gets random weights instead of its pretrained ones."""
         return self.build(vocabulary, seed)
 
-    def build_on_meta(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
+    def build_on_meta(
+        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None
+    ) -> Model:
         """The model on torch's meta device (shapes without memory), for counting parameters.
 
-        `origin` is as for `rebuild`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that cannot be
-        built there."""
+        `pretrained_config` is as for `rebuild`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that
+        cannot be built there."""
         with torch.device("meta"):
-            return self.rebuild(vocabulary, seed, origin)
+            return self.rebuild(vocabulary, seed, pretrained_config)

@@ -26,7 +26,7 @@ class UserError(_NumerateError):
 
 
 class OperationalError(_NumerateError):
-    """Something that went wrong while working: a full disk, a loss that is not finite, a checkpoint that is torn."""
+    """A failure at run time: a full disk, a loss that is not finite, a corrupted checkpoint."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

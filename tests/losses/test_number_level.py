@@ -10,7 +10,7 @@ import torch
 from numerate.errors import UserError
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.number_level import NumberLevel, number_level_loss
-from numerate.losses.runs import NumberNotation, find_number_spans, place_value_weights
+from numerate.losses.number_spans import NumberNotation, find_number_spans, place_value_weights
 from numerate.vocabulary import DIGIT, Vocabulary
 
 TEXTS = "0123456789.-,a"

@@ -94,7 +94,7 @@ def places(budget: Budget) -> Iterator[At]:
         yield at
         at = At(
             at.step + 1,
-            at.examples + budget.training.min_batch_size * budget.batch_size_multiple(budget.fraction_used(at)),
+            at.examples + budget.training.base_batch_size * budget.batch_size_multiple(budget.fraction_used(at)),
         )
 
 

@@ -1,4 +1,4 @@
-"""Promises of checkpoints: whole or not there, recognised when torn, and the last good one never lost."""
+"""Promises of checkpoints: whole or not there, recognised when corrupted, and the last good one never lost."""
 
 import errno
 import json
@@ -136,7 +136,7 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert list_steps(tmp_path / "nowhere") == []
 
 
-# Torn checkpoints
+# Corrupted checkpoints
 
 
 def cut_short(path: Path) -> None:
@@ -185,7 +185,7 @@ def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{}", "[" * 100_000, '{"sha256": 1}', '{"sha256": null, "files": 3}'])
-def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) -> None:
+def test_a_state_that_is_something_else_is_corrupted(tmp_path: Path, content: str) -> None:
     put(tmp_path, 100)
     (put(tmp_path, 200).path / "state.json").write_text(content)
     found, warnings = latest_valid(tmp_path)
@@ -194,7 +194,7 @@ def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) ->
     assert "state.json" in warnings[0]
 
 
-def test_a_file_in_the_place_of_a_checkpoint_is_torn(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_checkpoint_is_corrupted(tmp_path: Path) -> None:
     (tmp_path / "step-000300").write_text("")
     put(tmp_path, 100)
     found, warnings = latest_valid(tmp_path)

@@ -73,8 +73,8 @@ class StoredRun:
     @cached_property
     def untrained_model(self) -> Model:
         """The initialized model on the CPU, for what needs no trained weights (position offsets, tables)."""
-        origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, origin)
+        pretrained_config = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, pretrained_config)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints meant by `final`, `best`, `all` or a step."""

@@ -148,7 +148,7 @@ def _load_tensors(file: Path) -> dict[str, Any]:
             loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (UserError, OperationalError):
         raise
-    except Exception as error:  # of many kinds: a pickle of more than weights, a torn file
+    except Exception as error:  # of many kinds: a pickle of more than weights, a corrupted file
         # What torch says of a pickle of more than weights is how to run it nevertheless.
         is_unpickling_error = isinstance(error, pickle.UnpicklingError)
         reason = (

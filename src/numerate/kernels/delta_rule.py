@@ -127,7 +127,9 @@ def chunked_delta_rule(
     return torch.cat(outputs, dim=1)[:, :time], state.view(rows, heads, *state.shape[1:])
 
 
-def _pairwise_decays(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tensor, "chunks heads places places"]:
+def _pairwise_decays(
+    logs: Float[Tensor, "chunks heads positions 1"],
+) -> Float[Tensor, "chunks heads positions positions"]:
     """The product of the gates behind the second place up to the first; 0 where the second is later."""
     places = logs.shape[2]
     visible = _causal_mask(places, 1, logs.device).to(logs.dtype)
@@ -135,7 +137,7 @@ def _pairwise_decays(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tens
     return (visible @ (logs * visible.tril(-1))).exp() * visible
 
 
-def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "places writes"]:
+def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "positions writes"]:
     """Which writes each place reads: those of the places before it, and its own."""
     place = torch.arange(places, device=device)
     return place.repeat_interleave(steps) <= place[:, None]

@@ -37,13 +37,13 @@ def linear_head_or_none(head: Any) -> nn.Linear | None:
 
 
 def linear_cross_entropy(
-    hidden: Float[Tensor, "*places width"],
+    hidden: Float[Tensor, "*positions width"],
     weight: Float[Tensor, "vocabulary width"],
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     *,
     bias: Float[Tensor, " vocabulary"] | None = None,
     label_smoothing: float = 0.0,
-    weights: Float[Tensor, "*places"] | None = None,
+    weights: Float[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, ""]:
     """The sum over positions of `weights` (1 if None) times the cross-entropy of `hidden @ weight.T + bias`, in nats.

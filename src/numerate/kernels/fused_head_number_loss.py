@@ -38,9 +38,9 @@ DEFAULT_CHUNK_LOGITS = 2**27
 
 
 def linear_cross_entropy_and_number_loss(
-    hidden: Float[Tensor, "*places width"],
+    hidden: Float[Tensor, "*positions width"],
     weight: Float[Tensor, "vocabulary width"],
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     bias: Float[Tensor, " vocabulary"] | None = None,
@@ -49,8 +49,8 @@ def linear_cross_entropy_and_number_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """As `cross_entropy_and_number_loss` of the logits `hidden @ weight.T + bias`, which are never in memory

@@ -36,8 +36,8 @@ DEFAULT_CHUNK_LOGITS = 2**26
 
 
 def cross_entropy_and_number_loss(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     loss_function: LossFunction = "was",
@@ -45,8 +45,8 @@ def cross_entropy_and_number_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
@@ -346,12 +346,12 @@ def softmax_to_gradient_(
 
 
 def cross_entropy_and_token_logits(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     ids: Int[Tensor, " numbers"],
     *,
     ignore_index: int = -100,
-) -> tuple[Float[Tensor, ""], Float[Tensor, "*places numbers"], Float[Tensor, "*places"]]:
+) -> tuple[Float[Tensor, ""], Float[Tensor, "*positions numbers"], Float[Tensor, "*positions"]]:
     """The sum of cross-entropy, the logits of some tokens, and the log-sum-exp of each position, all with gradients.
 
     For losses of few tokens: the latter two need no second buffer as large as the logits, which indexing columns would.

@@ -83,8 +83,8 @@ class NumberDistance:
         return bool(self.gaussian_sigma)
 
     def distances(
-        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
-    ) -> Float[Tensor, "places numbers"]:
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " positions"]
+    ) -> Float[Tensor, "positions numbers"]:
         """The cost of each number token for `was` where the label is number token `number_indices`; float64."""
         distances = (table.values - table.values[number_indices][:, None]).abs()
         if self.squash_factor is None:
@@ -94,8 +94,8 @@ class NumberDistance:
         return torch.where(distances == 0, 0.0, 1 + (distances - table.min_distance) * scale)
 
     def target_probabilities(
-        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
-    ) -> Float[Tensor, "places numbers"]:
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " positions"]
+    ) -> Float[Tensor, "positions numbers"]:
         """How much of the target each number token is where the label is number token `number_indices`; float64."""
         if not self.gaussian_sigma:
             is_label = torch.arange(table.count, device=number_indices.device) == number_indices[:, None]
@@ -125,11 +125,11 @@ class NumberDistance:
 
     def losses(
         self,
-        number_logits: Float[Tensor, "places numbers"],
-        lse: Float[Tensor, " places"],
+        number_logits: Float[Tensor, "positions numbers"],
+        lse: Float[Tensor, " positions"],
         table: NumberTokenTable,
-        number_indices: Int[Tensor, " places"],
-    ) -> Float[Tensor, " places"]:
+        number_indices: Int[Tensor, " positions"],
+    ) -> Float[Tensor, " positions"]:
         """The loss at each position, from the logits of number tokens and the log-sum-exp of the whole vocabulary."""
         p, dtype = number_logits.softmax(-1), number_logits.dtype
         if self.loss_function == "was":
@@ -148,7 +148,7 @@ class NumberDistance:
         return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)
 
 
-def difference_loss(loss_function: str, difference: Float[Tensor, "*places"]) -> Float[Tensor, "*places"]:
+def difference_loss(loss_function: str, difference: Float[Tensor, "*positions"]) -> Float[Tensor, "*positions"]:
     """The square, the absolute value, or Huber's loss of a difference."""
     if loss_function == "mse":
         return difference * difference
@@ -172,13 +172,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def number_indices_and_weights(
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
-    loss_weights: Float[Tensor, "*places"] | None,
-    quantity_mask: Bool[Tensor, "*places"] | None,
+    loss_weights: Float[Tensor, "*positions"] | None,
+    quantity_mask: Bool[Tensor, "*positions"] | None,
     ignore_index: int,
     dtype: torch.dtype,
-) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
+) -> tuple[Int[Tensor, "*positions"], Float[Tensor, "*positions"]]:
     """Which number token each label is, -1 where it has no number loss, and how much that loss counts.
 
     Raises `UserError` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
@@ -201,14 +201,14 @@ def number_indices_and_weights(
 
 
 def token_losses(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     number_distance: NumberDistance,
     *,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
-) -> tuple[Float[Tensor, "*places"], Float[Tensor, "*places"]]:
+) -> tuple[Float[Tensor, "*positions"], Float[Tensor, "*positions"]]:
     """Cross-entropy and number loss at every position, 0 where there is none."""
     dtype = compute_dtype(logits.dtype)
     flat_logits = logits.to(dtype).flatten(0, -2)
@@ -235,13 +235,13 @@ def token_losses(
 
 
 def reference_loss_sums(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     number_distance: NumberDistance,
     *,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """The sums of cross-entropy and number loss over all positions, by autograd: the reference of the fused forms."""
@@ -258,8 +258,8 @@ def reference_loss_sums(
 
 
 def number_token_loss(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     loss_function: LossFunction = "was",
@@ -267,8 +267,8 @@ def number_token_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
@@ -298,12 +298,12 @@ def number_token_loss(
 
 
 def smoothed_cross_entropy(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     sigma: float = 1.0,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:

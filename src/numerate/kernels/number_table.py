@@ -97,7 +97,7 @@ class NumberTokenTable(nn.Module):
         """How many tokens have a value."""
         return len(self.ids)
 
-    def number_indices(self, labels: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
+    def number_indices(self, labels: Int[Tensor, "*positions"]) -> Int[Tensor, "*positions"]:
         """Which of the number tokens each label is; -1 for any other label, and for what is ignored."""
         valid_mask = (labels >= 0) & (labels < self.vocabulary_size)
         return torch.where(valid_mask, self.index_of_id[torch.where(valid_mask, labels, 0)], -1)

@@ -96,7 +96,9 @@ class CrossEntropyModule(LossModule):
 
 
 def sum_of_example_means(
-    logits: Float[Tensor, "rows places vocabulary"], targets: Int[Tensor, "rows places"], label_smoothing: float = 0.0
+    logits: Float[Tensor, "rows positions vocabulary"],
+    targets: Int[Tensor, "rows positions"],
+    label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
     """The sum over rows of each row's mean; 0 for a row without targets."""
     losses = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=label_smoothing)

@@ -134,12 +134,12 @@ class RegressionModule(LossModule):
         return {"number": torch.where(mask, errors, 0).sum()}
 
 
-def to_scale(numbers: Float[Tensor, "*places"], scale: NumberScale) -> Float[Tensor, "*places"]:
+def to_scale(numbers: Float[Tensor, "*positions"], scale: NumberScale) -> Float[Tensor, "*positions"]:
     """Numbers as they are, or as sign(x) ln(1 + |x|): 54 is 4.007."""
     return numbers.sign() * numbers.abs().log1p() if scale == "ln" else numbers
 
 
-def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows places"]:
+def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows positions"]:
     """The number head's predictions on this scale, in float32 at least. Raises `UserError` for a model without one."""
     numbers = output.scaled_numbers
     if numbers is None:
@@ -156,7 +156,7 @@ def _has_log_predictions(output: Output) -> bool:
 
 
 def standardized_error(
-    predictions: Float[Tensor, "*places"], targets: Float[Tensor, "*places"], mask: Bool[Tensor, "*places"]
+    predictions: Float[Tensor, "*positions"], targets: Float[Tensor, "*positions"], mask: Bool[Tensor, "*positions"]
 ) -> Float[Tensor, ""]:
     """The sum over numbers of the squared error in joint z-scores: the published number loss x the count of numbers.
 
@@ -176,7 +176,7 @@ def standardized_error(
     return ((predictions - targets) / deviation).square().sum()
 
 
-def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
+def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows positions"]:
     """The numbers of the targets that an output covers."""
     assert batch.target_number_values is not None
     return (

@@ -20,7 +20,7 @@ from numerate.kernels.number_loss import TEXT_FACTOR
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import NumberNotation, NumberSpans, find_number_spans
+from numerate.losses.number_spans import NumberNotation, NumberSpans, find_number_spans
 from numerate.vocabulary import Vocabulary
 
 PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
@@ -210,7 +210,7 @@ def number_losses(
     return torch.where(spans.start_mask, losses, 0)
 
 
-def _scatter_to_all_positions(values: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
+def _scatter_to_all_positions(values: Float[Tensor, "rows positions tokens"], output: Output, batch: Batch) -> Tensor:
     """Values at the target positions of an output, scattered to all positions of the rows, with 0 elsewhere."""
     if output.target_positions is None:
         return values

@@ -16,7 +16,7 @@ from numerate.kernels.number_loss import LossFunction, LossSums, NumberDistance,
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import NumberNotation, place_value_weights
+from numerate.losses.number_spans import NumberNotation, place_value_weights
 from numerate.vocabulary import Vocabulary
 
 FusedMode = Literal["auto", "head", "logits", "none"]

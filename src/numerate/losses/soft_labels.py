@@ -83,11 +83,11 @@ class SoftLabelsModule(LossModule):
 
 
 def dist2_loss(
-    number_logits: Float[Tensor, "*places numbers"],
+    number_logits: Float[Tensor, "*positions numbers"],
     table: NumberTokenTable,
-    number_indices: Int[Tensor, "*places"],
+    number_indices: Int[Tensor, "*positions"],
     temperature: float,
-) -> Float[Tensor, "*places"]:
+) -> Float[Tensor, "*positions"]:
     """KL(g || p) at each place, g ~ exp(-(v - y)² / temperature), where the label is number token `number_indices`."""
     target_log_probs = (
         (-(table.values - table.values[number_indices][..., None]).square() / temperature)
@@ -98,8 +98,10 @@ def dist2_loss(
 
 
 def digit_entropy_loss(
-    number_logits: Float[Tensor, "*places numbers"], table: NumberTokenTable, number_indices: Int[Tensor, "*places"]
-) -> Float[Tensor, "*places"]:
+    number_logits: Float[Tensor, "*positions numbers"],
+    table: NumberTokenTable,
+    number_indices: Int[Tensor, "*positions"],
+) -> Float[Tensor, "*positions"]:
     """The mean over number tokens of p x binary cross-entropy, where the label is number token `number_indices`."""
     is_label = torch.arange(table.count, device=number_logits.device) == number_indices[..., None]
     binary_cross_entropy = -torch.where(is_label, logsigmoid(number_logits), logsigmoid(-number_logits))

@@ -52,7 +52,7 @@ class BackboneModule(nn.Module, ABC):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class StackModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         _check_single_loop(loops)
         last = len(self.blocks) - 1
         return self._run_blocks(
@@ -224,7 +224,7 @@ class LoopModule(BackboneModule):
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         loops = Loops.from_argument(loops, self.num_loops)
         run_loop = self.run_loop if self.compiled_loop is None or not self.training else self.compiled_loop
         hidden_state = self._initial_state(x, context)

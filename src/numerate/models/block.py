@@ -145,7 +145,7 @@ class Block(nn.Module):
         x: Float[Tensor, "rows time width"],
         context: Context,
         target_positions: Int[Tensor, "rows targets"] | None = None,
-    ) -> Float[Tensor, "rows places width"]:
+    ) -> Float[Tensor, "rows positions width"]:
         """With `target_positions`, only those positions are returned, and the work for others is skipped."""
         context.residual = x
         if self.mixer is not None and self.mixer_norm is not None:

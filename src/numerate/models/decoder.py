@@ -402,7 +402,7 @@ class DecoderModel(Model):
         embeddings: Tensor = self.embedding(ids)
         return embeddings if self.embedding_scale == 1.0 else embeddings * self.embedding_scale
 
-    def _to_head_input(self, x: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places width"]:
+    def _to_head_input(self, x: Float[Tensor, "rows positions width"]) -> Float[Tensor, "rows positions width"]:
         """The head's input, from the backbone's output."""
         head_input: Tensor = self.head_projection(self.final_norm(self.head_feed_forward(x)))
         return head_input

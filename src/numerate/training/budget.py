@@ -40,7 +40,7 @@ class Budget:
         self, training: Training, task: Task, stream: BatchStream, model: Model, objective: ObjectiveModule
     ) -> None:
         self.training, self.task, self.stream, self.model, self.objective = training, task, stream, model, objective
-        self.max_multiple = training.batch_size // training.min_batch_size
+        self.max_multiple = training.batch_size // training.base_batch_size
 
     # What is used --------------------------------------------------------------------------------------------------
 
@@ -170,14 +170,14 @@ class Budget:
             math.floor(self.training.batch_size_warmup * n / self.max_multiple * steps + _TOLERANCE) + 1
             for n in range(1, self.max_multiple)
         ]
-        return self.training.min_batch_size * (self.max_multiple * steps - sum(min(end, steps) for end in ends))
+        return self.training.base_batch_size * (self.max_multiple * steps - sum(min(end, steps) for end in ends))
 
     def _steps_for_examples(self, examples: float) -> int:
         """How many steps so many examples take where the ramp goes by examples."""
         num_examples_seen, steps = 0, 0
         for n in range(1, self.max_multiple):
             size, end = (
-                n * self.training.min_batch_size,
+                n * self.training.base_batch_size,
                 self.training.batch_size_warmup * n / self.max_multiple * examples,
             )
             if num_examples_seen <= end:

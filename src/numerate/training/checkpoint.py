@@ -294,8 +294,8 @@ def latest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to resume from, under the run's lock: as `latest_valid`, and sets aside every one that is torn, so
-    that none of them is counted as kept."""
+    """The checkpoint to resume from, under the run's lock: as `latest_valid`, but renames every corrupted checkpoint,
+    so that `keep_last` does not count it."""
     warnings: list[str] = []
     for step in list_steps(folder):
         path = folder / step_folder(step)
@@ -305,7 +305,7 @@ def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def rename_corrupt(path: Path) -> Path:
-    """Renames a torn checkpoint to `torn-000500`, out of the way and not lost."""
+    """Renames a corrupted checkpoint to `torn-000500`."""
     name = path.name.replace("step-", "torn-")
     candidates = (path.with_name(name + suffix) for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))
     new_path = next(candidate for candidate in candidates if not candidate.exists())

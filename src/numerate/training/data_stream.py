@@ -128,7 +128,7 @@ class BatchStream:
     @staticmethod
     def padding(batch: Batch) -> float:
         """The share of a batch's input tokens that is padding, from 0 to 1."""
-        return 1.0 - batch.num_input_tokens / max(1, num_padded_tokens(batch))
+        return 1.0 - batch.num_input_tokens / max(1, num_total_tokens(batch))
 
     def _load_window(self, window_index: int) -> _Window:
         if self._window is None or self._window.window_index != window_index:
@@ -152,7 +152,7 @@ class BatchStream:
         return self._cached_rows[1].take(slice(window_in_read * count, (window_in_read + 1) * count))
 
 
-def num_padded_tokens(batch: Batch) -> int:
-    """The number of positions of a batch, real or padding, those of an encoder included, as `Batch.num_input_tokens`
-    counts."""
+def num_total_tokens(batch: Batch) -> int:
+    """Number of input tokens of a batch including padding, and including those of an encoder, as in
+    `Batch.num_input_tokens`."""
     return batch.tokens.ids.numel() + (0 if batch.source is None else batch.source.ids.numel())

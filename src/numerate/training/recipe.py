@@ -106,9 +106,9 @@ class Training:
         self._check_batch_size_warmup()
         if self.batch_tokens is not None:  # the recipe knows how many examples that is
             return
-        if self.min_batch_size % self.gradient_accumulation_steps:
+        if self.base_batch_size % self.gradient_accumulation_steps:
             raise UserError(
-                f"gradient_accumulation_steps: {self.min_batch_size} examples must be divisible by "
+                f"gradient_accumulation_steps: {self.base_batch_size} examples must be divisible by "
                 f"{self.gradient_accumulation_steps}"
             )
         if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
@@ -116,34 +116,34 @@ class Training:
                 f"gradient_accumulation_steps: {self.gradient_accumulation_steps} micro-batches conflict with "
                 f"micro_batch_size={self.micro_batch_size}; set only one of them"
             )
-        if self.micro_batch_size is not None and self.min_batch_size % self.micro_batch_size:
+        if self.micro_batch_size is not None and self.base_batch_size % self.micro_batch_size:
             raise UserError(
-                f"micro_batch_size: must divide the {self.min_batch_size} examples of a batch; it is "
+                f"micro_batch_size: must divide the {self.base_batch_size} examples of a batch; it is "
                 f"{self.micro_batch_size}"
             )
 
     def num_micro_batches(self, world_size: int) -> int:
-        """Number of micro-batches per process of a batch of `min_batch_size`.
+        """Number of micro-batches per process of a batch of `base_batch_size`.
 
         >>> Training(batch_size=512, micro_batch_size=16).num_micro_batches(8)
         4
 
-        Raises `UserError` where the examples do not divide among them.
+        Raises `UserError` if the examples cannot be divided equally among them.
         """
         divisor = world_size * (
             self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
         )
-        if self.min_batch_size % divisor:
+        if self.base_batch_size % divisor:
             name = "batch_size" if self.initial_batch_size is None else "initial_batch_size"
             split_text = f"{world_size} processes x {self.gradient_accumulation_steps} parts"
             if self.micro_batch_size is not None:
                 split_text = f"parts of {self.micro_batch_size} on {world_size} processes"
-            raise UserError(f"training.{name}: {self.min_batch_size} examples must divide equally into {split_text}")
-        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.min_batch_size // divisor
+            raise UserError(f"training.{name}: {self.base_batch_size} examples must divide equally into {split_text}")
+        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.base_batch_size // divisor
 
     @property
-    def min_batch_size(self) -> int:
-        """The batch size is a multiple of this: `initial_batch_size`, or the whole batch where nothing grows."""
+    def base_batch_size(self) -> int:
+        """The unit in which the batch size grows: `initial_batch_size`, or `batch_size` if it does not grow."""
         return self.initial_batch_size if self.initial_batch_size is not None else self.batch_size
 
     def _check_batch_size_warmup(self) -> None:

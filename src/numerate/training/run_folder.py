@@ -84,7 +84,7 @@ class RunFolder:
         with contextlib.suppress(UserError, OperationalError):  # only `latest` is affected
             disk.append_text(
                 runs / _STARTS_FILE, f"\n{recipe_name}/{path.name}\n"
-            )  # the first line end is for a torn line
+            )  # the first line end is for a corrupted line
         return cls(path)
 
     @classmethod

@@ -66,7 +66,7 @@ class Schedule(ABC):
         """Its state after one more evaluation, from the state `state`: numbers by name, kept in checkpoints."""
         return dict(state)
 
-    def evaluation_factor(self, state: Mapping[str, float]) -> float:
+    def plateau_factor(self, state: Mapping[str, float]) -> float:
         """What the factor is multiplied by, after these evaluations."""
         return 1.0
 
@@ -190,7 +190,7 @@ class Plateau(Schedule):
             factor, worse = max(self.min_lr_ratio, factor * self.factor), 0
         return {**state, "worse": worse, "factor": factor}
 
-    def evaluation_factor(self, state: Mapping[str, float]) -> float:
+    def plateau_factor(self, state: Mapping[str, float]) -> float:
         return state.get("factor", 1.0)
 
     def _is_better(self, metric: float, best: float) -> bool:

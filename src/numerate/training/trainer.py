@@ -14,7 +14,7 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import check_causal
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.data_stream import BatchStream, StreamPosition, num_padded_tokens
+from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.parallel import make_parallel_strategy
@@ -59,7 +59,7 @@ class TrainingResult:
 class Trainer:
     """Trains a recipe in the folder of its run, from the run's last checkpoint.
 
-    `origin` is what that checkpoint records of pretrained weights, which are then not needed again. With
+    `pretrained_config` is what that checkpoint records of pretrained weights, which are then not needed again. With
     `use_meta_device` the model is on the meta device: everything is checked and counted, and nothing can be trained.
 
     Raises `UserError` for what cannot be trained (before anything is written), `OperationalError` when the loss is not
@@ -73,19 +73,19 @@ class Trainer:
         folder: RunFolder | None = None,
         on_event: EventCallback = lambda kind, record: None,
         *,
-        origin: Mapping[str, Any] | None = None,
+        pretrained_config: Mapping[str, Any] | None = None,
         use_meta_device: bool = False,
     ) -> None:
         self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
         self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.evaluation_data.vocabulary
-        self.origin = origin
+        self.pretrained_config = pretrained_config
         self.model: Model
         if use_meta_device:
-            self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
+            self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, pretrained_config)
         else:
-            self.model = recipe.model.rebuild(vocabulary, recipe.seed, origin).to(world.device)
+            self.model = recipe.model.rebuild(vocabulary, recipe.seed, pretrained_config).to(world.device)
         self.objective: ObjectiveModule = recipe.objective.build(vocabulary).to(world.device)
         self.parameter_options = recipe.optimizer.parameter_options(self.model)
         self.stream = BatchStream(
@@ -93,8 +93,8 @@ class Trainer:
             recipe.tokenizer,
             recipe.layout,
             seed=recipe.seed,
-            batch_size=self.training.min_batch_size,
-            window=self.training.shuffle_window * (self.training.batch_size // self.training.min_batch_size),
+            batch_size=self.training.base_batch_size,
+            window=self.training.shuffle_window * (self.training.batch_size // self.training.base_batch_size),
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
@@ -175,7 +175,7 @@ class Trainer:
             remove_later_samples(self.folder, step)
         last_checkpoint, warnings = self.world.broadcast(resumed)
         if last_checkpoint is None:
-            if self.origin is not None:
+            if self.pretrained_config is not None:
                 raise OperationalError(
                     f"{self.folder.checkpoints}: the checkpoint to resume from was deleted meanwhile; run the command "
                     "again"
@@ -295,18 +295,18 @@ class Trainer:
         """One optimizer step on the next global batch."""
         training, progress = self.training, self.state
         step_context, learning_rate = StepContext(self.recipe.seed, progress.step), self.learning_rate(total_steps)
-        num_examples = training.min_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
+        num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
         micro_batches = [
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
-            for start in range(progress.examples, progress.examples + num_examples, training.min_batch_size)
+            for start in range(progress.examples, progress.examples + num_examples, training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
-        counts: dict[str, int] = {"real_tokens": 0, "padded_tokens": 0, "flops": 0}
+        counts: dict[str, int] = {"real_tokens": 0, "total_tokens": 0, "flops": 0}
         for batch in micro_batches:
             counts["real_tokens"] += batch.num_input_tokens
-            counts["padded_tokens"] += num_padded_tokens(batch)
+            counts["total_tokens"] += num_total_tokens(batch)
             counts["flops"] += self.budget.batch_flops(batch, step_context)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
@@ -330,18 +330,18 @@ class Trainer:
         if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
         self.add_metric("grad_norm", grad_norm)
-        self.count_step(num_examples, counts["real_tokens"], counts["padded_tokens"], counts["flops"])
+        self.count_step(num_examples, counts["real_tokens"], counts["total_tokens"], counts["flops"])
 
     def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
         schedule, progress = self.recipe.schedule, self.state
-        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.evaluation_factor(
+        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.plateau_factor(
             progress.schedule_state
         )
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, num_examples: int, num_tokens: int, num_padded_tokens: int, flops: int) -> None:
+    def count_step(self, num_examples: int, num_tokens: int, num_total_tokens: int, flops: int) -> None:
         """Counts a finished step: its examples, its tokens without and with padding, its FLOPs."""
         progress = self.state
         progress.step += 1
@@ -349,7 +349,7 @@ class Trainer:
         progress.tokens += num_tokens
         progress.flops += flops
         self.add_metric("real_tokens", num_tokens)
-        self.add_metric("padded_tokens", num_padded_tokens)
+        self.add_metric("padded_tokens", num_total_tokens)  # the name in checkpoints; padding included
         self.add_metric("steps", 1)
         self.on_event("step", {"step": progress.step, "steps": self.total_steps, "tokens": num_tokens})
 
@@ -458,7 +458,7 @@ class Trainer:
                 "processes": self.world.size,
                 "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
-                "origin": self.model.origin(),
+                "origin": self.model.pretrained_config(),
             }
             checkpoint.write(
                 self.folder.checkpoints,
