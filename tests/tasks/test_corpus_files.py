@@ -131,9 +131,7 @@ def refused(place: Path, known: PretrainedTokenizer, *messages: str) -> None:
         assert one in str(raised.value)
 
 
-def test_a_shard_of_ours_that_is_corrupted_or_changed_is_refused(
-    written: Path, characters: PretrainedTokenizer
-) -> None:
+def test_a_shard_that_is_corrupted_or_changed_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
