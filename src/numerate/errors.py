@@ -54,7 +54,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def user_code_location(error: BaseException) -> str | None:
-    """`my.py, line 12` where an exception comes from a file of the user's own, None where it does not.
+    """`my.py, line 12` where an exception comes from a file of the user's own, None if it does not.
 
     Such a file is neither ours nor of an installed package. The innermost call that is no package's decides: an error
     in torch is the user's where his file called it, and ours where we did.

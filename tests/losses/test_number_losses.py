@@ -222,10 +222,10 @@ def test_published_without_a_number_is_an_attached_zero() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: NumberToken(weight=-0.1), "weight: -0.1 must be 0 or more"),
-        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: 0.0 must be more than 0"),
-        (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 must be more than 1"),
-        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 must be 0 or more"),
+        (lambda: NumberToken(weight=-0.1), "weight: must be at least 0 and finite, not -0.1"),
+        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: must be above 0 and finite, not 0.0"),
+        (lambda: NumberToken(squash_factor=0.5), "squash_factor: must be above 1 and finite, not 0.5"),
+        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: must be at least 0 and finite, not -1.0"),
         (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 must be finite and more than 0"),
         (lambda: XValLoss(weight=-1.0), "weight: -1.0 must be finite and 0 or more"),
     ],

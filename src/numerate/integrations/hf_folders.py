@@ -74,7 +74,7 @@ def _silence_transformers() -> Iterator[None]:
 
 
 def read_configuration(folder: Path) -> NumerateConfig:
-    """The config.json of a folder. Raises `UserError` where it is not from a numerate run."""
+    """The config.json of a folder. Raises `UserError` if it is not from a numerate run."""
     path = folder / "config.json"
     if not path.is_file():
         if (folder / "adapter_config.json").is_file():

@@ -243,7 +243,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
             cache._is_user_defined = True
         elif generation_config.cache_implementation is not None:
             raise UserError(
-                "cache_implementation: must be null, as numerate models have their own cache, got "
+                "cache_implementation: must be null, as numerate models have their own cache, not "
                 f"{generation_config.cache_implementation!r}"
             )
         elif generation_config.use_cache is not False:
@@ -307,7 +307,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
         expected_shape = (ids.shape[0], cached_length + ids.shape[1])
         if tuple(mask.shape) != expected_shape:
             raise UserError(
-                f"attention_mask: must have the shape {expected_shape}, got {tuple(mask.shape)}: every row with each "
+                f"attention_mask: must have the shape {expected_shape}, not {tuple(mask.shape)}: every row with each "
                 "column that was read, those in the cache included"
             )
         return mask[:, cached_length:].to(ids.device) != 0

@@ -91,7 +91,7 @@ def number_tokens(
     that is no tokenizer.
     """
     if which not in ("digits", "numbers"):
-        raise UserError(f"which: must be 'digits' or 'numbers', got {which!r}")
+        raise UserError(f"which: must be 'digits' or 'numbers', not {which!r}")
     adapter = _adapt_tokenizer(tokenizer)
     size = max(adapter.ids, default=-1) + 1
     token_kinds = np.full(size, TEXT, dtype=np.int8)
@@ -107,11 +107,11 @@ def number_tokens(
             values[i] = float(text)
     for i, value in (override or {}).items():
         if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or i < 0:
-            raise UserError(f"override: token ids must be integers of 0 or more, got {i!r}")
+            raise UserError(f"override: token ids must be integers of 0 or more, not {i!r}")
         if value is None:
             values.pop(int(i), None)
         elif not math.isfinite(value):
-            raise UserError(f"override: the value of id {i} must be finite, or None for no number, got {value}")
+            raise UserError(f"override: the value of id {i} must be finite, or None for no number, not {value}")
         else:
             values[int(i)] = float(value)
     if not values:
@@ -189,7 +189,7 @@ def _adapt_tokenizer(tokenizer: Any) -> _TokenizerAdapter:
     if isinstance(tokenizer, slow_classes):
         return _adapt_slow(tokenizer)
     raise UserError(
-        "tokenizer: must be a tokenizer of transformers (AutoTokenizer.from_pretrained) or a tokenizers.Tokenizer, got "
+        "tokenizer: must be a tokenizer of transformers (AutoTokenizer.from_pretrained) or a tokenizers.Tokenizer, not "
         f"a {type(tokenizer).__name__}"
     )
 

@@ -76,16 +76,16 @@ class NumberTokenLoss(nn.Module):
     ) -> None:
         super().__init__()
         if loss_function not in LOSS_FUNCTIONS:
-            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, got {loss_function!r}")
+            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {loss_function!r}")
         NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # refuses what cannot be
         if not 0 <= weight < float("inf"):
             raise UserError(
-                f"weight: must be finite and 0 or more, got {weight}; 0.3 in the paper, 0 is cross-entropy alone"
+                f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
             )
         if mean_over not in ("numbers", "labels"):
-            raise UserError(f"mean_over: must be 'numbers' or 'labels', got {mean_over!r}")
+            raise UserError(f"mean_over: must be 'numbers' or 'labels', not {mean_over!r}")
         if not isinstance(shift, bool):
-            raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), got {shift!r}")
+            raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), not {shift!r}")
         self.table = NumberTokenTable.from_values(values, vocabulary_size=max(values, default=-1) + 1)
         self.loss_function: LossFunction = loss_function
         self.gaussian_sigma, self.reweigh, self.squash_factor = gaussian_sigma, reweigh, squash_factor
@@ -125,7 +125,7 @@ class NumberTokenLoss(nn.Module):
             if settings.setdefault("shift", needs_shift) != needs_shift:
                 raise UserError(
                     f"shift: must be {needs_shift} for {type(model).__name__}, which is "
-                    f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, got {settings['shift']}"
+                    f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, not {settings['shift']}"
                 )
         return cls(tokens.values, **settings)
 
@@ -271,23 +271,23 @@ class NumberTokenLoss(nn.Module):
         self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
     ) -> None:
         if not logits.is_floating_point() or logits.ndim < 2:
-            raise UserError(f"logits: must be floating point [rows, time, vocabulary], got {_describe_tensor(logits)}")
+            raise UserError(f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}")
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise UserError(f"labels: must be integer token ids, got {_describe_tensor(labels)}")
+            raise UserError(f"labels: must be integer token ids, not {_describe_tensor(labels)}")
         if logits.shape[:-1] != labels.shape:
             hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
             raise UserError(
-                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, got "
+                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, not "
                 f"{_describe_tensor(labels)}{hint}"
             )
         for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
             if tensor is not None and tensor.shape != labels.shape:
                 raise UserError(
-                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, got "
+                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, not "
                     f"{_describe_tensor(tensor)}"
                 )
         if is_quantity is not None and is_quantity.dtype != torch.bool:
-            raise UserError(f"is_quantity: must be boolean, one per label, got {_describe_tensor(is_quantity)}")
+            raise UserError(f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}")
         if logits.shape[-1] <= self.table.max_id:
             raise UserError(
                 f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
@@ -317,7 +317,7 @@ def _scalar_count(count: int | float | Tensor, name: str) -> Tensor:
             "DistributedDataParallel)"
         )
     if not tensor.is_cuda and not float(tensor) >= 0:
-        raise UserError(f"{name}: must be a count of 0 or more, got {float(tensor):g}")
+        raise UserError(f"{name}: must be a count of 0 or more, not {float(tensor):g}")
     return tensor.reshape(())
 
 

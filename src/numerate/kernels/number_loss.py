@@ -209,7 +209,7 @@ def token_losses(
     quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> tuple[Float[Tensor, "*positions"], Float[Tensor, "*positions"]]:
-    """Cross-entropy and number loss at every position, 0 where there is none."""
+    """Cross-entropy and number loss at every position, 0 if there is none."""
     dtype = compute_dtype(logits.dtype)
     flat_logits = logits.to(dtype).flatten(0, -2)
     flat_labels = labels.flatten()

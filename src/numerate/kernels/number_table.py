@@ -87,7 +87,7 @@ class NumberTokenTable(nn.Module):
         """From `{id: value}`, for logits of at least `vocabulary_size` entries.
 
         `digit_counts` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write
-        theirs. Raises `UserError` where there is none, for an id outside the vocabulary, and for a value that is not
+        theirs. Raises `UserError` if there is none, for an id outside the vocabulary, and for a value that is not
         finite.
         """
         return cls(values, vocabulary_size, digit_counts, significance)

@@ -87,7 +87,7 @@ def max_shared_memory(device: torch.device) -> int:
 
 
 def shared_memory_shortage(heads: RelationalHeads, limit: int) -> str | None:
-    """Why the kernel cannot be launched where a program may take `limit` bytes of shared memory; None where it can."""
+    """Why the kernel cannot be launched where a program may take `limit` bytes of shared memory; None if it can."""
     assert heads.relation_keys is not None
     x, widths = heads.queries, (heads.queries.shape[-1], heads.relation_keys.shape[-1])
     width, compared = (max(16, 1 << (size - 1).bit_length()) for size in widths)

@@ -32,7 +32,7 @@ and relations are 128 for each of 128 threads. Not tuned: no device was at hand.
 
 @triton.jit
 def _load_tile(base, part_stride, place_stride, part, parts, place, places, inner, width):
-    """Numbers of some parts (heads or relations) at some places: parts x places x width, 0 where there are none."""
+    """Numbers of some parts (heads or relations) at some places: parts x places x width, 0 if there are none."""
     at = part[:, None, None] * part_stride + place[None, :, None] * place_stride + inner[None, None, :]
     there = (part < parts)[:, None, None] & (place < places)[None, :, None] & (inner < width)[None, None, :]
     return tl.load(base + at, mask=there, other=0.0)

@@ -71,7 +71,7 @@ class Regression(Loss):
 
 
 class XValLossModule(LossModule):
-    """The part behind `XVal`: `number` is a sum over numbers."""
+    """The module of `XValLoss`: `number` is a sum over numbers."""
 
     def __init__(self, spec: XValLoss, token_id: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class XValLossModule(LossModule):
 
 
 class RegressionModule(LossModule):
-    """The part behind `Regression`; its only term is `number`, a sum over rows with a number."""
+    """The module of `Regression`; its only term is `number`, a sum over rows with a number."""
 
     weights: Mapping[str, float] = {"number": 1.0}
 

@@ -66,7 +66,7 @@ class NumberLevel(Loss):
 
 
 class NumberLevelModule(LossModule):
-    """The part behind `NumberLevel`: `number` is a sum over whole numbers."""
+    """The module of `NumberLevel`: `number` is a sum over whole numbers."""
 
     def __init__(self, spec: NumberLevel, vocabulary: Vocabulary) -> None:
         super().__init__()

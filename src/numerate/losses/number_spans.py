@@ -142,7 +142,7 @@ def place_value_weights(
     ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
     """A weight per number token by its place value: `ratio` times as much as the digit behind it, 1 on average in each
-    number; 0 where there is no number.
+    number; 0 if there is no number.
 
     With base 2, the digits of 503 weigh 12/7, 6/7 and 3/7. With base 10 an error of one weighs what it is worth.
     """

@@ -57,7 +57,7 @@ class SoftLabels(Loss):
 
 
 class SoftLabelsModule(LossModule):
-    """The part behind `SoftLabels`: `number` is a sum over number tokens."""
+    """The module of `SoftLabels`: `number` is a sum over number tokens."""
 
     def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
         super().__init__()

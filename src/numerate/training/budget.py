@@ -86,7 +86,7 @@ class Budget:
 
     @cached_property
     def total_steps(self) -> int:
-        """The total budget in optimizer steps; an estimate for budgets in tokens and FLOPs; 0 where nothing is
+        """The total budget in optimizer steps; an estimate for budgets in tokens and FLOPs; 0 if nothing is
         trained."""
         training = self.training
         if training.steps == 0:

@@ -61,7 +61,7 @@ def write(
     with the old checkpoints unharmed.
     """
     if keep_last is not None and keep_last < 1:
-        raise UserError(f"keep_last: must be at least 1, or null for all; it is {keep_last}")
+        raise UserError(f"keep_last: must be at least 1, or null for all, not {keep_last}")
     existing_steps = list_steps(folder)
     unharmed_note = (
         f"The checkpoints of step {existing_steps[-1]} and before are safe."
@@ -195,7 +195,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def last_state(folder: Path) -> dict[str, Any]:
-    """The state of the last checkpoint whose `state.json` is sound; {} where there is none. No tensor is read."""
+    """The state of the last checkpoint whose `state.json` is sound; {} if there is none. No tensor is read."""
     for step in reversed(list_steps(folder)):
         with contextlib.suppress(OperationalError):
             return read_checkpoint(folder / step_folder(step)).state

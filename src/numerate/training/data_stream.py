@@ -58,7 +58,7 @@ class BatchStream:
     ) -> None:
         for name, value in (("batch_size", batch_size), ("window", window)):
             if value < 1:
-                raise UserError(f"{name}: must be at least 1; it is {value}")
+                raise UserError(f"{name}: must be at least 1, not {value}")
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)
@@ -87,7 +87,7 @@ class BatchStream:
     ) -> tuple[TokenizedExamples, NDArray[np.int64]]:
         """What `batch` lays out: rows and the global index of each.
 
-        Raises `UserError` where the global batch does not divide into the slices, or where the place is between two
+        Raises `UserError` if the global batch does not divide into the slices, or where the place is between two
         batches of this size.
         """
         if self.batch_size % (world_size * num_micro_batches):

@@ -202,7 +202,7 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}") from error
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}") from error
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
@@ -220,5 +220,5 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}")
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}")
     return device

@@ -120,7 +120,7 @@ class Progressive(Objective):
         if not 0 <= self.alpha <= 1:
             raise UserError(f"alpha: must be from 0 (all loops only) to 1 (drawn loops only), not {self.alpha}")
         if self.max_grad_loops is not None and self.max_grad_loops < 1:
-            raise UserError(f"max_grad_loops: must be at least 1, or null; it is {self.max_grad_loops}")
+            raise UserError(f"max_grad_loops: must be at least 1, or null, not {self.max_grad_loops}")
 
     def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":
         return ProgressiveModule(self, vocabulary)

@@ -86,7 +86,7 @@ class ParallelStrategy:
         return dict(self.model.state_dict())
 
     def load_weights(self, weights: Mapping[str, Tensor], source: str) -> None:
-        """Loads whole weights. Raises `UserError` where they are another model's."""
+        """Loads whole weights. Raises `UserError` if they are another model's."""
         self.model.load_state_dict(match_state_dict(self.model, weights, source))
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

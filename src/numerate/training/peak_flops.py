@@ -55,7 +55,7 @@ class PeakFlops:
 
 
 def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakFlops | None:
-    """The limit of a device, in floating-point operations per second; None where it is not known here.
+    """The limit of a device, in floating-point operations per second; None if it is not known here.
 
     On an A100 with bf16 it is 312e12, as stated by its maker.
     """

@@ -81,7 +81,7 @@ def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Checkpoint) -> None:
-    """Raises `UserError` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
+    """Raises `UserError` if a checkpoint was trained with another tokenizer file of the same name, whose ids mean
     something else. Checkpoints written before this was kept are taken as they are."""
     previous_fingerprint = last_checkpoint.state.get("tokenizer")
     if previous_fingerprint is not None and previous_fingerprint != (
@@ -96,7 +96,7 @@ def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Chec
 
 
 def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -> None:
-    """Raises `UserError` where the files of a task have changed since the run was begun whose `metadata` and `path`
+    """Raises `UserError` if the files of a task have changed since the run was begun whose `metadata` and `path`
     these are: its place in the data means other questions there, and its results are about others.
 
     Runs that were begun before contents were kept are taken as they are.

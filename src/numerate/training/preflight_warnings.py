@@ -72,7 +72,7 @@ def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]
 
 
 def _find_number_table(objective: ObjectiveModule) -> NumberTokenTable | None:
-    """The number tokens of an objective's loss; None where it is over none."""
+    """The number tokens of an objective's loss; None if it is over none."""
     return next((part for part in objective.modules() if isinstance(part, NumberTokenTable)), None)
 
 

@@ -89,7 +89,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Opens the folder of an existing run. Raises `UserError` where there is none."""
+        """Opens the folder of an existing run. Raises `UserError` if there is none."""
         if not (path / "recipe.yaml").is_file():
             what = "is not a run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
             raise UserError(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
@@ -111,7 +111,7 @@ class RunFolder:
         return self.path / name
 
     def metadata(self) -> dict[str, Any]:
-        """What `recipe.yaml` holds. Raises `UserError` where it was damaged or a later version wrote it."""
+        """What `recipe.yaml` holds. Raises `UserError` if it was damaged or a later version wrote it."""
         return heads.read_header(self.file(heads.RECIPE_FILE))
 
     def record_start(self, metadata: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ class RunFolder:
     def records(self, name: str) -> list[dict[str, Any]]:
         """The records of one of the run's `.jsonl` files, or of a piece's; none if there is no such file.
 
-        Raises `UserError` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
+        Raises `UserError` if it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
         """
         return read_records(self.file(name), RUN_FILE_SCHEMAS[Path(name).name])
 

@@ -51,9 +51,9 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):
-            raise UserError(f"when: must be evaluation, end, never or null; it is {self.when!r}")
+            raise UserError(f"when: must be evaluation, end, never or null, not {self.when!r}")
         if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: must be at least 1; it is {self.max_new_tokens}")
+            raise UserError(f"max_new_tokens: must be at least 1, not {self.max_new_tokens}")
         if not self.prompts and self.when in ("evaluation", "end"):
             raise UserError("prompts: must not be empty; [''] is the beginning of a document")
 
@@ -62,7 +62,7 @@ class SampleGenerator:
     """Generates the samples of a run and keeps them in its folder.
 
     Prompts longer than the context are left out; `warnings` name them where they were set, and characters
-    that the tokenizer does not know. Raises `UserError` where the run continues no texts, or cannot read a prompt.
+    that the tokenizer does not know. Raises `UserError` if the run continues no texts, or cannot read a prompt.
     """
 
     def __init__(self, samples: Samples, evaluation_data: EvaluationData, precision: str) -> None:

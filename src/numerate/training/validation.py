@@ -30,7 +30,7 @@ class ValidationResult:
     """The evaluation of a step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
-    validation split; `monitored_value` is the metric that the schedule watches, None where it watches nothing.
+    validation split; `monitored_value` is the metric that the schedule watches, None if it watches nothing.
     """
 
     records: Sequence[Mapping[str, Any]]
