@@ -172,7 +172,7 @@ def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: 
 def test_what_stands_beside_the_labels_has_their_shape() -> None:
     logits, labels = batch()
     loss = NumberTokenLoss(DIGITS)
-    with pytest.raises(UserError, match=r"loss_weights: must have the shape of the labels .* got \(7,\)"):
+    with pytest.raises(UserError, match=r"loss_weights: must have the shape of the labels .* not \(7,\)"):
         loss(logits, labels, loss_weights=torch.ones(7))
     with pytest.raises(UserError, match=r"is_quantity: must be boolean"):
         loss(logits, labels, is_quantity=torch.ones(3, 7))
@@ -193,12 +193,12 @@ def test_logits_that_are_not_finite_are_named_when_requested() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss_function": "wasserstein"}, "loss_function: .*got 'wasserstein'"),
-        ({"weight": -1.0}, "weight: .*got -1.0"),
-        ({"mean_over": "tokens"}, "mean_over: .*got 'tokens'"),
-        ({"shift": None}, "shift: .*got None"),
-        ({"squash_factor": 0.5}, "squash_factor: 0.5"),
-        ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0"),
+        ({"loss_function": "wasserstein"}, "loss_function: .*not 'wasserstein'"),
+        ({"weight": -1.0}, "weight: .*not -1.0"),
+        ({"mean_over": "tokens"}, "mean_over: .*not 'tokens'"),
+        ({"shift": None}, "shift: .*not None"),
+        ({"squash_factor": 0.5}, "squash_factor: .*not 0.5"),
+        ({"gaussian_sigma": -1.0}, "gaussian_sigma: .*not -1.0"),
     ],
 )
 def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:

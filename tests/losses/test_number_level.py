@@ -221,5 +221,5 @@ def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
     plain = Vocabulary.with_digits(["-", ".", "+"])
     assert NumberNotation.from_vocabulary(plain) == NumberNotation(minus_ids=(14,), point_ids=(15,))
     assert plain.token_kinds[4] == DIGIT
-    with pytest.raises(UserError, match=r"weight: -1.0 must be finite and 0 or more"):
+    with pytest.raises(UserError, match=r"weight: must be at least 0 and finite, not -1.0"):
         NumberLevel(weight=-1.0)
