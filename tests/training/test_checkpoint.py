@@ -397,7 +397,7 @@ def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small
     (place / "ballast").write_bytes(bytes(300_000))
     with pytest.raises(
         OperationalError,
-        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints of step 3 and before are safe",
+        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints up to step 3 are intact",
     ):
         write(place / "c", 4, groups, {})
     assert os.listdir(place / "c") == ["step-000003", "step-000002"]
@@ -413,9 +413,7 @@ def test_a_limit_on_the_size_of_files_is_a_fault_and_leaves_nothing_behind(tmp_p
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-            with pytest.raises(
-                OperationalError, match=r"larger than this process may write.* step 1 and before are safe"
-            ):
+            with pytest.raises(OperationalError, match=r"larger than this process may write.* up to step 1 are intact"):
                 write(tmp_path, 2, {"weights": {"w": torch.zeros(100_000)}}, {})
             os._exit(0)
         finally:
